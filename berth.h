@@ -2083,7 +2083,8 @@ typedef enum berth_source_kind {
  */
 typedef struct berth_source {
     berth_source_kind kind;
-    int fd;
+    int fd; /* Of a function: above 0, if it reads this file, as pread does. Then short reads cost
+               little, and the system is told which are next. It is the caller's until the end */
     const char *path;
     const void *bytes;
     uint64_t nbytes;  /* size of the whole; for memory and functions */
@@ -2273,8 +2274,16 @@ BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, v
 
 /*
  * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
- * of each dimension d. Rows of the slice are separate requests if they have 512 bytes or more and
- * more than 32 KiB lie between them; else what lies between is read too.
+ * of each dimension d. A run is what lies together in the storage, such as a row of columns. Of a
+ * storage in a file that is not loaded or mapped, the gaps between runs are not read, but for these:
+ * - between runs of 2 KiB and more: gaps of a twentieth of a run, 32 KiB at most;
+ * - between runs of 64 bytes to 2 KiB: gaps below 4 KiB; below 512 bytes only if all gaps along the
+ *   innermost dimension are longer;
+ * - of a function without a file: gaps of up to 32 KiB, between runs of 512 bytes and more;
+ * - all gaps between shorter runs, and those that are not in the storage's order; with
+ *   load.check=data everything is read.
+ * So runs of 2 KiB and more read 1.05 times the slice at most. load.method=direct reads whole blocks,
+ * and gaps of up to 32 KiB between runs below 160 KiB.
  * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
  * 0.
  * Shapes: starts, lengths: one number for each dimension of the tensor.

@@ -105,6 +105,18 @@ void bth_reader_close(bth_reader *reader)
     reader->fd = -1;
 }
 
+int bth_reader_file(const bth_reader *reader)
+{
+    if (reader->fd >= 0 || reader->memory)
+        return reader->fd;
+    return reader->source.fd > 0 ? reader->source.fd : -1;
+}
+
+bool bth_reader_is_near(const bth_reader *reader)
+{
+    return reader->memory || bth_reader_file(reader) >= 0;
+}
+
 static int reader_fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
 {
     const char *text = result > 0 ? bth_errno_text(result) : NULL;

@@ -31,6 +31,11 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 const char *bth_source_name(const berth_source *source);
 void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros, or with fd -1 */
 
+/* The file that it reads, by itself or by the caller's function; -1: none, or it is not known. */
+int bth_reader_file(const bth_reader *reader);
+/* Whether a short read costs no more than a call of the system. */
+bool bth_reader_is_near(const bth_reader *reader);
+
 /* Reads exactly nbytes; BERTH_E_TRUNCATED if the source has fewer. Any thread may call it. */
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error);

@@ -300,8 +300,14 @@ void bth_storages_set_read_elements(berth_checkpoint *checkpoint)
 
 /* ---- slices ---- */
 
-/* Shorter runs are read together with the gaps between them. */
+/* Shorter runs are read together with all gaps between them, */
 #define RUN_MIN_NBYTES 512
+/* those in a file with a page or more between them only if they are shorter than this. */
+#define RUN_SPARSE_MIN_NBYTES 64
+/* Shorter runs are read together with gaps below a page. */
+#define RUN_EXACT_MIN_NBYTES 2048
+/* Longer ones with gaps of this part of a run. */
+#define RUN_GAP_PART 20
 /* Ranges that one transfer reads. */
 #define MAX_RANGES 4096
 
@@ -341,14 +347,30 @@ static slice_runs slice_divide_into_runs(const berth_tensor *slice)
     return runs;
 }
 
+/*
+ * Whether reading them one by one is worth it: not if they are short, and either the gaps are, too,
+ * or a request may cost more than a call of the system.
+ */
+static bool slice_runs_are_long_or_sparse(const bth_reader *reader, const slice_runs *runs)
+{
+    int32_t innermost = runs->slice->rank - runs->n_inner - 1;
+    int64_t gap = runs->slice->stride[innermost] - runs->numel;
+    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
+
+    return nbytes >= RUN_MIN_NBYTES ||
+           (nbytes >= RUN_SPARSE_MIN_NBYTES && bth_reader_is_near(reader) &&
+            (uint64_t)gap * runs->item_nbytes >= BTH_PAGE_NBYTES);
+}
+
 /* Whether the runs are read one by one, as ranges of transfers. */
 static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs *runs)
 {
     const berth_storage *root = bth_storage_root(runs->slice->storage);
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
 
-    return runs->n > 1 && (uint64_t)runs->numel * runs->item_nbytes >= RUN_MIN_NBYTES &&
+    return runs->n > 1 &&
            slice_runs_are_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
+           slice_runs_are_long_or_sparse(&checkpoint->source.reader, runs) &&
            runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA && !stored->deflated &&
            !bth_storage_is_loaded_or_will_be_mapped(checkpoint, runs->slice->storage) &&
@@ -367,18 +389,34 @@ static int64_t slice_run_first_element(const slice_runs *runs, int64_t i)
     return offset;
 }
 
+/*
+ * The longest gap between runs that is read. From a file in memory, runs of 2 KiB and more take
+ * less time one by one than with gaps of their size, shorter ones more; docs/performance.md has the
+ * figures. What a request for a URL costs is not known: there the gaps of all transfers are read.
+ */
+static uint64_t slice_choose_gap(const bth_reader *reader, uint64_t run_nbytes)
+{
+    if (!bth_reader_is_near(reader))
+        return BTH_GAP_NBYTES;
+    if (run_nbytes < RUN_EXACT_MIN_NBYTES)
+        return BTH_PAGE_NBYTES - 1;
+    return bth_min(run_nbytes / RUN_GAP_PART, BTH_GAP_NBYTES);
+}
+
 static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs, bth_range *ranges,
                            uint8_t *buffer, berth_error *error)
 {
     const berth_storage *storage = runs->slice->storage, *root = bth_storage_root(storage);
     uint64_t base = root->offset + (storage->root ? storage->root_offset : 0);
     uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
+    uint64_t gap_nbytes = slice_choose_gap(&checkpoint->source.reader, nbytes);
+    bool through_cache = checkpoint->prefetches.own != NULL || nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
 
     for (int64_t i = 0; i < runs->n && error->code == 0;) {
         bth_transfer transfer = {
             .config = &checkpoint->config,
             .calls = {.context = checkpoint, .name = bth_range_add_storage_to_error},
-            .requests = {.ranges = ranges, .use = BTH_USE_CALLER}};
+            .requests = {.ranges = ranges, .use = BTH_USE_CALLER, .gap_nbytes = gap_nbytes}};
         size_t n = 0;
         for (; i < runs->n && n < MAX_RANGES; i++, buffer += nbytes)
             ranges[n++] = (bth_range){.owner = root,
@@ -388,8 +426,7 @@ static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs,
                                       .unit = checkpoint->storages.stored[root->index].unit,
                                       .memory = buffer};
         transfer.requests.n_ranges = n;
-        (void)bth_transfer_once(&transfer, &checkpoint->source.reader,
-                                checkpoint->prefetches.own != NULL, error);
+        (void)bth_transfer_once(&transfer, &checkpoint->source.reader, through_cache, error);
     }
     return error->code;
 }

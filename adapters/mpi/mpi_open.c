@@ -196,9 +196,10 @@ static int opened_open_file(open_file *opened, file_facts *facts, berth_error *e
 
 static int opened_open_checkpoint(open_file *opened, const berth_params *params, berth_error *error)
 {
-    const berth_source source =
+    berth_source source =
         berth_from_function(opened_read, opened, opened->facts.nbytes, opened->path);
 
+    source.fd = opened->fd;
     return berth_open_source(&source, params, &opened->file.checkpoint, error);
 }
 

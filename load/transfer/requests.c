@@ -19,8 +19,18 @@ static bool range_is_never_coalesced(const bth_range *range)
     return range->deflated || (range->target.device && range->shift > 0);
 }
 
+/* The longest gap in front of the range that is read. */
+static uint64_t requests_choose_gap(const bth_requests *requests, const bth_range *range)
+{
+    bool is_short_direct =
+        range->choice.method == BERTH_LOAD_DIRECT && range->nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
+
+    return requests->gap_nbytes == 0 || is_short_direct ? BTH_GAP_NBYTES : requests->gap_nbytes;
+}
+
 /* Whether a range is read together with the one before it. Moving it down needs room. */
-static bool range_can_coalesce(const bth_range *before, const bth_range *range)
+static bool requests_can_coalesce(const bth_requests *requests, const bth_range *before,
+                                  const bth_range *range)
 {
     uint64_t end = bth_range_surroundings_end(before), begin = bth_range_surroundings_begin(range);
 
@@ -28,7 +38,7 @@ static bool range_can_coalesce(const bth_range *before, const bth_range *range)
         range_is_never_coalesced(before))
         return false;
     return range->choice.method == before->choice.method && begin >= end &&
-           begin - end >= range->shift && begin - end <= BTH_GAP_NBYTES;
+           begin - end >= range->shift && begin - end <= requests_choose_gap(requests, range);
 }
 
 static struct coalesced coalesce_ranges_from(const bth_requests *requests, size_t first)
@@ -40,7 +50,7 @@ static struct coalesced coalesce_ranges_from(const bth_requests *requests, size_
                             .offset = bth_range_surroundings_begin(&ranges[first])};
 
     while (!requests->is_separate && all.end < requests->n_ranges &&
-           range_can_coalesce(&ranges[all.end - 1], &ranges[all.end]))
+           requests_can_coalesce(requests, &ranges[all.end - 1], &ranges[all.end]))
         all.end++;
     if (ranges[first].deflated) {
         all.nbytes = ranges[first].nbytes;

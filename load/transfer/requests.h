@@ -18,6 +18,12 @@
  * which it moves this many bytes. */
 #define BTH_GAP_NBYTES 32768
 
+/* The system reads no part of a page from a disk. */
+#define BTH_PAGE_NBYTES 4096
+
+/* Direct reads of shorter ranges read more than a twentieth beside them: they end at blocks. */
+#define BTH_DIRECT_EXACT_MIN_NBYTES (40 * BTH_PAGE_NBYTES)
+
 /* The alignment of ranges in memory: a line of the processor's cache. */
 #define BTH_MEMORY_ALIGNMENT 64
 
@@ -84,6 +90,8 @@ typedef struct bth_requests {
     size_t n_ranges;
     bth_use use;            /* of all of them */
     bool is_separate;       /* no ranges are coalesced: there is no buffer to read them to */
+    uint64_t gap_nbytes;    /* longer gaps are not read; 0: BTH_GAP_NBYTES. It is not for short
+                               direct reads */
     uint64_t chunk_nbytes;  /* the longest request; a multiple of block_nbytes */
     uint32_t block_nbytes;  /* of direct reads; at least BTH_MEMORY_ALIGNMENT */
     uint64_t region_nbytes; /* result: memory for what is read */

@@ -21,6 +21,8 @@
 #define BUFFER_MIN_NBYTES (UINT64_C(64) << 10)
 /* For fewer bytes, it is not looked up whether the disk rotates. */
 #define ROTATING_MIN_NBYTES (UINT64_C(16) << 20)
+/* Short requests that are worth a second thread. */
+#define MANY 256
 
 /* ---- the pieces of one request, in their order: sums, swaps, delivery ---- */
 
@@ -320,6 +322,9 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 {
     bth_transfer *transfer = context;
     bth_request *request = &transfer->list[task];
+
+    if (transfer->is_advised)
+        bth_transfer_advise_ahead(transfer, task);
     int result = request->is_deflated ? bth_request_inflate_range(transfer, request, error)
                  : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)
@@ -466,6 +471,8 @@ int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
     uint64_t n_tasks = requests->n_requests;
     if (requests->use == BTH_USE_CHECKSUMS) /* few bytes are not worth a second thread */
         n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
+    if (requests->gap_nbytes > 0)
+        n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + n_tasks / MANY + 1);
     transfer->n_workers = bth_workers_choose_count(
         transfer->config, transfer_choose_workers_kind(transfer, any_direct), n_tasks,
         transfer->buffer_nbytes);
@@ -487,6 +494,8 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
             return bth_fail_memory(error, buffers_nbytes);
     }
     bth_requests_cut(&transfer->requests, region, mapped, transfer->list);
+    if (transfer->requests.gap_nbytes > 0)
+        bth_transfer_choose_advice(transfer);
     return 0;
 }
 

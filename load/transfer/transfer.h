@@ -49,6 +49,7 @@ typedef struct bth_transfer {
     bth_request *list;
     bool is_swapped; /* some range has a unit */
     bool any_late;   /* some range is swapped or moved after all of it is read */
+    bool is_advised; /* the system is told which requests are next */
     uint64_t buffer_nbytes;
     unsigned n_workers;
     bth_region *buffers;      /* one for each worker, made when it needs one */
@@ -96,6 +97,13 @@ int bth_read_inflated_range(bth_reader *reader, const struct berth_config *confi
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
                    bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
                    berth_error *error);
+
+/* ---- advise_ahead.c: short requests to a file, where a disk would wait for each ---- */
+
+/* For a transfer with gap_nbytes, by its list: sets is_advised. */
+void bth_transfer_choose_advice(bth_transfer *transfer);
+/* Before request number `task`: has the system begin to read what comes after it. */
+void bth_transfer_advise_ahead(const bth_transfer *transfer, uint64_t task);
 
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 

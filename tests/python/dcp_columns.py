@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """More cases of dcp_ranks.py: shards of columns, which are exchanged."""
 
+import functools
 import os
 import signal
 
@@ -9,6 +10,7 @@ import berth.dcp
 import torch
 from berth import _dcp_group, _native
 from dcp_cases import distribute_by_hand, read, tensors
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
@@ -137,3 +139,51 @@ def test_interrupts_in_an_exchange(rank):
         else:
             assert isinstance(why, RuntimeError) and str(why) == f"rank {last}: KeyboardInterrupt", repr(why)
     berth.dcp.save(shards, path)
+
+
+def test_interrupts_between_messages(rank):
+    """^C during the messages of a step: no rank waits for the one that got it, in saves and loads."""
+    path, last = rank.path("interrupt/rows.pt"), rank.n - 1
+    shards = {"w": distribute_tensor(torch.arange(60.).reshape(10, 6), rank.mesh, [Shard(0)])}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    berth.dcp.save(shards, path)
+    for function in (berth.dcp.save, berth.dcp.load):
+        n_messages, why = interrupted(-1, function, shards, path)
+        assert why is None and n_messages >= 8 or rank.n == 1, (n_messages, why)
+        outcomes = set()
+        for at in range(n_messages):
+            _, why = interrupted(at if rank.rank == last else -1, function, shards, path)
+            if rank.rank == last:
+                assert isinstance(why, KeyboardInterrupt), (at, why)
+            else:  # the end of the last step is too late
+                outcomes.add(repr(why))
+        told = {repr(RuntimeError(f"rank {last}: KeyboardInterrupt"))}
+        assert rank.rank == last or outcomes in (told, told | {"None"}), outcomes
+
+
+def interrupted(at, function, *arguments):
+    """Calls it, with ^C in front of message number `at`, if that is even, or else behind it.
+
+    Returns: (the number of messages, what was raised)
+    """
+    names, numbers = ("all_gather", "gather", "broadcast"), []
+    kept = {name: getattr(distributed_c10d, name) for name in names}
+
+    def count(inner, *words, **named):
+        numbers.append(len(numbers))
+        if numbers[-1] == at and at % 2 == 0:
+            signal.raise_signal(signal.SIGINT)
+        inner(*words, **named)
+        if numbers[-1] == at and at % 2:
+            signal.raise_signal(signal.SIGINT)
+
+    for name, inner in kept.items():
+        setattr(distributed_c10d, name, functools.partial(count, inner))
+    try:
+        function(*arguments)
+        why = None
+    except BaseException as error:
+        why = error
+    for name, inner in kept.items():
+        setattr(distributed_c10d, name, inner)
+    return len(numbers), why

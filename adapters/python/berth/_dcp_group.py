@@ -42,6 +42,57 @@ class Failure:
             return RuntimeError(message)
 
 
+class Interrupts:
+    """^C during the messages of an operation: this rank would leave, and the others wait for it.
+
+    with Interrupts() as interrupts: the steps of a Group
+
+    ^C is raised while a step runs what is this rank's own; there it is a failure that all ranks are told
+    of. Otherwise it waits for the next step, or for the end.
+    """
+
+    def __init__(self):
+        self._handler = self._error = None
+        self._may_raise = False
+
+    def run(self, function, *arguments):
+        """Calls it. ^C is raised in it, also one that came before."""
+        try:
+            self._may_raise = True
+            self._raise_error()
+            return function(*arguments)
+        finally:
+            self._may_raise = False
+
+    def _raise_error(self):
+        error, self._error = self._error, None  # its traceback holds frames that hold this
+        if error is not None:
+            raise error
+
+    def _interrupt(self, *arguments):
+        """The handler of ^C; the one of the program raises."""
+        try:
+            self._handler(*arguments)
+        except BaseException as error:
+            if self._may_raise:
+                self._may_raise = False
+                raise
+            self._error = self._error or error
+
+    def __enter__(self):
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            self._handler = handler
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+        if error is None or isinstance(error, Exception):
+            self._raise_error()
+
+
 def attempt(rank, function, *args):
     """(what the function returns, its exception); a Failure in place of a result."""
     try:
@@ -57,8 +108,9 @@ class Group:
     Every method is called by all of them, in the same order.
     """
 
-    def __init__(self, process_group=None, purpose=None):
+    def __init__(self, process_group=None, purpose=None, interrupts=None):
         self._group, self.rank, self.size = None, 0, 1
+        self._run = (interrupts or Interrupts()).run
         if not dist.is_available() or not dist.is_initialized():
             if process_group is not None:
                 raise ValueError("a process group without torch.distributed.init_process_group()")
@@ -81,15 +133,15 @@ class Group:
         Raises: what one of them raised, on all ranks, with the number of the rank before its message.
         """
         if self.size == 1:
-            return central([each()])
-        mine, error = attempt(self.rank, each)
+            return self._run(lambda: central([each()]))
+        mine, error = attempt(self.rank, self._run, each)
         parts = self._gather(mine)
         answer = None
         if self.is_coordinator:
             failures = (part for part in parts if isinstance(part, Failure))
             answer = min(failures, key=lambda failure: failure.is_of_another, default=None)
             if answer is None:
-                answer, error = attempt(self.rank, central, parts)
+                answer, error = attempt(self.rank, self._run, central, parts)
         answer = self._broadcast(answer)
         if not isinstance(answer, Failure):
             return answer

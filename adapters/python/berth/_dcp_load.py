@@ -7,7 +7,7 @@ import torch
 
 from berth import _native, _sparse
 from berth._counters import count
-from berth._dcp_group import Group
+from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense
 from berth._load import MAPPED, READ
@@ -41,13 +41,15 @@ def load(state, path, *, process_group=None, strict=True):
     Raises, the same on all ranks, with the number of the rank before the message:
         ValueError: a key is missing; a tensor has another shape than in the file, or is no tensor there.
         What berth.open raises. After an error during reading the state holds some of the file.
+        ^C is as in berth.dcp.save.
     Threads: one at a time for one process group.
     """
-    group = Group(process_group)
     loading = Loading(state, path, strict)
     try:
-        group.step(loading.plan, lambda _: None)
-        group.step(loading.read, lambda _: None)
+        with Interrupts() as interrupts:
+            group = Group(process_group, interrupts=interrupts)
+            group.step(loading.plan, lambda _: None)
+            group.step(loading.read, lambda _: None)
     finally:
         loading.close()
     count("load", "values")

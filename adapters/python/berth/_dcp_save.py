@@ -8,7 +8,7 @@ import os
 from berth import _conditions, _native
 from berth._config import config
 from berth._counters import count
-from berth._dcp_group import Exchange, Group
+from berth._dcp_group import Exchange, Group, Interrupts
 from berth._dcp_outline import (
     Elsewhere,
     extras_of,
@@ -67,10 +67,13 @@ def save(state, path, *, process_group=None):
         TypeError: a value has no plain form; a tensor of another rank is not dense.
         ValueError: the ranks do not agree on the shape or dtype of a DTensor; a Partial placement.
         If a rank dies, what torch.distributed raises within the timeout of the group.
+        KeyboardInterrupt on a rank that gets ^C; RuntimeError on the others. If it comes too late, the
+        file is complete, and only that rank raises.
     Threads: one at a time for one process group.
     """
-    group = Group(process_group)
-    Saving(state, path, group).run(group)
+    with Interrupts() as interrupts:
+        group = Group(process_group, interrupts=interrupts)
+        Saving(state, path, group).run(group)
 
 
 class Saving:
@@ -171,11 +174,12 @@ def async_save(state, path, *, process_group=None):
     Returns: a concurrent.futures.Future. result() waits for the end, and raises what berth.dcp.save raises.
     Raises, on all ranks, before anything is written: what copying raises.
     """
-    saving = Saving(state, path, Group(process_group), is_snapshot=True)
-    group = Group(process_group, "asynchronous saves")
-    worker = _workers.get(process_group)
-    if worker is None:
-        worker = _workers[process_group] = concurrent.futures.ThreadPoolExecutor(
-            1, thread_name_prefix="berth.dcp")
-    options = {name: _native.option_get(name) for name in _native.option_names()}
-    return worker.submit(config.patch(options)(saving.run), group)
+    with Interrupts() as interrupts:
+        saving = Saving(state, path, Group(process_group, interrupts=interrupts), is_snapshot=True)
+        group = Group(process_group, "asynchronous saves")
+        worker = _workers.get(process_group)
+        if worker is None:
+            worker = _workers[process_group] = concurrent.futures.ThreadPoolExecutor(
+                1, thread_name_prefix="berth.dcp")
+        options = {name: _native.option_get(name) for name in _native.option_names()}
+        return worker.submit(config.patch(options)(saving.run), group)

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import WriteResult
 
 from berth import _native
-from berth._dcp_group import Group
+from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Box
 from berth._dcp_load import read_box, value_without_bytes
 from berth._dcp_outline import Elsewhere, Key, is_dense, on_host
@@ -54,8 +54,9 @@ class Writer(StorageWriter):
 
     def write_data(self, plan, planner):
         """All ranks are here at once: the file is complete when this returns."""
-        group = Group(self._process_group)
-        PlanSaving((plan, planner), self._path, group).run(group)
+        with Interrupts() as interrupts:
+            group = Group(self._process_group, interrupts=interrupts)
+            PlanSaving((plan, planner), self._path, group).run(group)
         done = torch.futures.Future()
         done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, os.fspath(self._path))
                          for item in plan.items])

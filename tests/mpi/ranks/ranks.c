@@ -6,7 +6,8 @@
  *     ranks whole FOLDER          one process saves the whole with berth_save
  *     ranks all FOLDER            saves, loads, errors, exchanges
  *     ranks read FOLDER           opens FOLDER/model.pt, then reads slices, for strace
- *     ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report
+ *     ranks bytes FOLDER FILE     reads slices in all placements: their bytes, and those of its
+ * reads ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report
  */
 #define _POSIX_C_SOURCE 200809L
 #include <berth_mpi.h>
@@ -53,6 +54,7 @@ static const struct {
     {"wide", COLUMNS, 2, {2, (1 << 20) + 4}},
     {"narrow", NARROW_COLUMNS, 2, {4001, 1003}}, /* short runs, in two windows */
     {"thin", NARROW_COLUMNS, 2, {500, 3}},       /* more ranks than columns */
+    {"usual", NARROW_COLUMNS, 2, {256, 4096}},   /* rows as long as those of a model */
     {"same", SHARED, 1, {900000}},               /* 3.4 MiB: four shares */
     {"small", SHARED, 1, {17}},
     {"scalar", SHARED, 0, {0}},
@@ -287,6 +289,69 @@ static void read_parts(void)
         }
     snprintf(text, sizeof text, "%lld %d", (long long)nbytes, n_wrong);
     say("read", status, status < 0 ? error.message : text);
+    if (status == 0)
+        berth_mpi_close(file);
+}
+
+/* ---- how much is read ---- */
+
+/* Part number i of n in both dimensions: a third of the rows, and another third of the columns. */
+static box block_of(size_t tensor, int i, int n)
+{
+    const box rows = part_of(tensor, ROWS, i, n), columns = part_of(tensor, COLUMNS, n - 1 - i, n);
+
+    return (box){{rows.starts[0], columns.starts[1]}, {rows.lengths[0], columns.lengths[1]}};
+}
+
+/* The bytes that this process has read, from whatever. */
+static int64_t n_read(void)
+{
+    FILE *file = fopen("/proc/self/io", "r");
+    long long nbytes = -1;
+
+    if (!file || fscanf(file, "rchar: %lld", &nbytes) != 1)
+        abort();
+    fclose(file);
+    return nbytes;
+}
+
+/* Says "WRONG LENGTH_OF_A_RUN GAP SLICE READ", lengths in bytes. */
+static void read_and_count(berth_checkpoint *checkpoint, size_t tensor, const char *how,
+                           const box *part)
+{
+    const long long row = TENSORS[tensor].shape[1] * 4, run = part->lengths[1] * 4;
+    char name[64], text[128];
+    int n_wrong = 0;
+    int64_t before = n_read();
+    const int64_t counted = n_read() - before; /* of counting itself */
+
+    before = n_read();
+    const int64_t nbytes = load_part(checkpoint, tensor, part, &n_wrong);
+    const int64_t read_nbytes = n_read() - before - counted;
+    snprintf(name, sizeof name, "%s %s", TENSORS[tensor].name, how);
+    snprintf(text, sizeof text, "%d %lld %lld %lld %lld", n_wrong, run, row - run,
+             (long long)nbytes, (long long)read_nbytes);
+    say(name, 0, text);
+}
+
+static void count_parts(const char *path)
+{
+    berth_mpi_file *file;
+    berth_error error;
+    int i = world_rank, n = world_n;
+
+    int status = berth_mpi_open(MPI_COMM_WORLD, path, NULL, &file, &error);
+    say("bytes", status, error.message);
+    for (size_t t = 0; status == 0 && t < N_TENSORS; t++) {
+        if (TENSORS[t].rank != 2)
+            continue;
+        const box rows = part_of(t, ROWS, i, n), columns = part_of(t, COLUMNS, i, n);
+        const box block = block_of(t, i, n), whole = whole_of(t);
+        read_and_count(file->checkpoint, t, "rows", &rows);
+        read_and_count(file->checkpoint, t, "columns", &columns);
+        read_and_count(file->checkpoint, t, "blocks", &block);
+        read_and_count(file->checkpoint, t, "replica", &whole);
+    }
     if (status == 0)
         berth_mpi_close(file);
 }
@@ -590,6 +655,8 @@ int main(int argc, char **argv)
         exchange();
     } else if (is(what, "read")) {
         read_parts();
+    } else if (is(what, "bytes") && argc == 4) {
+        count_parts(argv[3]);
     } else if (argc == 5) {
         save_and_die(atoi(argv[3]), atoi(argv[4]));
     }
