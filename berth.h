@@ -1840,7 +1840,8 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  * No block of the file (4096 bytes, or a page) is written by two processes. The bytes of a slice
  * that lie in blocks with bytes of others travel in the receipt: at most 8 KiB for each range of a
  * slice, and small slices as a whole. With save.storage_alignment=4096 and slices of whole 4096
- * bytes there are none.
+ * bytes there are none. Where all writers together have more than 16 MiB of them, an exchange (see
+ * below) is better: then the coordinator gets only what shares a block with a header.
  *
  * A slice along another dimension than the first lies in runs: one for each row, say. Runs of 1 MiB
  * and more are written by the writer that has them. Shorter ones would share nearly every block
@@ -1849,8 +1850,8 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  *
  *     berth_params params = {.exchange = by_my_network, .exchange_context = network};
  *
- * Then each writer collects the short runs of all in windows of the file, 16 MiB at a time, and
- * writes these. Either all writers of a save give an exchange, or none does.
+ * Then each writer collects the short runs of all, and many fragments, in windows of the file, 16
+ * MiB at a time, and writes these. Either all writers of a save give an exchange, or none does.
  *
  * If a writer or the coordinator fails or dies, the path keeps its old file, as long as
  * berth_joint_finish was not called. A coordinator that dies leaves its temporary, as any save that
@@ -1992,8 +1993,8 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * a stranger: nothing but a temporary that belongs to its save is ever written to.
  *
  * With params->exchange all writers call this at the same time, and wait for each other. The
- * exchange is called twice, and if any of them has short runs, more often for each window. If one
- * writer fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So
+ * exchange is called twice, and if any of them has short runs or many fragments, more often for each
+ * window. If one writer fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So
  * nobody waits in vain, with two exceptions, which the caller must pass on to the others as a
  * failure of their exchange: a writer that dies; and one that returns without having called its
  * exchange, because it could not read the ticket, or had no memory for 48 bytes a writer. Berth

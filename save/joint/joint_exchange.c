@@ -104,7 +104,7 @@ int bth_exchange_tell(bth_exchange *exchange, unsigned state, unsigned *most, be
     return exchange_read_words(exchange, most, error);
 }
 
-int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool has_boxes, bool *any,
+int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wants, bool *any,
                        berth_error *error)
 {
     bth_cursor end =
@@ -114,8 +114,7 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool ha
 
     for (uint32_t i = 0; i < exchange->n; i++)
         exchange->to[i] = crc32;
-    if (bth_exchange_tell(exchange, has_boxes ? BTH_PEER_HAS_MORE : BTH_PEER_SILENT, &most, error) <
-        0)
+    if (bth_exchange_tell(exchange, wants ? BTH_PEER_HAS_MORE : BTH_PEER_SILENT, &most, error) < 0)
         return error->code;
     for (uint32_t i = 0; i < exchange->n; i++)
         if (exchange->from[i] != crc32) {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The exchange of short runs among the writers of a joint save, by a function of the caller.
+ * The exchange of short runs and fragments among the writers of a joint save, by a function of the
+ * caller.
  *
  * First each writer tells each one word: what it will send next, and how it is. Then, if any sends,
  * come the messages. All writers see the words of all, so they all know when one has failed, and
  * leave together. In order:
  *
- *     words: the checksum of the ticket; whether the writer has short runs
+ *     words: the checksum of the ticket; whether the writer wants an exchange
  *     if any has, for each round, which is one window of the file for each writer:
  *         words, messages; again, while any has more
  *     words: how the writer has ended
@@ -49,8 +50,8 @@ int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, b
  * BERTH_E_PEER, or what is set already.
  */
 int bth_exchange_tell(bth_exchange *exchange, unsigned state, unsigned *most, berth_error *error);
-/* Also compares the tickets. *any: whether one has boxes. */
-int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool has_boxes, bool *any,
+/* Also compares the tickets. *any: whether one wants an exchange. */
+int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wants, bool *any,
                        berth_error *error);
 
 /* ---- joint_rounds.c ---- */

@@ -38,6 +38,7 @@ static void parts_give_room_to_storages(bth_joint_parts *parts, const bth_ticket
         for (size_t j = 0; j < receipts[i].n_parts; j++)
             parts->sources[bth_receipt_part(&receipts[i], j).storage].n_parts++;
     for (size_t i = 0; i < ticket->n_storages; i++) {
+        parts->sources[i].ticket = ticket;
         parts->sources[i].parts = at;
         at += parts->sources[i].n_parts;
         parts->sources[i].n_parts = 0;
@@ -52,11 +53,9 @@ static void parts_add_receipt(bth_joint_parts *parts, const bth_ticket *ticket,
     for (size_t i = 0; i < receipt->n_parts; i++) {
         bth_joint_part part = bth_receipt_part(receipt, i);
         bth_joint_split split = bth_joint_part_split(ticket, &part);
-        const uint8_t *tail = fragment + split.head_nbytes;
         bth_joint_source *source = &parts->sources[part.storage];
-        source->parts[source->n_parts++] =
-            (bth_written_part){part, receipt->writer, split, fragment, tail};
-        fragment = tail + split.tail_nbytes;
+        source->parts[source->n_parts++] = (bth_written_part){part, receipt->writer, fragment};
+        fragment += split.head_nbytes + split.tail_nbytes;
     }
 }
 
@@ -163,10 +162,10 @@ static int parts_allocate_ranges(bth_joint_parts *parts, berth_error *error)
 }
 
 /* `at`: where the range before ends. */
-static void parts_add_present(bth_joint_parts *parts, const bth_written_part *part, size_t record,
-                              uint64_t *at)
+static void parts_add_present(bth_joint_parts *parts, const bth_ticket *ticket,
+                              const bth_written_part *part, size_t record, uint64_t *at)
 {
-    bth_range middle = part->split.middle;
+    bth_range middle = bth_joint_part_split(ticket, &part->part).middle;
 
     if (middle.nbytes == 0)
         return;
@@ -193,13 +192,14 @@ static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offs
             high = middle;
     }
     for (const bth_written_part *part = &source->parts[low]; nbytes > 0; part++) {
-        uint64_t at = offset - part->part.at, tail_at = part->part.nbytes - part->split.tail_nbytes;
-        bool is_head = at < part->split.head_nbytes;
-        if (!is_head && at < tail_at)
+        bth_joint_split split = bth_joint_part_split(source->ticket, &part->part);
+        uint64_t at = offset - part->part.at, middle_nbytes = split.middle.nbytes;
+        bool is_head = at < split.head_nbytes;
+        if (!is_head && at < split.head_nbytes + middle_nbytes)
             return EIO; /* a middle, which is in no range */
-        uint64_t rest = (is_head ? part->split.head_nbytes : part->part.nbytes) - at;
+        uint64_t rest = (is_head ? split.head_nbytes : part->part.nbytes) - at;
         size_t n = (size_t)bth_min(rest, nbytes);
-        memcpy(out, is_head ? part->head + at : part->tail + (at - tail_at), n);
+        memcpy(out, part->fragments + (is_head ? at : at - middle_nbytes), n);
         out += n;
         offset += n;
         nbytes -= n;
@@ -220,7 +220,7 @@ static int parts_set_contents(bth_joint_parts *parts, berth_plan *plan, berth_er
             continue;
         bth_joint_source *source = &parts->sources[storage++];
         for (size_t j = 0; j < source->n_parts; j++)
-            parts_add_present(parts, &source->parts[j], i, &at);
+            parts_add_present(parts, source->ticket, &source->parts[j], i, &at);
         plan->records[i].storage = NULL;
         plan->records[i].read = source_read;
         plan->records[i].context = source;

@@ -6,17 +6,16 @@
 #include "save/joint/joint_receipt.h"
 #include "save/run.h"
 
-/* A part with its writer and its fragments, which lie in a receipt. */
+/* A part with its writer and its fragments, which lie in a receipt. There are millions. */
 typedef struct bth_written_part {
     bth_joint_part part;
     uint32_t writer;
-    bth_joint_split split;
-    const uint8_t *head;
-    const uint8_t *tail;
+    const uint8_t *fragments; /* the head, then the tail */
 } bth_written_part;
 
 /* The parts of one storage: their fragments are the content of its record. */
 typedef struct bth_joint_source {
+    const bth_ticket *ticket;
     bth_written_part *parts; /* in the file's order */
     size_t n_parts;
 } bth_joint_source;

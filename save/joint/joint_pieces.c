@@ -129,23 +129,89 @@ static bth_range storage_in_window(const bth_ticket_storage *storage, bth_range 
     return (bth_range){begin - storage->data_offset, end - begin};
 }
 
+/* A window, as one writer fills it from *place on. */
+typedef struct window_message {
+    const bth_ticket *ticket;
+    bth_range window;
+    bth_pieces_place *place;
+    uint8_t *out;
+    size_t room;
+    size_t nbytes;
+} window_message;
+
+/* The box is at message->place. If it is done, the next one is. False: the message is full. */
+static bool message_put_box(window_message *message, const bth_short_box *box,
+                            uint64_t *runs_nbytes)
+{
+    bth_pieces_place *place = message->place;
+    bth_range range = storage_in_window(&message->ticket->storages[box->storage], message->window);
+    uint64_t begin = bth_max(range.offset, box->at);
+    uint64_t end = bth_min(range.offset + range.nbytes, box->end);
+
+    place->at = bth_max(place->at, begin);
+    if (begin < end &&
+        !box_put(box, &place->at, end, message->out, message->room, &message->nbytes, runs_nbytes))
+        return false;
+    *place = (bth_pieces_place){place->run + 1, 0};
+    return true;
+}
+
+/* A fragment as a box of one run. */
+static bth_short_box box_of_fragment(const bth_slice_part *fragment)
+{
+    const bth_joint_part *part = &fragment->part;
+
+    return (bth_short_box){.storage = part->storage,
+                           .n_dims = 1,
+                           .at = part->at,
+                           .end = part->at + part->nbytes,
+                           .run_nbytes = part->nbytes,
+                           .n_runs = 1,
+                           .lengths = {1},
+                           .bytes = fragment->bytes};
+}
+
+/* The first fragment that ends behind a place in the file, where a block begins. */
+static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *parts,
+                             uint64_t offset)
+{
+    size_t low = 0, high = parts->n_fragments;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const bth_joint_part *part = &parts->fragments[middle].part;
+        if (ticket->storages[part->storage].data_offset + part->at + part->nbytes > offset)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
 size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
                       bth_pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes)
 {
-    size_t nbytes = 0;
+    window_message message = {ticket, window, place, out, room, 0};
+    size_t n = parts->n_boxes, first = n + fragments_find(ticket, parts, window.offset);
+    size_t behind = n + fragments_find(ticket, parts, window.offset + window.nbytes);
 
-    for (; place->box < parts->n_boxes; *place = (bth_pieces_place){place->box + 1, 0}) {
-        const bth_short_box *box = &parts->boxes[place->box];
-        bth_range range = storage_in_window(&ticket->storages[box->storage], window);
-        uint64_t begin = bth_max(range.offset, box->at);
-        uint64_t end = bth_min(range.offset + range.nbytes, box->end);
-        if (begin >= end)
-            continue;
-        place->at = bth_max(place->at, begin);
-        if (!box_put(box, &place->at, end, out, room, &nbytes, runs_nbytes))
-            break;
+    while (place->run < n)
+        if (!message_put_box(&message, &parts->boxes[place->run], runs_nbytes))
+            return message.nbytes;
+    if (place->run < first)
+        place->run = first;
+    while (place->run < behind) {
+        const bth_short_box box = box_of_fragment(&parts->fragments[place->run - n]);
+        if (!message_put_box(&message, &box, runs_nbytes))
+            return message.nbytes;
     }
-    return nbytes;
+    place->run = n + parts->n_fragments;
+    return message.nbytes;
+}
+
+bool bth_pieces_are_left(const bth_slice_parts *parts, const bth_pieces_place *place)
+{
+    return place->run < parts->n_boxes + parts->n_fragments;
 }
 
 /* ---- reading ---- */

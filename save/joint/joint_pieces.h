@@ -18,20 +18,22 @@
 
 /* ---- writing ---- */
 
-/* What of a window was put into messages: all boxes before `box`, and of it all before byte `at` of
- * its storage. */
+/* What of a window was put into messages: all runs before number `run`, and of it all before byte
+ * `at` of its storage. First come the boxes, then the fragments. */
 typedef struct bth_pieces_place {
-    size_t box;
+    size_t run;
     uint64_t at;
 } bth_pieces_place;
 
 /*
- * Puts runs of the boxes that lie in `window`, a range of the file, into a message of at most
- * `room` bytes, from *place on. place->box is n_boxes when none are left. Returns the bytes of the
- * message; adds those of the runs to *runs_nbytes.
+ * Puts boxes and fragments, as far as they lie in `window`, a range of the file, into a message of
+ * at most `room` bytes, from *place on. Returns the bytes of the message; adds those of the runs to
+ * *runs_nbytes.
  */
 size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
                       bth_pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes);
+/* Whether something of the window is left. */
+bool bth_pieces_are_left(const bth_slice_parts *parts, const bth_pieces_place *place);
 
 /* ---- reading ---- */
 

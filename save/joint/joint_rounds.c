@@ -84,7 +84,7 @@ static unsigned step_put_messages(rounds *all, uint64_t *runs_nbytes)
     for (uint32_t i = 0; i < all->exchange->n; i++) {
         size_t nbytes = bth_pieces_put(settings->ticket, settings->parts, rounds_window_of(all, i),
                                        &all->places[i], out, all->message_nbytes, runs_nbytes);
-        bool has_more = all->places[i].box < settings->parts->n_boxes;
+        bool has_more = bth_pieces_are_left(settings->parts, &all->places[i]);
         unsigned own = has_more ? BTH_PEER_HAS_MORE : nbytes > 0 ? BTH_PEER_SENDS : BTH_PEER_SILENT;
         all->exchange->to[i] = nbytes;
         state = own > state ? own : state;

@@ -362,4 +362,5 @@ void bth_slice_parts_free_all(bth_slice_parts *parts)
 {
     bth_release(parts->parts);
     bth_release(parts->boxes);
+    bth_release(parts->fragments);
 }

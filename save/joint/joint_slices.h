@@ -32,6 +32,8 @@ typedef struct bth_slice_parts {
     bth_short_box *boxes; /* to be exchanged */
     size_t n_boxes;
     size_t boxes_room;
+    bth_slice_part *fragments; /* to be exchanged, in the file's order (joint_fragments.h) */
+    size_t n_fragments;
 } bth_slice_parts;
 
 /* can_exchange: slices of short runs become boxes; else they are refused. The caller calls

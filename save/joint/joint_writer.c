@@ -10,11 +10,14 @@
 #include "io/trace.h"
 #include "save/commit.h"
 #include "save/joint/joint_exchange.h"
+#include "save/joint/joint_fragments.h"
 #include "save/joint/joint_middles.h"
 #include "save/save_operation.h"
 
 /* Buffers for writing a window; window and messages beside them have up to 54 MiB. */
 #define WINDOW_BUFFERS_NBYTES ((uint64_t)8 << 20)
+/* Of all writers: the most that goes to a coordinator though it could be exchanged. */
+#define MAX_FRAGMENTS_NBYTES ((uint64_t)16 << 20)
 
 typedef struct joint_writer {
     bth_ticket ticket;
@@ -116,6 +119,8 @@ static void writer_count_bytes(joint_writer *writer)
 
     for (size_t i = 0; i < parts->n_boxes; i++)
         short_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
+    for (size_t i = 0; i < parts->n_fragments; i++)
+        short_nbytes += parts->fragments[i].part.nbytes;
     writer->stats.requested_nbytes = short_nbytes;
     for (size_t i = 0; i < parts->n; i++)
         writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
@@ -195,8 +200,8 @@ static int writer_write_middles(joint_writer *writer, size_t n, berth_error *err
     return bth_middles_write(&writer->file, writer->parts.parts, n, &limits, &writer->stats, error);
 }
 
-/* has_boxes: of any writer. The windows' parts come behind the slices'. */
-static int writer_write_and_sync(joint_writer *writer, bool has_boxes, berth_error *error)
+/* exchanges: any writer wants it. The windows' parts come behind the slices'. */
+static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
 {
     double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
@@ -204,7 +209,7 @@ static int writer_write_and_sync(joint_writer *writer, bool has_boxes, berth_err
 
     if (bth_middles_file_open(&writer->file, error) < 0)
         return error->code;
-    if (!has_boxes || writer_exchange(writer, error) == 0)
+    if (!exchanges || writer_exchange(writer, error) == 0)
         (void)writer_write_middles(writer, n, error);
     end = bth_seconds();
     stats->transfer_seconds = end - begin;
@@ -255,19 +260,41 @@ static void writer_begin_exchange(joint_writer *writer, size_t number, berth_err
     (void)bth_exchange_allocate(&writer->exchange, error);
 }
 
+/* Few fragments go to the coordinator instead: that costs less than the rounds. */
+static bool writer_wants_exchange(const joint_writer *writer)
+{
+    uint64_t nbytes = bth_fragments_count_nbytes(&writer->ticket, &writer->parts);
+
+    return writer->parts.n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
+}
+
+/* Finds what is written and what is exchanged. */
+static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, size_t n_slices,
+                              bool *exchanges, berth_error *error)
+{
+    const bool can_exchange = writer->exchange.to != NULL;
+
+    if (error->code == BERTH_OK)
+        (void)bth_slice_parts_make(&writer->ticket, slices, n_slices, can_exchange, &writer->parts,
+                                   error);
+    if (can_exchange)
+        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer_wants_exchange(writer),
+                                 exchanges, error);
+    if (error->code == BERTH_OK && *exchanges)
+        (void)bth_fragments_take(&writer->ticket, &writer->parts, error);
+    if (error->code == BERTH_OK)
+        writer_count_bytes(writer);
+    return error->code;
+}
+
 static int writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
                         berth_error *error)
 {
     const bool can_exchange = writer->exchange.to != NULL;
-    bool has_boxes = false;
+    bool exchanges = false;
 
-    if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
-                                                        can_exchange, &writer->parts, error) == 0)
-        writer_count_bytes(writer);
-    if (can_exchange)
-        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer->parts.n_boxes > 0,
-                                 &has_boxes, error);
-    if (error->code == BERTH_OK && writer_write_and_sync(writer, has_boxes, error) == 0)
+    if (writer_begin_parts(writer, slices, n_slices, &exchanges, error) == 0 &&
+        writer_write_and_sync(writer, exchanges, error) == 0)
         (void)writer_make_receipt(writer, error);
     if (can_exchange && !writer->exchange.is_over)
         (void)bth_exchange_tell(&writer->exchange, BTH_PEER_SILENT, NULL, error);

@@ -489,7 +489,7 @@ class BenchWritersTool(Tool):
 
     def test_a_simulation_counts_what_is_sent(self):
         report, out = self.measure("--simulate", "16", "--tensors", "20", "--slice", "4KiB")
-        aligned, fragments, own = report["sections"]
+        aligned, fragments, exchanged, own = report["sections"]
         for each in report["sections"]:
             self.assertEqual([run["writers"] for run in each["runs"]], [2, 4, 8, 16])
             self.assertIn(each["what"], out)
@@ -504,6 +504,8 @@ class BenchWritersTool(Tool):
             self.assertGreater(a["file_nbytes"], n * 20 * 4096)
             self.assertLess(a["ticket_nbytes"], 20 * 300)
             self.assertGreater(c["ticket_nbytes"], n * 20 * 100)
+        for run in exchanged["runs"]:  # of each tensor two ends, which are a block together, and one window
+            self.assertEqual(run["receipts_nbytes"], run["writers"] * 44 + 20 * (3 * 32 + 4096))
 
     def test_wrong_usage_and_a_refused_option(self):
         self.takes_not((["--shards", "layers"], "layers"), (["--writers", "0"], "--writers"),

@@ -32,9 +32,14 @@ LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 # ---- deaths: kill -9 of one rank at one place ----
 
 
-def kill_before(name, where, number=signal.SIGKILL):
-    """This process dies when it calls a function for the first time."""
-    def die(*_, **__):
+def kill_before(name, where, number=signal.SIGKILL, nth=1):
+    """This process dies when it calls a function for the nth time."""
+    inner, left = getattr(where, name), [None] * (nth - 1)
+
+    def die(*arguments, **named):
+        if left:
+            left.pop()
+            return inner(*arguments, **named)
         os.kill(os.getpid(), number)
 
     setattr(where, name, die)
@@ -55,6 +60,8 @@ SAVING = _dcp_save.Saving
 DEATHS = {
     "writer-begins": (1, lambda: kill_before("_begin", SAVING), False),
     "writer-exchanges": (1, lambda: kill_before("exchange", _dcp_group.Group), False),
+    # Words, words, bytes: of columns, and of the fragments of rows.
+    "writer-exchanges-bytes": (1, lambda: kill_before("exchange", _dcp_group.Group, nth=3), False),
     "writer-writes": (1, lambda: kill_before("joint_write", _native), False),
     "writer-has-written": (1, lambda: kill_after("joint_write", _native), False),
     "coordinator-begins": (0, lambda: kill_before("_begin", SAVING), False),

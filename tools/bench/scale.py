@@ -4,7 +4,8 @@
 One process is the coordinator, on one processor. Another one is all the writers, one after the other: it
 calls berth_joint_write for each of them, with slices of zeros, and gives the receipts. Nothing is faked: they
 are the receipts of real writes into the real file. What was written is made a hole again, and zeros it stays;
-so a file of many GiB takes no room. The writers of a real save write at the same time: theirs is not measured.
+so a file of many GiB takes no room. The writers of a real save write at the same time: theirs is not measured. In the case "exchanged" they get the slices
+that an exchange would leave them: no bytes are sent, but the receipts are those that an exchange makes.
 
 Started as a program, it is one coordinator: scale.py FOLDER CASE TENSORS SLICE WRITERS [NAME=VALUE]...
 """
@@ -27,6 +28,7 @@ from tool import note, start
 CASES = {
     "aligned": ("every tensor in slices of all writers, whole blocks", "save.storage_alignment=4096"),
     "fragments": ("the same, not aligned: every slice has fragments", "save.storage_alignment=64"),
+    "exchanged": ("the same, fragments exchanged among the writers", "save.storage_alignment=64"),
     "own": ("every writer has tensors of its own", "save.storage_alignment=4096")}
 # What is measured: its key, what it is.
 PHASES = [("begin", "outline -> plan, ticket, temporary"), ("receipts", "receipts added"),
@@ -35,6 +37,7 @@ PHASES = [("begin", "outline -> plan, ticket, temporary"), ("receipts", "receipt
 MAX_SECONDS, MAX_NBYTES = 10, 4 << 30
 SPARSE_AFTER = 32  # writers; then their bytes become a hole
 KEEP_SIZE, PUNCH_HOLE = 1, 2
+BLOCK, WINDOW = 4096, 16 << 20  # of an exchange: window g belongs to writer g mod n
 
 
 # ---- one coordinator, and its writers ----
@@ -47,6 +50,7 @@ class Outline:
         self.is_own, self.n_writers, self.n_tensors = case == "own", n_writers, n_tensors
         self.rows = 1 if self.is_own else n_writers
         self.columns, self.b = slice_nbytes // 4, b
+        self.writers = ExchangedWriters if case == "exchanged" else Writers
 
     def name(self, number):
         return b"model.layers.%d.self_attn.q_proj.weight" % number
@@ -77,22 +81,23 @@ class Writers:
         self.starts, self.lengths = (c.c_int64 * 2)(0, 0), (c.c_int64 * 2)(1, outline.columns)
         self.slices = (self.b.Slice * outline.n_tensors)()
 
-    def fill_slices(self, writer):
+    def slices_of(self, writer):
         self.starts[0] = 0 if self.outline.is_own else writer
         if writer and not self.outline.is_own:
-            return  # the same tensors, another row
+            return self.slices  # the same tensors, another row
         for made, number in zip(self.slices, self.outline.numbers_of(writer)):
             made.kind, made.name = self.b.SLICES["BOX"], self.outline.name(number)
             made.starts, made.lengths = c.addressof(self.starts), c.addressof(self.lengths)
             made.data = c.addressof(self.bytes)
+        return self.slices
 
     def write(self, writer):
         """Its receipt, and the seconds that were neither writing nor waiting for the disk."""
-        self.fill_slices(writer)
-        stats, receipt, nbytes = self.b.Stats(), c.c_void_p(), c.c_size_t()
+        slices, stats = self.slices_of(writer), self.b.Stats()
+        receipt, nbytes = c.c_void_p(), c.c_size_t()
         params = self.b.Call(stats=c.addressof(stats))
-        self.b.check(self.b.berth_joint_write, self.ticket, len(self.ticket), writer, self.slices,
-                     len(self.slices), c.byref(params), c.byref(receipt), c.byref(nbytes))
+        self.b.check(self.b.berth_joint_write, self.ticket, len(self.ticket), writer, slices,
+                     len(slices), c.byref(params), c.byref(receipt), c.byref(nbytes))
         made = c.string_at(receipt, nbytes.value)
         self.b.berth_free(receipt)
         return made, stats.total_seconds - stats.transfer_seconds - stats.sync_seconds
@@ -110,6 +115,63 @@ class Writers:
             os.close(fd)
 
 
+class ExchangedWriters(Writers):
+    """The same after an exchange: without the blocks that they share; and with those of their windows."""
+
+    def __init__(self, outline, folder, ticket):
+        super().__init__(outline, folder, ticket)
+        self.bytes = c.create_string_buffer(max(WINDOW, outline.columns * 4))
+        self.nbytes, (tree, root) = outline.columns * 4, outline.make()
+        plan = self.b.check(self.b.berth_plan_new, self.b.to_path(b"scale.pt"), self.b.of_value(root), None)
+        self.offsets, record, i = [], self.b.Record(), 0
+        while self.b.berth_plan_at(plan, i, c.byref(record)) == 0:
+            self.offsets += [record.offset] if record.name.startswith(b"data/") else []
+            i += 1
+        self.b.berth_plan_free(plan)
+        self.b.berth_tree_free(tree)
+
+    def inner(self, offset):
+        """The whole blocks of a tensor."""
+        return -(-offset // BLOCK) * BLOCK, (offset + self.outline.n_writers * self.nbytes) // BLOCK * BLOCK
+
+    def own(self, offset, writer):
+        """What it keeps of its slice, in the file."""
+        (first, behind), begin = self.inner(offset), offset + writer * self.nbytes
+        end = begin + self.nbytes
+        return (-(-begin // BLOCK) * BLOCK if first <= begin < behind else begin,
+                end // BLOCK * BLOCK if first < end <= behind else end)
+
+    def shared(self, offset, window):
+        """Ranges of blocks of a tensor in which one slice ends and another begins."""
+        first, behind = self.inner(offset)
+        first, behind, ranges = max(first, window), min(behind, window + WINDOW), []
+        rows = range(max(1, -(-(first - offset) // self.nbytes)),
+                     min(self.outline.n_writers - 1, (behind - 1 - offset) // self.nbytes) + 1)
+        for at in (offset + row * self.nbytes for row in rows):
+            block = at // BLOCK * BLOCK
+            if at != block and ranges and block <= ranges[-1][1]:
+                ranges[-1] = ranges[-1][0], block + BLOCK
+            elif at != block:
+                ranges.append((block, block + BLOCK))
+        return ranges
+
+    def slices_of(self, writer):
+        ranges, n = [], self.outline.n_writers
+        length = n * self.nbytes
+        for number, offset in enumerate(self.offsets):
+            ranges.append((number, *self.own(offset, writer)))
+            first = offset // WINDOW
+            for index in range(first + (writer - first) % n, (offset + length - 1) // WINDOW + 1, n):
+                ranges += [(number, *each) for each in self.shared(offset, index * WINDOW)]
+        ranges = [each for each in ranges if each[1] < each[2]]
+        slices = (self.b.Slice * len(ranges))()
+        for made, (number, begin, end) in zip(slices, ranges):
+            made.kind, made.name = self.b.SLICES["BYTES"], self.outline.name(number)
+            made.offset, made.nbytes = begin - self.offsets[number], end - begin
+            made.data = c.addressof(self.bytes)
+        return slices
+
+
 def run_writers(pipe, outline, folder):
     """Writes for all of them. Ends without a word if the coordinator has."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -121,8 +183,9 @@ def run_writers(pipe, outline, folder):
 
 def write_for_all(pipe, outline, folder):
     ticket = pipe.recv_bytes()
-    writers, seconds = Writers(outline, folder, ticket), []
+    seconds = []
     with outline.b.patched("save.method=buffered"):  # what is never synced may become a hole
+        writers = outline.writers(outline, folder, ticket)
         for writer in range(outline.n_writers):
             receipt, spent = writers.write(writer)
             seconds.append(spent)
@@ -160,7 +223,7 @@ class Coordinator:
         self.timed("begin", self.b.check, self.b.berth_joint_begin, self.path.encode(), root,
                    self.outline.n_writers, None, c.byref(self.joint))
         self.b.berth_joint_get_info(self.joint, c.byref(self.info))
-        self.pipe.send_bytes(c.string_at(self.info.ticket, self.info.ticket_nbytes))
+        self.pipe.send_bytes((c.c_char * self.info.ticket_nbytes).from_address(self.info.ticket))  # no copy
 
     def add_receipts(self):
         """Their bytes."""
@@ -217,7 +280,7 @@ def coordinate(folder, case, n_tensors, slice_nbytes, n_writers, options):
 
 def room(case, options, n_writers):
     """Whether there is memory for so many writers: by bytes for each slice or tensor, a quarter more than was measured."""
-    each = {"aligned": 400, "fragments": options.slice + 400, "own": 2000}[case]
+    each = {"aligned": 400, "fragments": options.slice + 400, "own": 2000, "exchanged": 800}[case]
     return n_writers * options.tensors * each < machine.available_nbytes() * 0.8
 
 

@@ -12,8 +12,8 @@ system is synced. One more round goes first and is not counted: in it the file i
 with that of one process. Memory: the most that a rank had in a save, beyond what it had before.
 
 --simulate N measures the coordinator instead, for N/8, N/4, N/2 and N writers: the case "aligned" has TENSORS
-tensors, of which every writer has a slice, of whole blocks; in "fragments" blocks are shared; in "own" every
-writer has TENSORS tensors of its own. docs/scale.md says how to read it.
+tensors, of which every writer has a slice, of whole blocks; in "fragments" blocks are shared; in "exchanged",
+too, but by writers with an exchange; in "own" every writer has TENSORS tensors of its own. docs/scale.md says how to read it.
 """
 
 import os

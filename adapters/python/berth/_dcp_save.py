@@ -2,7 +2,6 @@
 """berth.dcp.save: one file of the states of all ranks."""
 
 import concurrent.futures
-import contextlib
 import os
 
 from berth import _conditions, _native
@@ -88,8 +87,8 @@ class Saving:
     def run(self, group):
         try:
             ticket, plan = group.step(self._extras, self._plan)
-            has_runs = group.step(lambda: self._choose(plan), any)
-            group.step(lambda: self._write(ticket, Exchange(group) if has_runs else None), self._finish)
+            group.step(lambda: self._choose(plan), lambda _: None)
+            group.step(lambda: self._write(ticket, Exchange(group)), self._finish)
         finally:
             if self._joint:
                 self._joint.abort()
@@ -123,22 +122,19 @@ class Saving:
         return self._joint.ticket(), list(by_storage.values())
 
     def _choose(self, plan):
-        """Finds this rank's slices. Returns: whether one of them lies in several runs.
+        """Finds this rank's slices.
 
         Then all ranks wait for each other in _write: what can fail on one of them is done here.
         """
-        has_runs = False
         for index, entry in enumerate(plan):
             mine = lookup(self._outline, entry.keys)
             if isinstance(mine, Elsewhere) and mine.rank == entry.rank:
                 entry.check(mine)
                 for box, data in mine.pieces:
                     self._slices += _slices(index, entry.name, mine, box, data)
-                    has_runs |= box.range_in(mine.shape) is None
-        return has_runs
 
     def _write(self, ticket, exchange):
-        with exchange or contextlib.nullcontext():
+        with exchange:
             return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
 
     def _finish(self, receipts):
