@@ -27,7 +27,8 @@ static struct result {
     unsigned n_reports;
 } results[N_WRITERS];
 
-static unsigned cancel_at; /* a report of writer 1; 0: none */
+static berth_config *config; /* a patch is its thread's */
+static unsigned cancel_at;   /* a report of writer 1; 0: none */
 
 static void set_up(void)
 {
@@ -53,6 +54,21 @@ TestSuite(joint_windows, .init = set_up, .fini = tear_down, .timeout = 300);
 
 /* ---- one save ---- */
 
+static void set_options(const char *options)
+{
+    berth_error error;
+
+    patch(options);
+    config = berth_config_new(&error);
+    assert_ok(berth_config_apply(config, options, &error));
+}
+
+static void unset_options(void)
+{
+    berth_config_free(config);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
+}
+
 static int report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     struct result *got = context;
@@ -66,7 +82,8 @@ static void write_half(group_seat *seat)
     struct result *got = seat->context;
     const int64_t starts[] = {0, (int64_t)seat->number * HALF}, lengths[] = {ROWS, HALF};
     const berth_slice slice = berth_slice_of("w", starts, lengths, halves[seat->number]);
-    const berth_params params = {.progress = report,
+    const berth_params params = {.config = config,
+                                 .progress = report,
                                  .progress_context = got,
                                  .exchange = group_exchange,
                                  .exchange_context = seat};
@@ -152,7 +169,7 @@ static unsigned try_window_fault(const window_fault *tried)
     unsigned nth = tried->first, n = 0;
     char about[200];
 
-    assert_ok(berth_config_patch(tried->options, NULL));
+    set_options(tried->options);
     for (;; nth += tried->step, n++) {
         snprintf(about, sizeof about, "%s, %s, call %u, %s", tried->options,
                  fault_row_names[tried->row], nth, strerror(tried->system_errno));
@@ -170,7 +187,7 @@ static unsigned try_window_fault(const window_fault *tried)
     }
     test_memory_unwatch();
     cr_assert_eq(results[0].n_calls, N_CALLS);
-    assert_ok(berth_config_unpatch(NULL));
+    unset_options();
     cr_assert_geq(n, tried->least, "%s", about);
     return n;
 }
@@ -189,7 +206,7 @@ static const window_fault faults[] = {
     {DIRECT, FAULT_pwrite, EIO, true, BERTH_E_SYSTEM, 1, 5, 6, 2},
     {SYNCED, FAULT_sync_file_range, EIO, false, BERTH_E_SYSTEM, 1, 4, 6, 2},
     /* The last calls of both writers. */
-    {SYNCED, FAULT_fsync, EIO, false, BERTH_E_SYSTEM, 1, 1, N_CALLS, 2},
+    {SYNCED, FAULT_fdatasync, EIO, false, BERTH_E_SYSTEM, 1, 1, N_CALLS, 2},
     /* One a window; it is missed at once: hello, a round, and the words of the second one. */
     {BUFFERED, FAULT_pthread_create, EAGAIN, false, BERTH_E_SYSTEM, 1, 1, 4, 5},
 };
@@ -206,7 +223,7 @@ Test(joint_windows, a_write_fails)
 /* J8: writer 1 leaves after each of the three rounds, while what it has collected is written. */
 Test(joint_windows, a_writer_leaves_between_windows)
 {
-    assert_ok(berth_config_patch(BUFFERED, NULL));
+    set_options(BUFFERED);
     for (cancel_at = 1; cancel_at <= 3; cancel_at++) {
         (void)save_with_fault(FAULT_N_ROWS, 0, 0, false);
         check_all_left("cancelled", BERTH_E_CANCELLED, 0);
@@ -215,15 +232,16 @@ Test(joint_windows, a_writer_leaves_between_windows)
                   "%s", results[0].error.message);
         cr_assert_eq(results[0].n_calls, 2 + 2 * cancel_at);
     }
-    cancel_at = 0;
+    unset_options();
 }
 
 Test(joint_windows, the_exchange_breaks_while_a_window_is_written)
 {
-    assert_ok(berth_config_patch(BUFFERED, NULL));
+    set_options(BUFFERED);
     for (group.breaks_at = 4; group.breaks_at <= N_CALLS; group.breaks_at++) {
         (void)save_with_fault(FAULT_N_ROWS, 0, 0, false);
         for (size_t i = 0; i < N_WRITERS; i++)
             cr_assert_eq(results[i].status, BERTH_E_CALLBACK, "%s", results[i].error.message);
     }
+    unset_options();
 }
