@@ -14,7 +14,7 @@
 #include "save/joint/joint_slices.h"
 
 #define BTH_PIECE_HEAD_NBYTES 24
-#define BTH_WINDOW_NBYTES ((uint64_t)16 << 20)
+#define BTH_WINDOW_NBYTES ((uint64_t)8 << 20)
 
 /* ---- writing ---- */
 

@@ -9,24 +9,8 @@
 #include "tests/support/scene.h"
 
 static berth_error error;
-static char *expected_folder, *expected_path;
 
-static void set_up(void)
-{
-    begin_model_scene();
-    expected_folder = test_folder_new();
-    expected_path = test_path(expected_folder, "model.pt");
-    test_write_file(path, "old", 3);
-}
-
-static void tear_down(void)
-{
-    end_scene();
-    test_folder_remove(expected_folder);
-    free(expected_path);
-}
-
-TestSuite(joint, .init = set_up, .fini = tear_down);
+TestSuite(joint, .init = begin_joint_scene, .fini = end_joint_scene);
 
 static void save_expected(void)
 {
@@ -56,22 +40,6 @@ static void add_receipts(berth_joint *joint, const joint_receipts *receipts)
     }
 }
 
-static void check_same_file(const char *what)
-{
-    size_t nbytes, expected_nbytes;
-    uint8_t *file = test_read_file(path, &nbytes);
-    uint8_t *expected = test_read_file(expected_path, &expected_nbytes);
-    size_t at = 0;
-
-    cr_assert_eq(nbytes, expected_nbytes, "%s", what);
-    while (at < nbytes && file[at] == expected[at])
-        at++;
-    cr_assert_eq(at, nbytes, "%s: byte %zu of %zu differs", what, at, nbytes);
-    cr_assert_eq(test_folder_count(folder), 1);
-    free(file);
-    free(expected);
-}
-
 static void save_jointly(size_t n_writers, const char *options)
 {
     joint_state outline = joint_state_new(true);
@@ -87,7 +55,7 @@ static void save_jointly(size_t n_writers, const char *options)
     assert_ok(berth_joint_finish(joint, &error));
     berth_tree_free(outline.tree);
     joint_receipts_end(&receipts);
-    check_same_file(what);
+    check_joint_file(what);
 }
 
 enum { N_WRITERS = 5 };
@@ -156,7 +124,7 @@ Test(joint, a_slice_names_its_tensor_by_name_or_path)
     assert_ok(berth_joint_finish(joint, &error));
     berth_free(receipt);
     berth_tree_free(tree);
-    check_same_file("names and paths");
+    check_joint_file("names and paths");
 }
 
 enum { N_ROWS = 6, ROW = 1500, N_THREE = 3 };
@@ -197,5 +165,5 @@ Test(joint, writers_have_slices_in_any_order)
     write_rows_backwards(joint, &info, rows);
     assert_ok(berth_joint_finish(joint, &error));
     berth_tree_free(tree);
-    check_same_file("rows backwards");
+    check_joint_file("rows backwards");
 }

@@ -232,7 +232,7 @@ Test(joint_exchange_save, words_that_lie)
          7,
          0},
         {"size",
-         "model.pt: writer 1 announces a message of 4294967295 bytes, the most is 9437184",
+         "model.pt: writer 1 announces a message of 4294967295 bytes, the most is 4718592",
          {END, END},
          0,
          0,

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/joint_scene.h"
 
+#include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "tests/support/scene.h"
 
 enum {
     MAX_SLICES = 64, /* of one writer */
@@ -31,6 +34,43 @@ static struct {
     uint8_t small[N_SMALL][N_SMALL * 613];
     bool is_filled;
 } data;
+
+/* ---- the files ---- */
+
+char *expected_path;
+static char *expected_folder;
+
+void begin_joint_scene(void)
+{
+    begin_model_scene();
+    expected_folder = test_folder_new();
+    expected_path = test_path(expected_folder, "model.pt");
+    test_write_file(path, "old", 3);
+}
+
+void end_joint_scene(void)
+{
+    end_scene();
+    test_folder_remove(expected_folder);
+    free(expected_path);
+}
+
+void check_joint_file(const char *what)
+{
+    size_t nbytes, nbytes_expected, at = 0;
+    uint8_t *file = test_read_file(path, &nbytes);
+    uint8_t *bytes = test_read_file(expected_path, &nbytes_expected);
+
+    cr_assert_eq(nbytes, nbytes_expected, "%s", what);
+    while (at < nbytes && file[at] == bytes[at])
+        at++;
+    cr_assert_eq(at, nbytes, "%s: byte %zu of %zu differs", what, at, nbytes);
+    cr_assert_eq(test_folder_count(folder), 1);
+    free(file);
+    free(bytes);
+}
+
+/* ---- bytes ---- */
 
 static void fill(void)
 {
@@ -295,10 +335,10 @@ joint_receipts joint_write_in_processes(const void *ticket, size_t ticket_nbytes
 
 uint8_t *joint_receipt_of(const joint_receipts *receipts, size_t writer, size_t *nbytes)
 {
-    char *path = receipt_path(receipts, writer);
-    uint8_t *bytes = test_read_file(path, nbytes);
+    char *name = receipt_path(receipts, writer);
+    uint8_t *bytes = test_read_file(name, nbytes);
 
-    free(path);
+    free(name);
     return bytes;
 }
 

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A state of many kinds of tensors, whole or as an outline, and the slices that each of n writers
- * has of it.
+ * Joint saves: the folder with the file, and one with the file that is expected; a state of many
+ * kinds of tensors, whole or as an outline, and the slices that each of n writers has of it.
  */
 #ifndef TESTS_SUPPORT_JOINT_SCENE_H
 #define TESTS_SUPPORT_JOINT_SCENE_H
 
 #include "tests/support/support.h"
+
+extern char *expected_path;
+
+/* Makes both folders; at `path` of scene.h lies an old file. */
+void begin_joint_scene(void);
+void end_joint_scene(void);
+/* The file at `path` is that at expected_path, and alone in its folder. */
+void check_joint_file(const char *what);
 
 typedef struct joint_state {
     berth_tree *tree;
