@@ -161,7 +161,8 @@ static void check_rest(const bth_ticket *ticket, const berth_plan *plan,
     MUST(at == ticket->file_nbytes, "the rest ends at %llu", (unsigned long long)at);
     for (size_t i = 0; i < plan->n_records; i++) {
         const bth_plan_record *record = &plan->records[i];
-        bool is_head = parts->sources[i].parts[0].split.head_nbytes > 0;
+        bool is_head =
+            bth_joint_part_split(ticket, &parts->sources[i].parts[0].part).head_nbytes > 0;
         MUST(record->read(record->context, &byte, 1, 0) == (is_head ? 0 : EIO), "a fragment");
     }
 }
