@@ -162,7 +162,7 @@ static int option_fail_set(const char *name, size_t n, const char *value)
     char own_name[64], word[256];
     berth_error error;
 
-    snprintf(own_name, sizeof own_name, "%.*s", (int)(n < sizeof own_name ? n : 0), name);
+    snprintf(own_name, sizeof own_name, "%.*s", (int)n, name); /* none is so long */
     if (berth_config_set_from(own_name, value, "berth config", &error) < 0)
         return fail(&error);
     print_word(value, word, sizeof word);

@@ -123,12 +123,28 @@ static int help_if_requested(int n_words, char **words)
     return -1;
 }
 
+/* What people know from other programs, and what it is here. */
+static const char *const elsewhere[][2] = {
+    {"version", "--version"}, {"-v", "--version"}, {"man", "--man"}, {"completion", "--completion"},
+    {"test", "verify"},       {"check", "verify"}, {"list", "ls"},   {"stat", "info"},
+    {"print", "show"},        {"cp", "copy"},      {"cmp", "diff"},  {"compare", "diff"}};
+
+static const char *find_elsewhere(const char *word)
+{
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (strcmp(word, elsewhere[i][0]) == 0)
+            return elsewhere[i][1];
+    return NULL;
+}
+
 /* The file or URL of a word that is no command. U1: of a URL nothing is shown. */
 static int fail_missing_command(const char *word)
 {
     struct stat status;
     char file[512] = "URL";
 
+    if (find_elsewhere(word))
+        return 0;
     if (!strstr(word, "://")) {
         if (stat(word, &status) < 0 || !S_ISREG(status.st_mode))
             return 0;
@@ -139,12 +155,6 @@ static int fail_missing_command(const char *word)
                          file);
 }
 
-/* What people know from other programs, and what it is here. */
-static const char *const elsewhere[][2] = {
-    {"version", "--version"}, {"-v", "--version"}, {"man", "--man"}, {"completion", "--completion"},
-    {"test", "verify"},       {"check", "verify"}, {"list", "ls"},   {"stat", "info"},
-    {"print", "show"},        {"cp", "copy"},      {"cmp", "diff"},  {"compare", "diff"}};
-
 static void offer_words(nearest *near, const char *group)
 {
     static const char *const options[] = {"--help", "--version", "--man", "--completion"};
@@ -154,9 +164,9 @@ static void offer_words(nearest *near, const char *group)
     for (const command *row = commands; row->name; row++)
         if (command_is_in_group(row, group))
             nearest_offer(near, row->name);
-    for (size_t i = 0; !group && i < sizeof elsewhere / sizeof *elsewhere; i++)
-        if (strcmp(near->word, elsewhere[i][0]) == 0)
-            snprintf(near->found, sizeof near->found, "%s", elsewhere[i][1]);
+    const char *same = group ? NULL : find_elsewhere(near->word);
+    if (same)
+        snprintf(near->found, sizeof near->found, "%s", same);
 }
 
 static int fail_unknown_command(int n_words, char **words)

@@ -41,7 +41,7 @@ TRANSCRIPTS = {
         ("berth man", 2, "", NEAREST.format("man", "--man")),
         ("berth completion bash", 2, "", NEAREST.format("completion", "--completion")),
         ("berth test", 2, "", NEAREST.format("test", "verify")),
-        ("berth test demo.pt", 2, "", NEAREST.format("test", "verify")),
+        ("cp demo.pt test; berth test demo.pt", 2, "", NEAREST.format("test", "verify")),
         ("berth list", 2, "", NEAREST.format("list", "ls")),
         ("berth cp demo.pt a.pt", 2, "", NEAREST.format("cp", "copy")),
         ("berth demo.pt", 2, "", r"berth: a command is missing: `berth info demo\.pt` shows .*\n"),
