@@ -80,6 +80,9 @@ void *bpy_map_get(const bpy_map *map, const void *key);
  */
 int bpy_map_set(bpy_map *map, const void *key, void *value);
 
+/* Makes room for n more keys, or for some of them; without memory, bpy_map_set says so. */
+void bpy_map_reserve(bpy_map *map, size_t n);
+
 void bpy_map_free(bpy_map *map);
 
 /* ---- long walks ---- */

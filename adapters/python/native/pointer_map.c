@@ -3,7 +3,8 @@
 #include "adapters/python/native/native.h"
 
 #define MIN_SLOTS 64
-#define MANY_SLOTS 32768 /* to move them takes 1 ms and more */
+#define MANY_SLOTS 131072       /* to move them takes 2 ms and more */
+#define MOST_RESERVED (1 << 18) /* keys: 16 MiB, and no page that is not used */
 
 static size_t map_first(const bpy_map *map, const void *key)
 {
@@ -31,15 +32,16 @@ static void map_move(const bpy_map *from, bpy_map *to)
             *map_slot(to, from->slots[i].key) = from->slots[i];
 }
 
-/* A map belongs to one walk, so that other threads may run meanwhile. */
-static int map_grow(bpy_map *map)
+/*
+ * A map belongs to one walk, so that other threads may run meanwhile.
+ * Returns: whether there was memory.
+ */
+static bool map_resize(bpy_map *map, size_t n_slots)
 {
-    bpy_map larger = {.n_slots = map->n_slots ? 2 * map->n_slots : MIN_SLOTS, .n = map->n};
+    bpy_map larger = {.n_slots = n_slots, .n = map->n};
     larger.slots = PyMem_Calloc(larger.n_slots, sizeof *larger.slots);
-    if (!larger.slots) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (!larger.slots)
+        return false;
     if (map->n_slots < MANY_SLOTS) {
         map_move(map, &larger);
     } else {
@@ -50,13 +52,30 @@ static int map_grow(bpy_map *map)
     }
     PyMem_Free(map->slots);
     *map = larger;
-    return 0;
+    return true;
+}
+
+static bool map_grow(bpy_map *map)
+{
+    return map_resize(map, map->n_slots ? 2 * map->n_slots : MIN_SLOTS);
+}
+
+void bpy_map_reserve(bpy_map *map, size_t n)
+{
+    size_t n_slots = map->n_slots ? map->n_slots : MIN_SLOTS;
+    size_t n_keys = map->n + (n < MOST_RESERVED ? n : MOST_RESERVED);
+    while (n_slots < 2 * n_keys)
+        n_slots *= 2;
+    if (n_slots > map->n_slots)
+        (void)map_resize(map, n_slots);
 }
 
 int bpy_map_set(bpy_map *map, const void *key, void *value)
 {
-    if (2 * map->n >= map->n_slots && map_grow(map) < 0)
+    if (2 * map->n >= map->n_slots && !map_grow(map)) {
+        PyErr_NoMemory();
         return -1;
+    }
     bpy_map_slot *slot = map_slot(map, key);
     map->n += slot->key == NULL;
     *slot = (bpy_map_slot){key, value};

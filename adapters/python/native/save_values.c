@@ -139,6 +139,17 @@ static berth_value *save_item(bpy_saver *saver, PyObject *item)
     return value;
 }
 
+/*
+ * Makes room for what n items and their keys may be. A table that grows moves what it has: with the
+ * GIL, or without, which costs the walk a turn of other threads.
+ */
+static void expect_items(bpy_saver *saver, Py_ssize_t n)
+{
+    bpy_map_reserve(&saver->nodes, 2 * (size_t)n);
+    bpy_map_reserve(&saver->storages, (size_t)n);
+    bpy_map_reserve(&saver->addresses, (size_t)n);
+}
+
 /* A container that may hold itself gets its place before its items. */
 static berth_value *save_before_items(bpy_saver *saver, PyObject *object, berth_value *value)
 {
@@ -147,6 +158,7 @@ static berth_value *save_before_items(bpy_saver *saver, PyObject *object, berth_
 
 static berth_value *save_list(bpy_saver *saver, PyObject *object)
 {
+    expect_items(saver, PyList_Size(object));
     berth_value *list = save_before_items(saver, object, berth_make_list(saver->tree));
     for (Py_ssize_t i = 0; list && i < PyList_Size(object); i++) {
         berth_value *item = save_item(saver, PyList_GetItem(object, i));
@@ -200,6 +212,7 @@ static berth_value *save_pairs_of(bpy_saver *saver, PyObject *object, berth_valu
     PyObject *key, *item;
     Py_ssize_t at = 0, n = PyDict_Size(object);
     int status = 0;
+    expect_items(saver, n);
     while (dict && status == 0 && PyDict_Next(object, &at, &key, &item)) {
         Py_INCREF(key);
         status = save_pair(saver, dict, key, item);
@@ -230,6 +243,7 @@ static berth_value *save_ordered_pairs(bpy_saver *saver, PyObject *object, berth
     PyObject *iterator = items ? PyObject_GetIter(items) : NULL;
     PyObject *pair;
     int status = iterator ? 0 : -1;
+    expect_items(saver, PyDict_Size(object));
     while (status == 0 && (pair = PyIter_Next(iterator))) {
         status = save_pair(saver, dict, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1));
         Py_DECREF(pair);

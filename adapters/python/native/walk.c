@@ -23,6 +23,7 @@ static int64_t held_since_ns;
 /* How many go on; the GIL protects them. The other two: as before the first one began. */
 static size_t n_walks, n_hurries;
 static PyObject *interval_before; /* NULL: it stays as it is */
+static double interval_of_walks;  /* as sys.getswitchinterval() tells it, which rounds */
 static int collected_before;
 
 static int64_t now_ns(void)
@@ -47,6 +48,16 @@ static void change_interval(PyObject *to)
     Py_XDECREF(to ? PyObject_CallFunctionObjArgs(set_interval, to, NULL) : NULL);
 }
 
+/* In seconds; 0: there is no memory to ask. */
+static double interval_now(void)
+{
+    PyObject *interval = PyObject_CallNoArgs(get_interval);
+    double seconds = interval ? PyFloat_AsDouble(interval) : 0;
+    Py_XDECREF(interval);
+    PyErr_Clear();
+    return seconds;
+}
+
 static void shorten_interval(void)
 {
     PyObject *type, *value, *traceback;
@@ -56,6 +67,7 @@ static void shorten_interval(void)
         PyObject *interval = PyFloat_FromDouble(INTERVAL);
         change_interval(interval);
         Py_XDECREF(interval);
+        interval_of_walks = interval_now();
     } else {
         Py_CLEAR(interval_before);
     }
@@ -69,11 +81,9 @@ static void restore_interval(void)
     if (!interval_before)
         return;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject *now = PyObject_CallNoArgs(get_interval);
-    PyErr_Clear();
-    if (!now || PyFloat_AsDouble(now) == INTERVAL)
+    double now = interval_now();
+    if (now == 0 || now == interval_of_walks || interval_of_walks == 0)
         change_interval(interval_before);
-    Py_XDECREF(now);
     Py_CLEAR(interval_before);
     PyErr_Restore(type, value, traceback);
 }
