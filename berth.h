@@ -2274,8 +2274,8 @@ BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, v
  * storage in a file that is not loaded or mapped, the gaps between runs are not read, but for
  * these:
  * - between runs of 2 KiB and more: gaps of a twentieth of a run, 32 KiB at most;
- * - between runs of 64 bytes to 2 KiB: gaps below 4 KiB; below 512 bytes only if all gaps along the
- *   innermost dimension are longer;
+ * - between runs of 64 bytes to 2 KiB: gaps below 4 KiB; and where there are such, between runs
+ *   below 512 bytes all gaps;
  * - of a function without a file: gaps of up to 32 KiB, between runs of 512 bytes and more;
  * - all gaps between shorter runs, and those that are not in the storage's order; with
  *   load.check=data everything is read.
