@@ -1932,19 +1932,22 @@ typedef enum berth_slice_kind {
 typedef struct berth_slice {
     berth_slice_kind kind;
     const char *name; /* name or path of a tensor of the outline, as berth_tensor_at gives them */
-    const void *data; /* on the host, not on a device; in this machine's byte order; must not change
-                         during berth_joint_write */
+    const void *data; /* in this machine's byte order; must not change during berth_joint_write */
     const int64_t *starts;
     const int64_t *lengths;
     uint64_t offset;
     uint64_t nbytes;
-    uint64_t reserved[4]; /* 0 */
+    const char *device; /* where `data` lies: "cuda:0", ...; NULL: in memory of the host. It is the
+                           caller's to set. berth_joint_write copies such slices to the host first,
+                           and keeps them to its end: that takes as much memory as their bytes */
+    void *ready;        /* an event of that device, as for berth_device_storage_new; NULL: none */
+    uint64_t reserved[2]; /* 0 */
 } berth_slice;
 
 /* All elements of a contiguous tensor, in row-major order. */
 static inline berth_slice berth_slice_whole(const char *name, const void *data)
 {
-    const berth_slice slice = {BERTH_SLICE_WHOLE, name, data, NULL, NULL, 0, 0, {0}};
+    const berth_slice slice = {BERTH_SLICE_WHOLE, name, data, NULL, NULL, 0, 0, NULL, NULL, {0}};
     return slice;
 }
 
@@ -1956,7 +1959,7 @@ static inline berth_slice berth_slice_whole(const char *name, const void *data)
 static inline berth_slice berth_slice_of(const char *name, const int64_t *starts,
                                          const int64_t *lengths, const void *data)
 {
-    const berth_slice slice = {BERTH_SLICE_BOX, name, data, starts, lengths, 0, 0, {0}};
+    const berth_slice slice = {BERTH_SLICE_BOX, name, data, starts, lengths, 0, 0, NULL, NULL, {0}};
     return slice;
 }
 
@@ -1964,7 +1967,8 @@ static inline berth_slice berth_slice_of(const char *name, const int64_t *starts
 static inline berth_slice berth_slice_bytes(const char *name, uint64_t offset, uint64_t nbytes,
                                             const void *data)
 {
-    const berth_slice slice = {BERTH_SLICE_BYTES, name, data, NULL, NULL, offset, nbytes, {0}};
+    const berth_slice slice = {
+        BERTH_SLICE_BYTES, name, data, NULL, NULL, offset, nbytes, NULL, NULL, {0}};
     return slice;
 }
 
@@ -2011,6 +2015,9 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * another save; what another writer sent is invalid. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM,
  * BERTH_E_UNSUPPORTED: the ticket was cut, changed, or is of another version.
  * BERTH_E_UNSUPPORTED: a slice lies in runs of less than 1 MiB, and there is no exchange.
+ * BERTH_E_ARGUMENT, BERTH_E_DEVICE: the data of a slice are not on its device, or it failed.
+ * BERTH_E_ARGUMENT: this process cannot read the data of a slice without a device, as those that
+ * lie on one; where the system lets a process find out.
  * BERTH_E_CALLBACK: the exchange failed. BERTH_E_PEER: another writer failed. Otherwise as for
  * berth_save. After an error nothing of what was written counts; berth_joint_write may be called
  * again; with an exchange, by all.
@@ -2276,20 +2283,19 @@ BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, v
 /*
  * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
  * of each dimension d. A run is what lies together in the storage, such as a row of columns. Of a
- * storage in a file that is not loaded or mapped, the gaps between runs are not read, but for these:
+ * storage in a file that is not loaded or mapped, the gaps between runs are not read, but for
+ * these:
  * - between runs of 2 KiB and more: gaps of a twentieth of a run, 32 KiB at most;
- * - between runs of 64 bytes to 2 KiB: gaps below 4 KiB; below 512 bytes only if all gaps along the
- *   innermost dimension are longer;
+ * - between runs of 64 bytes to 2 KiB: gaps below 4 KiB; and where there are such, between runs
+ *   below 512 bytes all gaps;
  * - of a function without a file: gaps of up to 32 KiB, between runs of 512 bytes and more;
  * - all gaps between shorter runs, and those that are not in the storage's order; with
  *   load.check=data everything is read.
- * So runs of 2 KiB and more read 1.05 times the slice at most. load.method=direct reads whole blocks,
- * and gaps of up to 32 KiB between runs below 160 KiB.
- * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
- * 0.
- * Shapes: starts, lengths: one number for each dimension of the tensor.
- * Errors: as for berth_tensor_read. After an error the content of the buffer is undefined.
- * Threads: any.
+ * So runs of 2 KiB and more read 1.05 times the slice at most. load.method=direct reads whole
+ * blocks, and gaps of up to 32 KiB between runs below 160 KiB. Parameters: buffer: room for the
+ * product of lengths, times the size of an item; NULL if that is 0. Shapes: starts, lengths: one
+ * number for each dimension of the tensor. Errors: as for berth_tensor_read. After an error the
+ * content of the buffer is undefined. Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
                                                        const berth_tensor *tensor,

@@ -15,6 +15,7 @@
 typedef struct slice_runs {
     const bth_ticket *ticket;
     const berth_slice *slice;
+    const uint8_t *data; /* of the slice, on the host */
     bth_ticket_tensor tensor;
     bool can_exchange;
     bth_slice_parts *parts;
@@ -27,8 +28,8 @@ static int slice_fail(const slice_runs *runs, const char *what, berth_error *err
 
 /* ---- ranges ---- */
 
-/* Room for one more item behind n; returns the items, NULL on failure. */
-static void *items_grow(void *items, size_t n, size_t *room, size_t item_nbytes, berth_error *error)
+void *bth_slice_items_grow(void *items, size_t n, size_t *room, size_t item_nbytes,
+                           berth_error *error)
 {
     if (n < *room)
         return items;
@@ -45,7 +46,7 @@ int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, c
                            berth_error *error)
 {
     bth_slice_part *grown =
-        items_grow(parts->parts, parts->n, &parts->room, sizeof *parts->parts, error);
+        bth_slice_items_grow(parts->parts, parts->n, &parts->room, sizeof *parts->parts, error);
 
     if (!grown)
         return error->code;
@@ -223,7 +224,7 @@ static bth_short_box short_box_of(const slice_runs *runs, const slice_box *box, 
     bth_short_box made = {.storage = runs->tensor.storage,
                           .run_nbytes = run_nbytes,
                           .n_runs = box->n_runs,
-                          .bytes = runs->slice->data};
+                          .bytes = runs->data};
 
     made.at =
         runs->tensor.offset + first / per_item * (uint64_t)berth_dtype_nbytes(runs->tensor.dtype);
@@ -242,20 +243,41 @@ static int slice_add_short_box(slice_runs *runs, const slice_box *box, uint64_t 
 
     if (!runs->can_exchange)
         return slice_fail_short_runs(runs, run_nbytes, error);
-    if (!runs->slice->data)
+    if (!runs->data)
         return slice_fail(runs, "the data are NULL", error);
     if (!box_cuts_no_item(runs, box))
         return slice_fail(runs, "the slice cuts an item of several elements", error);
     const bth_short_box made = short_box_of(runs, box, run_nbytes);
     if (!short_box_cuts_no_element(&made, storage))
         return slice_fail_swapped_cut(runs, error);
-    bth_short_box *grown =
-        items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room, sizeof *parts->boxes, error);
+    bth_short_box *grown = bth_slice_items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room,
+                                                sizeof *parts->boxes, error);
     if (!grown)
         return error->code;
     parts->boxes = grown;
     parts->boxes[parts->n_boxes++] = made;
     return 0;
+}
+
+static int slice_find_data(slice_runs *runs, uint64_t nbytes, berth_error *error)
+{
+    const void *data = runs->slice->data;
+
+    if (data && nbytes > 0 &&
+        bth_slice_parts_get_data(runs->parts, runs->slice, nbytes, &data, error) < 0)
+        return bth_error_prefix(error, runs->slice->name);
+    runs->data = data;
+    return 0;
+}
+
+static uint64_t box_nbytes(const slice_runs *runs, const slice_box *box)
+{
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    uint64_t n_items = box->n_runs * box->run_elements / per_item;
+
+    if (box->n_runs == 1) /* it may end within an item, with its tensor */
+        n_items = (box->run_elements + per_item - 1) / per_item;
+    return n_items * berth_dtype_nbytes(runs->tensor.dtype);
 }
 
 static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
@@ -273,11 +295,13 @@ static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
         return slice_fail(runs, "it is not contiguous: give bytes of its storage", error);
     (void)bth_shape_numel(tensor->shape, tensor->rank, &numel);
     box_find_runs(runs, box);
+    if (slice_find_data(runs, box_nbytes(runs, box), error) < 0)
+        return error->code;
     uint64_t run_nbytes =
         box->run_elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) * item_nbytes;
     if (box->n_runs > 1 && run_nbytes < MIN_RUN_NBYTES)
         return slice_add_short_box(runs, box, run_nbytes, error);
-    const uint8_t *bytes = runs->slice->data;
+    const uint8_t *bytes = runs->data;
     for (uint64_t i = 0; i < box->n_runs && error->code == BERTH_OK; i++)
         (void)slice_add_elements(runs, box_first_element_of_run(runs, box, i), box->run_elements,
                                  (uint64_t)numel, bytes ? bytes + i * run_nbytes : NULL, error);
@@ -285,6 +309,16 @@ static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
 }
 
 /* ---- slices ---- */
+
+static int slice_add_bytes(slice_runs *runs, berth_error *error)
+{
+    const berth_slice *slice = runs->slice;
+    bool is_inside = slice->nbytes <= runs->ticket->storages[runs->tensor.storage].nbytes;
+
+    if (slice_find_data(runs, is_inside ? slice->nbytes : 0, error) < 0)
+        return error->code;
+    return slice_add_range(runs, slice->offset, slice->nbytes, runs->data, error);
+}
 
 static int slice_add(slice_runs *runs, berth_error *error)
 {
@@ -294,7 +328,7 @@ static int slice_add(slice_runs *runs, berth_error *error)
 
     switch (slice->kind) {
     case BERTH_SLICE_BYTES:
-        return slice_add_range(runs, slice->offset, slice->nbytes, slice->data, error);
+        return slice_add_bytes(runs, error);
     case BERTH_SLICE_WHOLE:
         box = (slice_box){.starts = zeros, .lengths = runs->tensor.shape};
         return slice_add_box(runs, &box, error);
@@ -363,4 +397,7 @@ void bth_slice_parts_free_all(bth_slice_parts *parts)
     bth_release(parts->parts);
     bth_release(parts->boxes);
     bth_release(parts->fragments);
+    for (size_t i = 0; i < parts->n_copies; i++)
+        bth_release(parts->copies[i]);
+    bth_release(parts->copies);
 }

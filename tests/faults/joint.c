@@ -154,6 +154,20 @@ Test(joint_faults, one_call_fails)
     check_points(1, n_all, 50);
 }
 
+/* A container may forbid the question whether data can be read. */
+Test(joint_faults, without_the_question_where_data_lie_it_works)
+{
+    static const int errnos[] = {EPERM, ENOSYS, ESRCH};
+
+    for (size_t i = 0; i < sizeof errnos / sizeof *errnos; i++) {
+        unsigned nth = 1, n_failed = 0;
+        while (try_failing(FAULT_process_vm_readv, nth, errnos[i], &n_failed))
+            nth++;
+        cr_assert_gt(nth, 4, "two writers, two ends of a slice");
+        cr_assert_eq(n_failed, 0, "errno %d", errnos[i]);
+    }
+}
+
 /* ---- kills ---- */
 
 static void kill_self(void)

@@ -139,6 +139,9 @@ def start(n, function, *arguments):
         child = os.fork()
         if child == 0:
             try:
+                # PyTorch makes its pool of threads anew in a child. Threads of autograd that do it together
+                # fail sometimes with "Invalid thread pool!" (seen with 2.15), so the first thread does it.
+                torch.set_num_threads(1)
                 function(number, *arguments)
             except BaseException:
                 traceback.print_exc()

@@ -73,6 +73,10 @@
       (void *address, unsigned long nbytes, int mode, const unsigned long *nodes,                  \
        unsigned long n_nodes, unsigned flags),                                                     \
       (address, nbytes, mode, nodes, n_nodes, flags))                                              \
+    X(ssize_t, process_vm_readv,                                                                   \
+      (pid_t process, const struct iovec *to, unsigned long n_to, const struct iovec *from,        \
+       unsigned long n_from, unsigned long flags),                                                 \
+      (process, to, n_to, from, n_from, flags))                                                    \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The bytes of slices: those on devices come to the host, as a whole. */
+#include "config/error.h"
+#include "config/memory.h"
+#include "io/device.h"
+#include "io/syscalls.h"
+#include "save/joint/joint_slices.h"
+
+/* ---- memory of the host ---- */
+
+/* False only if the system says so: it may forbid the question. */
+static bool byte_can_be_read(const uint8_t *address)
+{
+    uint8_t byte;
+    const struct iovec to = {.iov_base = &byte, .iov_len = 1};
+    const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
+
+    return bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT;
+}
+
+static int data_check_host(const uint8_t *data, uint64_t nbytes, berth_error *error)
+{
+    if (byte_can_be_read(data) && byte_can_be_read(data + (nbytes - 1)))
+        return 0;
+    return bth_fail_argument(error,
+                             "%llu bytes at 0x%zx are not memory that the host can read: if they "
+                             "lie on a device, name it in berth_slice.device",
+                             (unsigned long long)nbytes, (size_t)(uintptr_t)data);
+}
+
+/* ---- memory of devices ---- */
+
+static int data_copy_from_device(const berth_slice *slice, uint64_t nbytes, void *copy,
+                                 berth_error *error)
+{
+    uintptr_t address = (uintptr_t)slice->data;
+    bth_device_handle *device;
+
+    if (bth_device_open(slice->device, &device, error) < 0 ||
+        bth_device_check_memory(device, address, (size_t)nbytes, error) < 0)
+        return error->code;
+    return bth_device_copy_to_host_and_wait(device, copy, address, (size_t)nbytes, slice->ready,
+                                            error);
+}
+
+static int parts_copy_from_device(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
+                                  const void **data, berth_error *error)
+{
+    void **grown = bth_slice_items_grow(parts->copies, parts->n_copies, &parts->copies_room,
+                                        sizeof *parts->copies, error);
+
+    if (!grown)
+        return error->code;
+    parts->copies = grown;
+    void *copy = bth_allocate((size_t)nbytes);
+    if (!copy)
+        return bth_fail_memory(error, (size_t)nbytes);
+    parts->copies[parts->n_copies++] = copy;
+    *data = copy;
+    return data_copy_from_device(slice, nbytes, copy, error);
+}
+
+int bth_slice_parts_get_data(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
+                             const void **data, berth_error *error)
+{
+    if (slice->device)
+        return parts_copy_from_device(parts, slice, nbytes, data, error);
+    *data = slice->data;
+    return data_check_host(slice->data, nbytes, error);
+}

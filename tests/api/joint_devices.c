@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Joint saves of slices that lie on devices: the file is that of one process; or why not. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/support/scene.h"
+
+enum { ROWS = 700, COLUMNS = 517, CUT = 200, PACKED = 999 };
+
+static berth_error error;
+static float matrix[ROWS][COLUMNS], left[ROWS][CUT], right[ROWS][COLUMNS - CUT];
+static uint8_t packed[PACKED / 2 + 1];
+static double scalar = 2.5;
+static berth_tree *tree;
+static berth_joint *joint;
+static berth_joint_info info;
+static void *receipt;
+static size_t receipt_nbytes;
+
+static void set_up(void)
+{
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLUMNS; j++)
+            matrix[i][j] = (float)(i * 1000 + j);
+    for (int i = 0; i < ROWS; i++) {
+        memcpy(left[i], matrix[i], sizeof left[i]);
+        memcpy(right[i], matrix[i] + CUT, sizeof right[i]);
+    }
+    for (size_t i = 0; i < sizeof packed; i++)
+        packed[i] = (uint8_t)(i * 7);
+    begin_model_scene();
+    test_write_file(path, "old", 3);
+    tree = berth_tree_new(NULL);
+}
+
+static void tear_down(void)
+{
+    berth_tree_free(tree);
+    end_scene();
+}
+
+TestSuite(joint_devices, .init = set_up, .fini = tear_down, .timeout = 60);
+
+/* ---- the state ---- */
+
+static void set(berth_value *state, const char *name, berth_dtype dtype, int32_t rank,
+                const void *data, bool is_outline)
+{
+    const int64_t shape[] = {ROWS, COLUMNS}, one[] = {PACKED};
+    berth_tensor tensor = {.dtype = dtype,
+                           .rank = rank,
+                           .shape = rank == 1 ? one : shape,
+                           .data = is_outline ? BERTH_ELSEWHERE : data};
+
+    if (dtype == BERTH_QUINT4X2)
+        tensor.qscheme = BERTH_PER_TENSOR_AFFINE;
+    berth_dict_set(state, name, berth_make_tensor(tree, &tensor));
+}
+
+static berth_value *state_new(bool is_outline)
+{
+    berth_value *state = berth_make_dict(tree);
+
+    set(state, "rows", BERTH_FLOAT32, 2, matrix, is_outline);
+    set(state, "columns", BERTH_FLOAT32, 2, matrix, is_outline);
+    set(state, "bytes", BERTH_FLOAT32, 2, matrix, is_outline);
+    set(state, "packed", BERTH_QUINT4X2, 1, packed, is_outline);
+    set(state, "scalar", BERTH_FLOAT64, 0, &scalar, is_outline);
+    return state;
+}
+
+static void begin(void)
+{
+    assert_ok(berth_joint_begin(path, state_new(true), 1, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+}
+
+/* ---- the writer ---- */
+
+/* Of one writer. */
+static int exchange(void *context, const void *send, const uint64_t *send_nbytes, void *receive,
+                    const uint64_t *receive_nbytes)
+{
+    (void)context;
+    cr_assert_eq(send_nbytes[0], receive_nbytes[0]);
+    if (send_nbytes[0] > 0)
+        memcpy(receive, send, (size_t)send_nbytes[0]);
+    return 0;
+}
+
+static int write_slices(const berth_slice *slices, size_t n)
+{
+    const berth_params params = {.exchange = exchange};
+
+    return berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices, n, &params, &receipt,
+                             &receipt_nbytes, &error);
+}
+
+/* The same slice, with its bytes on a device. */
+static berth_slice moved(berth_slice slice, const char *device, const void *bytes, size_t nbytes)
+{
+    uintptr_t address;
+
+    assert_ok(berth_device_memory_new(device, nbytes, &address, &error));
+    assert_ok(berth_device_memory_copy(device, address, (void *)(uintptr_t)bytes, nbytes,
+                                       BERTH_TO_DEVICE, &error));
+    slice.data = (const void *)address; /* NOLINT(performance-no-int-to-ptr): as CUDA's users do */
+    slice.device = device;
+    return slice;
+}
+
+Test(joint_devices, all_kinds_of_slices_give_the_file_of_one_process)
+{
+    static const int64_t zeros[2], top[] = {100, COLUMNS}, below[] = {100, 0},
+                                   rest[] = {ROWS - 100, COLUMNS}, from_cut[] = {0, CUT},
+                                   some[] = {ROWS, CUT}, others[] = {ROWS, COLUMNS - CUT};
+    const size_t half = sizeof matrix / 2;
+    const char *first = "simulated:0", *second = "simulated:1";
+    size_t nbytes;
+
+    assert_ok(berth_save(path, state_new(false), NULL, &error));
+    uint8_t *expected = test_read_file(path, &nbytes);
+    begin();
+    const berth_slice slices[] = {
+        moved(berth_slice_of("rows", zeros, top, NULL), first, matrix, sizeof matrix[0] * 100),
+        moved(berth_slice_of("rows", below, rest, NULL), second, matrix[100],
+              sizeof matrix[0] * (ROWS - 100)),
+        moved(berth_slice_of("columns", zeros, some, NULL), first, left, sizeof left),
+        moved(berth_slice_of("columns", from_cut, others, NULL), second, right, sizeof right),
+        moved(berth_slice_bytes("bytes", 0, half, NULL), first, matrix, half),
+        berth_slice_bytes("bytes", half, half, (const uint8_t *)matrix + half),
+        moved(berth_slice_whole("packed", NULL), first, packed, sizeof packed),
+        moved(berth_slice_whole("scalar", NULL), second, &scalar, sizeof scalar)};
+    assert_ok(write_slices(slices, sizeof slices / sizeof *slices));
+    assert_ok(berth_joint_add_receipt(joint, receipt, receipt_nbytes, &error));
+    assert_ok(berth_joint_finish(joint, &error));
+    cr_expect(test_file_holds(path, expected, nbytes));
+    berth_free(receipt);
+    free(expected);
+}
+
+/* ---- refusals ---- */
+
+static void check_refused(const berth_slice *slice, int status, const char *expected)
+{
+    begin();
+    cr_expect_eq(write_slices(slice, 1), status);
+    cr_expect_not_null(strstr(error.message, expected), "%s, not %s", error.message, expected);
+    cr_expect_null(receipt);
+    berth_joint_abort(joint);
+    cr_expect(test_file_holds(path, "old", 3));
+}
+
+Test(joint_devices, memory_of_another_device_or_of_none)
+{
+    berth_slice slice =
+        moved(berth_slice_whole("scalar", NULL), "simulated:0", &scalar, sizeof scalar);
+
+    slice.device = "simulated:1";
+    check_refused(&slice, BERTH_E_ARGUMENT, "model.pt: scalar: simulated:1: 8 bytes at 0x");
+    check_refused(&slice, BERTH_E_ARGUMENT, " are memory of simulated:0");
+    slice.device = "cpu";
+    check_refused(&slice, BERTH_E_ARGUMENT, "model.pt: scalar: ");
+    slice.device = NULL; /* not named: the host cannot touch it */
+    check_refused(&slice, BERTH_E_ARGUMENT, "model.pt: scalar: 8 bytes at 0x");
+    check_refused(&slice, BERTH_E_ARGUMENT,
+                  " are not memory that the host can read: if they lie on a device, name it in "
+                  "berth_slice.device");
+    slice = berth_slice_whole("scalar", &scalar);
+    slice.device = "simulated:0";
+    check_refused(&slice, BERTH_E_ARGUMENT, " are not this device's memory, or not any more");
+    slice = moved(berth_slice_bytes("rows", 0, 1 << 30, NULL), "simulated:0", packed, 9);
+    check_refused(&slice, BERTH_E_ARGUMENT, "bytes 0 to 1073741824 are not in its storage of ");
+}
+
+/* An address of CUDA is reserved in the process, but cannot be read: so is a page without rights.
+ */
+Test(joint_devices, memory_whose_end_cannot_be_read)
+{
+    uint8_t *pages =
+        mmap(NULL, 2 * 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    cr_assert_neq(pages, MAP_FAILED);
+    cr_assert_eq(mprotect(pages + 65536, 65536, PROT_NONE), 0);
+    const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - 4);
+    check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
+}
