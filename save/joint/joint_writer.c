@@ -14,7 +14,7 @@
 #include "save/joint/joint_middles.h"
 #include "save/save_operation.h"
 
-/* Buffers for writing a window; window and messages beside them have up to 54 MiB. */
+/* Buffers for writing a window; both windows and messages beside them have up to 36 MiB. */
 #define WINDOW_BUFFERS_NBYTES ((uint64_t)8 << 20)
 /* Of all writers: the most that goes to a coordinator though it could be exchanged. */
 #define MAX_FRAGMENTS_NBYTES ((uint64_t)16 << 20)

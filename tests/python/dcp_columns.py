@@ -38,7 +38,7 @@ def test_columns(rank):
 
 
 def test_columns_of_windows(rank):
-    """More than the 16 MiB that one rank collects at a time; elements of 2 bytes, of half a byte; ties."""
+    """More than the 8 MiB that one rank collects at a time; elements of 2 bytes, of half a byte; ties."""
     torch.manual_seed(9)
     large = torch.randint(-99, 99, (3, 5000, 1201), dtype=torch.int16)
     whole = {"large": large, "tied": large, "odd": torch.randn(33).to(torch.float16).reshape(3, 11)}

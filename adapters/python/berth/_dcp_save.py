@@ -48,7 +48,7 @@ def save(state, path, *, process_group=None):
     keys. Keys of dicts that only other ranks have follow, by rank. Each DTensor becomes a contiguous
     tensor of exactly its elements. Each rank writes its shards into the file, in parallel; replicated
     ones are written once, by all of them together. Shards of columns whose pieces of a row are below
-    1 MiB are exchanged, 16 MiB of the file at a time: each rank writes what it has collected. Plain tensors
+    1 MiB are exchanged, 8 MiB of the file at a time: each rank writes what it has collected. Plain tensors
     and all other values are those of the coordinator, or of the first rank that has the key.
 
     All ranks of the group call it. It is all or nothing: whatever fails or dies, the path holds the old

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Writers of a joint save under the thread sanitizer: each window is written while the next one is
+ * exchanged; with a trace, and progress.
+ */
+#include <berth.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/support/race.h"
+#include "tests/support/writer_group.h"
+
+/* Nine windows of 8 MiB: three rounds. */
+enum { N_WRITERS = 3, ROWS = 2100, COLUMNS = 8192, THIRD = COLUMNS / N_WRITERS };
+
+static berth_error error;
+static writer_group group;
+static berth_joint_info info;
+static berth_config *config;
+static float *columns; /* of zeros: each writer gives them as its own */
+
+typedef struct result {
+    int status;
+    berth_error error;
+    void *receipt;
+    size_t nbytes;
+    uint64_t done_nbytes;
+} result;
+
+static int report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)total_nbytes;
+    ((result *)context)->done_nbytes = done_nbytes;
+    return 0;
+}
+
+static void write_columns(group_seat *seat)
+{
+    result *got = seat->context;
+    const int64_t first = (int64_t)seat->number * THIRD;
+    const int64_t end = seat->number == N_WRITERS - 1 ? COLUMNS : first + THIRD;
+    const int64_t starts[] = {0, first}, lengths[] = {ROWS, end - first};
+    const berth_slice slice = berth_slice_of("w", starts, lengths, columns);
+    const berth_params params = {.config = config,
+                                 .progress = report,
+                                 .progress_context = got,
+                                 .exchange = group_exchange,
+                                 .exchange_context = seat};
+
+    got->status = berth_joint_write(info.ticket, info.ticket_nbytes, seat->number, &slice, 1,
+                                    &params, &got->receipt, &got->nbytes, &got->error);
+}
+
+static void write_all(berth_joint *joint)
+{
+    result results[N_WRITERS] = {{0}};
+
+    berth_joint_get_info(joint, &info);
+    group_run(&group, N_WRITERS, write_columns, results, sizeof *results);
+    for (size_t i = 0; i < N_WRITERS; i++) {
+        expect(results[i].status == 0, results[i].error.message);
+        expect(results[i].done_nbytes > 0, "a writer reports no progress");
+        expect(berth_joint_add_receipt(joint, results[i].receipt, results[i].nbytes, &error) == 0,
+               error.message);
+        berth_free(results[i].receipt);
+    }
+}
+
+static void save(const char *path)
+{
+    const int64_t shape[] = {ROWS, COLUMNS};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *outline = berth_make_dict(tree);
+    berth_joint *joint;
+
+    berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    expect(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error) == 0, error.message);
+    write_all(joint);
+    expect(berth_joint_finish(joint, &error) == 0, error.message);
+    berth_tree_free(tree);
+    expect(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error) == 0, error.message);
+}
+
+int main(void)
+{
+    char *folder = test_folder_new(), *trace = test_path(folder, "trace.json");
+    char *path = test_path(folder, "model.pt");
+    char options[5000];
+
+    columns = calloc((size_t)ROWS * (THIRD + N_WRITERS), sizeof *columns);
+    config = berth_config_new(&error);
+    snprintf(options, sizeof options, "io.threads=2 save.durability=none trace=%s", trace);
+    expect(berth_config_apply(config, options, &error) == 0, error.message);
+    save(path);
+    berth_config_free(config);
+    free(columns);
+    free(trace);
+    free(path);
+    test_folder_remove(folder);
+    return 0;
+}
