@@ -12,13 +12,6 @@
 #include "save/image.h"
 #include "save/save_error.h"
 
-/*
- * Smaller requests wait for the sync. The coordinator of a joint save has thousands of one block:
- * the headers. On ext4 each took 0.8 ms, and 50 us of a processor, if it was started at once;
- * together 0.03 ms.
- */
-#define MIN_EARLY_NBYTES ((uint64_t)16 * 1024)
-
 uint64_t bth_output_file_size_limit(void)
 {
     struct rlimit limit;
@@ -83,7 +76,7 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
 {
     if (output_file_write_to(file->fd, pieces, n_pieces, offset, error) < 0)
         return error->code;
-    if (nbytes >= MIN_EARLY_NBYTES && atomic_load(&file->is_early))
+    if (atomic_load(&file->is_early))
         return output_file_start_writeback(file, offset, nbytes, error);
     return 0;
 }
