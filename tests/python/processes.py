@@ -111,6 +111,17 @@ class Leaks(Folder):
         self.rounds(500, fail)
 
 
+class Written:
+    """A file object; each write() appends what a function says to a list."""
+
+    def __init__(self, said, function):
+        self.said, self.function = said, function
+
+    def write(self, data):
+        self.said.append(self.function())
+        return len(data)
+
+
 class Threads(Folder):
     def test_eight_threads(self):
         berth.config.save.durability = "none"
@@ -162,6 +173,7 @@ class Threads(Folder):
     def test_others_run_while_values_are_walked(self):
         """Between the first and the last value: ints need no table that grows without the GIL."""
         marks, interval = [], sys.getswitchinterval()
+        self.assertGreater(interval, 0.001)  # saves before this test have restored it
         ints = [1] * 2_000_000
 
         def save(ticks):
@@ -190,6 +202,19 @@ class Threads(Folder):
             self.ticks_during(work)
             self.assertGreater(marks[-1] - marks[0], 5, work.__name__)
             self.assertEqual(sys.getswitchinterval(), interval)
+
+    def test_the_interval_of_the_program_stays(self):
+        """Any that sys.getswitchinterval() rounds; a shorter one, and one that is set meanwhile, too."""
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        for seconds in (0.05, 0.0021, 0.0002, 0.00001):
+            sys.setswitchinterval(seconds)
+            told, during = sys.getswitchinterval(), []
+            berth.save([1], Written(during, sys.getswitchinterval))
+            self.assertEqual(sys.getswitchinterval(), told)
+            self.assertLess(max(during), 0.0003)
+        sys.setswitchinterval(0.05)
+        berth.save([1], Written([], lambda: sys.setswitchinterval(0.03)))
+        self.assertAlmostEqual(sys.getswitchinterval(), 0.03)
 
     def test_a_fork_while_another_thread_walks(self):
         values = [[i] for i in range(100_000)]
