@@ -169,8 +169,8 @@ static unsigned try_window_fault(const window_fault *tried)
 
     set_options(tried->options);
     for (;; nth += tried->step, n++) {
-        snprintf(about, sizeof about, "%s, %s, call %u, %s", tried->options,
-                 fault_row_names[tried->row], nth, strerror(tried->system_errno));
+        (void)snprintf(about, sizeof about, "%s, %s, call %u, %s", tried->options,
+                       fault_row_names[tried->row], nth, strerror(tried->system_errno));
         size_t n_open = n_open_files();
         test_memory_watch();
         int n_hits = save_with_fault(tried->row, nth, tried->system_errno, tried->for_ever);

@@ -89,7 +89,7 @@ int main(void)
 
     columns = calloc((size_t)ROWS * (THIRD + N_WRITERS), sizeof *columns);
     config = berth_config_new(&error);
-    snprintf(options, sizeof options, "io.threads=2 save.durability=none trace=%s", trace);
+    (void)snprintf(options, sizeof options, "io.threads=2 save.durability=none trace=%s", trace);
     expect(berth_config_apply(config, options, &error) == 0, error.message);
     save(path);
     berth_config_free(config);
