@@ -2,6 +2,7 @@
 #include "save/joint/joint_window.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "config/error.h"
 #include "config/memory.h"
@@ -26,10 +27,23 @@ static uint64_t bits_mask(uint64_t i, uint64_t begin, uint64_t end)
     return mask;
 }
 
+/* How many of n words have only bits of that value, before another one comes. */
+static uint64_t words_count_equal(const uint64_t *words, uint64_t n, bool value)
+{
+    const uint64_t wanted = value ? UINT64_MAX : 0;
+    uint64_t i = 0;
+
+    while (i < n && words[i] == wanted)
+        i++;
+    return i;
+}
+
 /* The first bit of that value in [begin, end), or end. */
 static uint64_t bits_find(const uint64_t *bits, uint64_t begin, uint64_t end, bool value)
 {
     for (uint64_t i = begin / 64; i * 64 < end; i++) {
+        if (i > begin / 64)
+            i += words_count_equal(bits + i, (end - 1) / 64 - i, !value);
         uint64_t found = (value ? bits[i] : ~bits[i]) & bits_mask(i, begin, end);
         if (found)
             return i * 64 + (uint64_t)__builtin_ctzll(found);
@@ -41,6 +55,11 @@ static uint64_t bits_find(const uint64_t *bits, uint64_t begin, uint64_t end, bo
 static uint64_t bits_set(uint64_t *bits, uint64_t begin, uint64_t end)
 {
     for (uint64_t i = begin / 64; i * 64 < end; i++) {
+        if (i > begin / 64) {
+            uint64_t n = words_count_equal(bits + i, (end - 1) / 64 - i, false);
+            memset(bits + i, 0xff, (size_t)n * sizeof *bits);
+            i += n;
+        }
         uint64_t mask = bits_mask(i, begin, end);
         if (bits[i] & mask)
             return i * 64 + (uint64_t)__builtin_ctzll(bits[i] & mask);
