@@ -1982,20 +1982,19 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * a stranger: nothing but a temporary that belongs to its save is ever written to.
  *
  * With params->exchange all writers call this at the same time, and wait for each other. The
- * exchange is called twice, and if any of them has short runs or many fragments, more often for each
- * window. If one writer fails, all return an error: that one its own, the others BERTH_E_PEER, which names it. So
- * nobody waits in vain, with two exceptions, which the caller must pass on to the others as a
- * failure of their exchange: a writer that dies; and one that returns without having called its
- * exchange, because it could not read the ticket, or had no memory for 48 bytes a writer. Berth
- * cannot know whether the exchange has as many writers as the ticket says: do not take a ticket
- * from a stranger for it. Beside the slices, the receipt, and what any save takes, the exchange
- * takes at most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of these more).
- * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
- * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
- * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are
- * used.
- * Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on failure.
- * Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
+ * exchange is called twice, and if any of them has short runs or many fragments, more often for
+ * each window. If one writer fails, all return an error: that one its own, the others BERTH_E_PEER,
+ * which names it. So nobody waits in vain, with two exceptions, which the caller must pass on to
+ * the others as a failure of their exchange: a writer that dies; and one that returns without
+ * having called its exchange, because it could not read the ticket, or had no memory for 48 bytes a
+ * writer. Berth cannot know whether the exchange has as many writers as the ticket says: do not
+ * take a ticket from a stranger for it. Beside the slices, the receipt, and what any save takes,
+ * the exchange takes at most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of
+ * these more). Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers
+ * of berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one
+ * tensor. params: its config (what decides bytes is the coordinator's), progress, stats and
+ * exchange are used. Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on
+ * failure. Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
  * BERTH_E_ARGUMENT: a slice is invalid, or overlaps another one; the ticket is invalid, or of
  * another save; what another writer sent is invalid. BERTH_E_TRUNCATED, BERTH_E_CHECKSUM,
  * BERTH_E_UNSUPPORTED: the ticket was cut, changed, or is of another version.
