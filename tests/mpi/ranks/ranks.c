@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "state.h"
+#include "tests/mpi/ranks/state.h"
 
 static int world_rank, world_n;
 static const char *folder;
