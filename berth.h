@@ -2296,10 +2296,12 @@ BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, v
  * - all gaps between shorter runs, and those that are not in the storage's order; with
  *   load.check=data everything is read.
  * So runs of 2 KiB and more read 1.05 times the slice at most. load.method=direct reads whole
- * blocks, and gaps of up to 32 KiB between runs below 160 KiB. Parameters: buffer: room for the
- * product of lengths, times the size of an item; NULL if that is 0. Shapes: starts, lengths: one
- * number for each dimension of the tensor. Errors: as for berth_tensor_read. After an error the
- * content of the buffer is undefined. Threads: any.
+ * blocks, and gaps of up to 32 KiB between runs below 160 KiB.
+ * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
+ * 0.
+ * Shapes: starts, lengths: one number for each dimension of the tensor.
+ * Errors: as for berth_tensor_read. After an error the content of the buffer is undefined.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
                                                        const berth_tensor *tensor,

@@ -278,7 +278,8 @@ def test_bytes_read_in_every_placement(rank):
     torch.manual_seed(5)
     whole = {name: torch.randn(shape).to(dtype) for name, (shape, dtype) in made.items()}
     if rank.n == 4:
-        berth.dcp.save({name: distribute_tensor(each, rank.mesh, [Shard(1)]) for name, each in whole.items()}, path)
+        shards = {name: distribute_tensor(each, rank.mesh, [Shard(1)]) for name, each in whole.items()}
+        berth.dcp.save(shards, path)
     grid = init_device_mesh("cpu", (2, 2)) if rank.n == 4 else init_device_mesh("cpu", (rank.n, 1))
     places = {"rows": (rank.mesh, [Shard(0)]), "columns": (rank.mesh, [Shard(1)]),
               "replicas": (rank.mesh, [Replicate()]), "both": (grid, [Shard(1), Shard(0)]),
