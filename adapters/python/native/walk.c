@@ -58,19 +58,25 @@ static double interval_now(void)
     return seconds;
 }
 
+/* sys.setswitchinterval() cuts what is below a microsecond, also of what was told: a half more. */
+static PyObject *settable(double seconds)
+{
+    return PyFloat_FromDouble(seconds + 5e-7);
+}
+
 static void shorten_interval(void)
 {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    interval_before = has_functions() ? PyObject_CallNoArgs(get_interval) : NULL;
-    if (interval_before && PyFloat_AsDouble(interval_before) > INTERVAL) {
-        PyObject *interval = PyFloat_FromDouble(INTERVAL);
+    double before = has_functions() ? interval_now() : 0;
+    PyObject *interval = before > INTERVAL ? settable(INTERVAL) : NULL;
+    interval_before = interval ? settable(before) : NULL;
+    if (interval_before) {
         change_interval(interval);
-        Py_XDECREF(interval);
         interval_of_walks = interval_now();
-    } else {
-        Py_CLEAR(interval_before);
     }
+    Py_XDECREF(interval);
+    PyErr_Clear();
     PyErr_Restore(type, value, traceback);
 }
 
