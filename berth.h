@@ -1850,9 +1850,9 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  *
  *     berth_params params = {.exchange = by_my_network, .exchange_context = network};
  *
- * Then each writer collects the short runs of all, and many fragments, in windows of the file, 8 MiB
- * at a time, and writes each while the next one is exchanged. Either all writers of a save give an
- * exchange, or none does.
+ * Then each writer collects the short runs of all, and many fragments, in windows of the file, 8
+ * MiB at a time, and writes each while the next one is exchanged. Either all writers of a save give
+ * an exchange, or none does.
  *
  * If a writer or the coordinator fails or dies, the path keeps its old file, as long as
  * berth_joint_finish was not called. A coordinator that dies leaves its temporary, as any save that
