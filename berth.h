@@ -1999,16 +1999,16 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  *
  * With params->exchange all writers call this at the same time, and wait for each other. The
  * exchange is called twice, and if any of them has short runs or many fragments, more often for
- * each window. If one writer fails, all return an error: that one its own, the others BERTH_E_PEER,
- * which names it. So nobody waits in vain, with three exceptions, which the caller must pass on to
- * the others as a failure of their exchange: a writer that dies; one that returns without having
- * called its exchange, because it could not read the ticket, or had no memory for 48 bytes a writer;
- * and one whose exchange is wrong (BERTH_E_ARGUMENT): it gives bytes of one writer as those of
- * another, or announces a message that is larger than any that a writer sends, so that there is no
- * room for it. Berth cannot know whether the exchange has as many writers as the ticket says: do not
- * take a ticket from a stranger for it. Beside the slices, the receipt, and what any save takes, the
- * exchange takes at most 64 MiB of memory (with more than 18,000 writers 2 KiB for each of these
- * more).
+ * each window. If one writer fails, all return an error: that one its own, the others
+ * BERTH_E_PEER, which names it. So nobody waits in vain, with three exceptions, which the caller
+ * must pass on to the others as a failure of their exchange: a writer that dies; one that returns
+ * without having called its exchange, because it could not read the ticket, or had no memory for
+ * 48 bytes a writer; and one whose exchange is wrong (BERTH_E_ARGUMENT): it gives bytes of one
+ * writer as those of another, or announces a message that is larger than any that a writer sends,
+ * so that there is no room for it. Berth cannot know whether the exchange has as many writers as
+ * the ticket says: do not take a ticket from a stranger for it. Beside the slices, the receipt,
+ * and what any save takes, the exchange takes at most 64 MiB of memory (with more than 18,000
+ * writers 2 KiB for each of these more).
  * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
  * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
  * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are

@@ -37,7 +37,7 @@ PHASES = [("begin", "outline -> plan, ticket, temporary"), ("receipts", "receipt
 MAX_SECONDS, MAX_NBYTES = 10, 4 << 30
 SPARSE_AFTER = 32  # writers; then their bytes become a hole
 KEEP_SIZE, PUNCH_HOLE = 1, 2
-BLOCK, WINDOW = 4096, 16 << 20  # of an exchange: window g belongs to writer g mod n
+BLOCK, WINDOW = 4096, 8 << 20  # of an exchange: window g belongs to writer g mod n
 
 
 # ---- one coordinator, and its writers ----
