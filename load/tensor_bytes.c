@@ -391,13 +391,13 @@ static int64_t slice_run_first_element(const slice_runs *runs, int64_t i)
 
 /*
  * The longest gap between runs that is read. From a file in memory, runs of 2 KiB and more take
- * less time one by one than with gaps of their size, shorter ones more; docs/performance.md has the
- * figures. What a request for a URL costs is not known: there the gaps of all transfers are read.
+ * less time one by one than with gaps of their size, shorter ones more; docs/mpi.md has the
+ * figures. What a request for a URL costs is not known. Returns 0: the gaps of all transfers.
  */
 static uint64_t slice_choose_gap(const bth_reader *reader, uint64_t run_nbytes)
 {
     if (!bth_reader_is_near(reader))
-        return BTH_GAP_NBYTES;
+        return 0;
     if (run_nbytes < RUN_EXACT_MIN_NBYTES)
         return BTH_PAGE_NBYTES - 1;
     return bth_min(run_nbytes / RUN_GAP_PART, BTH_GAP_NBYTES);

@@ -10,11 +10,11 @@
 #include "load/transfer/transfer.h"
 
 /* Requests that are told together: while they are read, the next ones are on their way. */
-#define STEP 256
+#define STEP UINT64_C(256)
 /* Longer ones are read ahead by the system, and could fill the memory. */
 #define ADVISED_MAX_NBYTES (UINT64_C(256) << 10)
 /* Shorter gaps hold one whole page at most: a disk reads that in less time than another request. */
-#define ADVISED_GAP_NBYTES (UINT64_C(2) * BTH_PAGE_NBYTES)
+#define ADVISED_GAP_NBYTES (2 * BTH_PAGE_NBYTES)
 
 static uint64_t request_end(const bth_request *request)
 {

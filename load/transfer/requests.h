@@ -19,7 +19,7 @@
 #define BTH_GAP_NBYTES 32768
 
 /* The system reads no part of a page from a disk. */
-#define BTH_PAGE_NBYTES 4096
+#define BTH_PAGE_NBYTES UINT64_C(4096)
 
 /* Direct reads of shorter ranges read more than a twentieth beside them: they end at blocks. */
 #define BTH_DIRECT_EXACT_MIN_NBYTES (40 * BTH_PAGE_NBYTES)

@@ -46,18 +46,14 @@ static int data_copy_from_device(const berth_slice *slice, uint64_t nbytes, void
 static int parts_copy_from_device(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
                                   const void **data, berth_error *error)
 {
-    void **grown = bth_slice_items_grow(parts->copies, parts->n_copies, &parts->copies_room,
-                                        sizeof *parts->copies, error);
+    bth_slice_copy *copy = bth_allocate(sizeof *copy + (size_t)nbytes);
 
-    if (!grown)
-        return error->code;
-    parts->copies = grown;
-    void *copy = bth_allocate((size_t)nbytes);
     if (!copy)
         return bth_fail_memory(error, (size_t)nbytes);
-    parts->copies[parts->n_copies++] = copy;
-    *data = copy;
-    return data_copy_from_device(slice, nbytes, copy, error);
+    copy->next = parts->copies;
+    parts->copies = copy;
+    *data = copy->bytes;
+    return data_copy_from_device(slice, nbytes, copy->bytes, error);
 }
 
 int bth_slice_parts_get_data(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,

@@ -28,8 +28,8 @@ static int slice_fail(const slice_runs *runs, const char *what, berth_error *err
 
 /* ---- ranges ---- */
 
-void *bth_slice_items_grow(void *items, size_t n, size_t *room, size_t item_nbytes,
-                           berth_error *error)
+/* Room for one more item behind n; returns the items, NULL on failure. */
+static void *items_grow(void *items, size_t n, size_t *room, size_t item_nbytes, berth_error *error)
 {
     if (n < *room)
         return items;
@@ -46,7 +46,7 @@ int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, c
                            berth_error *error)
 {
     bth_slice_part *grown =
-        bth_slice_items_grow(parts->parts, parts->n, &parts->room, sizeof *parts->parts, error);
+        items_grow(parts->parts, parts->n, &parts->room, sizeof *parts->parts, error);
 
     if (!grown)
         return error->code;
@@ -250,8 +250,8 @@ static int slice_add_short_box(slice_runs *runs, const slice_box *box, uint64_t 
     const bth_short_box made = short_box_of(runs, box, run_nbytes);
     if (!short_box_cuts_no_element(&made, storage))
         return slice_fail_swapped_cut(runs, error);
-    bth_short_box *grown = bth_slice_items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room,
-                                                sizeof *parts->boxes, error);
+    bth_short_box *grown =
+        items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room, sizeof *parts->boxes, error);
     if (!grown)
         return error->code;
     parts->boxes = grown;
@@ -397,7 +397,8 @@ void bth_slice_parts_free_all(bth_slice_parts *parts)
     bth_release(parts->parts);
     bth_release(parts->boxes);
     bth_release(parts->fragments);
-    for (size_t i = 0; i < parts->n_copies; i++)
-        bth_release(parts->copies[i]);
-    bth_release(parts->copies);
+    for (bth_slice_copy *copy = parts->copies, *next; copy; copy = next) {
+        next = copy->next;
+        bth_release(copy);
+    }
 }

@@ -25,6 +25,12 @@ typedef struct bth_short_box {
     const uint8_t *bytes;             /* the caller's */
 } bth_short_box;
 
+/* A slice on a device, on the host. */
+typedef struct bth_slice_copy {
+    struct bth_slice_copy *next;
+    uint8_t bytes[];
+} bth_slice_copy;
+
 typedef struct bth_slice_parts {
     bth_slice_part *parts; /* in the file's order and without overlaps */
     size_t n;
@@ -34,9 +40,7 @@ typedef struct bth_slice_parts {
     size_t boxes_room;
     bth_slice_part *fragments; /* to be exchanged, in the file's order (joint_fragments.h) */
     size_t n_fragments;
-    void **copies; /* of slices on devices */
-    size_t n_copies;
-    size_t copies_room;
+    bth_slice_copy *copies;
 } bth_slice_parts;
 
 /* can_exchange: slices of short runs become boxes; else they are refused. The caller calls
@@ -47,9 +51,6 @@ int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, si
  * a copy of those on a device. */
 int bth_slice_parts_get_data(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
                              const void **data, berth_error *error);
-/* Room for one more item behind n; returns the items, NULL on failure. */
-void *bth_slice_items_grow(void *items, size_t n, size_t *room, size_t item_nbytes,
-                           berth_error *error);
 void bth_slice_parts_free_all(bth_slice_parts *parts);
 int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
                            berth_error *error);
