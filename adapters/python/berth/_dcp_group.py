@@ -2,6 +2,7 @@
 """The processes of a joint save or load, by torch.distributed: steps that succeed or fail on all of them."""
 
 import builtins
+import contextlib
 import signal
 import threading
 
@@ -126,15 +127,16 @@ class Group:
     def is_coordinator(self):
         return self.rank == 0
 
-    def step(self, each, central):
+    def step(self, each, central, exchange=None):
         """Calls each() on all ranks, then central([what they returned]) on the coordinator.
 
+        exchange: the Exchange in which each() runs; None: it runs in none.
         Returns: what central returned, on all ranks.
         Raises: what one of them raised, on all ranks, with the number of the rank before its message.
         """
         if self.size == 1:
-            return self._run(lambda: central([each()]))
-        mine, error = attempt(self.rank, self._run, each)
+            return self._run(central, [self._run_each(each, exchange)])
+        mine, error = attempt(self.rank, self._run_each, each, exchange)
         parts = self._gather(mine)
         answer = None
         if self.is_coordinator:
@@ -151,6 +153,11 @@ class Group:
             raise answer.exception() from error
         finally:
             del error, mine, parts  # the traceback holds this frame
+
+    def _run_each(self, each, exchange):
+        """A ^C that came before is raised inside the exchange: the others may wait there already."""
+        with exchange or contextlib.nullcontext():
+            return self._run(each)
 
     def any(self, mine):
         """Whether something is true of any rank."""

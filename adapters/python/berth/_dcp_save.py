@@ -88,7 +88,8 @@ class Saving:
         try:
             ticket, plan = group.step(self._extras, self._plan)
             group.step(lambda: self._choose(plan), lambda _: None)
-            group.step(lambda: self._write(ticket, Exchange(group)), self._finish)
+            exchange = Exchange(group)
+            group.step(lambda: self._write(ticket, exchange), self._finish, exchange)
         finally:
             if self._joint:
                 self._joint.abort()
@@ -134,8 +135,7 @@ class Saving:
                     self._slices += _slices(index, entry.name, mine, box, data)
 
     def _write(self, ticket, exchange):
-        with exchange:
-            return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
+        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
 
     def _finish(self, receipts):
         for receipt in receipts:
