@@ -63,10 +63,23 @@ class Saved(Folder):
 
 class Bytes(Saved):
     def test_every_case_of_the_peers(self):
+        """To a path, an open file and a BytesIO."""
         for name, make in cases.CASES.items():
             if not make.differs.get("bytes_differ"):
                 with self.subTest(name):
-                    self.identical(make())
+                    value = make()
+                    self.identical(value)
+                    self.identical_in_objects(value)
+
+    def identical_in_objects(self, value):
+        theirs, mine = io.BytesIO(), io.BytesIO()
+        torch.save(value, theirs)
+        berth.save(value, mine)
+        with open(self.path("object.pt"), "w+b") as file:
+            berth.save(value, file)
+            file.seek(0)
+            for each in (mine.getvalue(), file.read()):
+                self.assertEqual(comparable(each), comparable(theirs.getvalue()))
 
     @unittest.skipUnless(hasattr(torch.utils, "serialization"), "since PyTorch 2.7")
     def test_options_of_torch_have_names_of_ours(self):
