@@ -272,6 +272,26 @@ static int layout_compare_previous_entry_end(const layout_walk *walk, uint64_t e
                     (ull)entry->next_offset);
 }
 
+/*
+ * Z13: a longer header in place of a descriptor moves the data, but no header behind them. The
+ * directory's flags tell; only where they are read alone: a local header says more. What is
+ * deflated is refused for that.
+ */
+static int layout_compare_descriptor(const layout_walk *walk, const bth_zip_entry *entry,
+                                     berth_error *error)
+{
+    bool has_one = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR;
+    bool is_alone = walk->ignores_local || entry->data_offset == 0;
+
+    if (!is_alone || entry->method != BTH_ZIP_STORED ||
+        has_one == (walk->layout.descriptor_nbytes > 0))
+        return 0;
+    return bth_fail(error, BERTH_E_OFFSETS, entry->record, entry->header_offset,
+                    "the layout has it %s a descriptor, the directory has it %s; "
+                    "load.calculate_storage_offsets=off uses its local header",
+                    has_one ? "without" : "with", has_one ? "with" : "without");
+}
+
 static int layout_compare_entry(layout_walk *walk, const char *record, size_t record_nbytes,
                                 uint64_t nbytes, berth_error *error)
 {
@@ -291,7 +311,7 @@ static int layout_compare_entry(layout_walk *walk, const char *record, size_t re
     if (layout_compare_previous_entry_end(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
-    return 0;
+    return layout_compare_descriptor(walk, entry, error);
 }
 
 static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, const char *record,

@@ -3,6 +3,8 @@
  * Files that are whole but not what the layout says, or that tell two stories (One reading). Each
  * check level finds its share. tests/load/debug.c: debug mode finds all of them.
  */
+#include "format/bytes.h"
+#include "format/zip/zip.h"
 #include "tests/support/load/archive.h"
 
 #define DEBUG "debug=on"
@@ -153,11 +155,16 @@ Test(lies, one_in_the_sample)
 /* ---- fields changed in the bytes ---- */
 
 enum {
+    LOCAL_FLAGS = 6,
     LOCAL_METHOD = 8,
     LOCAL_CRC = 14,
     LOCAL_COMPRESSED = 18,
     LOCAL_SIZE = 22,
+    LOCAL_EXTRA = 28,
     LOCAL_NAME = 30,
+    CENTRAL_FLAGS = 8,
+    CENTRAL_METHOD = 10,
+    CENTRAL_CRC = 16,
     FIRST_STORAGE = 854, /* headers of the sample */
     SECOND_STORAGE = 1000,
     VERSION = 1236,
@@ -247,10 +254,40 @@ Test(lies, one_field_of_a_local_header)
     }
 }
 
+/*
+ * Z13: no descriptor, and a header that is longer by as much: the data are elsewhere, but each
+ * header is where the layout has it. The directory's flags tell.
+ */
+Test(lies, a_longer_header_in_place_of_a_descriptor)
+{
+    enum { NAME_NBYTES = sizeof "sample/data/1" - 1, DESCRIPTOR_NBYTES = 16 };
+    uint8_t *header = file + SECOND_STORAGE, *extra = header + LOCAL_NAME + NAME_NBYTES;
+    const size_t extra_nbytes = header[LOCAL_EXTRA] + DESCRIPTOR_NBYTES;
+    uint8_t *data = extra + extra_nbytes, *entry = find_entry("data/1");
+
+    memmove(data, data - DESCRIPTOR_NBYTES, sizeof sample_bias);
+    header[LOCAL_EXTRA] = (uint8_t)extra_nbytes;
+    bth_put_integer(extra + 2, extra_nbytes - 4, 2); /* of its one field, the padding */
+    header[LOCAL_FLAGS] &= (uint8_t)~BTH_ZIP_FLAG_DESCRIPTOR;
+    entry[CENTRAL_FLAGS] &= (uint8_t)~BTH_ZIP_FLAG_DESCRIPTOR;
+    memcpy(header + LOCAL_CRC, entry + CENTRAL_CRC, 12); /* the sizes, too */
+    expect(&(struct expected){{DIRECTORY, HEADERS, DATA, OFF, SMALL_HEAD}, 0, NULL});
+    expect(&(struct expected){
+        {DEBUG},
+        BERTH_E_OFFSETS,
+        "data/1 at byte 1088: the layout puts its data here, at the first multiple of 64 after the "
+        "header; its local header puts it at byte 1104; load.calculate_storage_offsets=off reads "
+        "it there" REPACKED_REFUSED});
+    expect(&(struct expected){
+        {REFUSE},
+        BERTH_E_OFFSETS,
+        "data/1 at byte 1000: the layout has it with a descriptor, the directory has it without; "
+        "load.calculate_storage_offsets=off uses its local header" REPACKED_REFUSED});
+}
+
 /* Z5: what the directory says of a small record, against the record's own descriptor. */
 Test(lies, a_sum_and_a_method_in_the_directory)
 {
-    enum { CENTRAL_METHOD = 10, CENTRAL_CRC = 16 };
     uint8_t *entry = find_entry("byteorder");
 
     entry[CENTRAL_CRC] ^= 1;
