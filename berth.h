@@ -960,8 +960,9 @@ BERTH_API int berth_config_set(const char *name, const char *text, berth_error *
 
 /*
  * The same, and says where the program has the value from.
- * Parameters: source: for berth_config_describe and messages, such as "--set"; the library copies
- * it. NULL: "program".
+ * Parameters: source: for berth_config_describe and messages, such as "--set". The library copies
+ * it, and keeps some thousand different ones; berth_config_describe says "program" for the others.
+ * NULL: "program".
  */
 BERTH_API int berth_config_set_from(const char *name, const char *text, const char *source,
                                     berth_error *error);
