@@ -960,8 +960,9 @@ BERTH_API int berth_config_set(const char *name, const char *text, berth_error *
 
 /*
  * The same, and says where the program has the value from.
- * Parameters: source: for berth_config_describe and messages, such as "--set"; the library copies
- * it. NULL: "program".
+ * Parameters: source: for berth_config_describe and messages, such as "--set". The library copies
+ * it, and keeps some thousand different ones; berth_config_describe says "program" for the others.
+ * NULL: "program".
  */
 BERTH_API int berth_config_set_from(const char *name, const char *text, const char *source,
                                     berth_error *error);
@@ -2008,7 +2009,7 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * so that there is no room for it. Berth cannot know whether the exchange has as many writers as
  * the ticket says: do not take a ticket from a stranger for it. Beside the slices, the receipt,
  * and what any save takes, the exchange takes at most 64 MiB of memory (with more than 18,000
- * writers 2 KiB for each of these more).
+ * writers 2 KiB for each of these more), and 96 bytes for each range of a slice.
  * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
  * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
  * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are

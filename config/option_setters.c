@@ -90,17 +90,15 @@ static void option_change_value(const bth_option_row *row, int64_t value, const 
     options_change_values(&changes);
 }
 
-/* The caller's text need not stay. NULL: an error is set. */
-static const char *source_copy(const char *source, berth_error *error)
-{
-    int64_t number = source ? bth_option_number_text(source, strlen(source)) : 0;
+/* Of texts that stay. More would take those that options need, and each is looked for among all. */
+#define MAX_SOURCES 4096
 
-    if (!source)
-        return "program";
-    if (number >= 0)
-        return bth_option_text(number);
-    (void)bth_fail_status(error, BERTH_E_MEMORY, "no memory for %.100s", source);
-    return NULL;
+/* The caller's text need not stay. One that cannot be kept is no reason to refuse the value. */
+static const char *source_copy(const char *source)
+{
+    int64_t number = source ? bth_option_number_text(source, strlen(source), MAX_SOURCES) : -1;
+
+    return number < 0 ? "program" : bth_option_text(number);
 }
 
 int berth_config_set_from(const char *name, const char *text, const char *source,
@@ -114,11 +112,9 @@ int berth_config_set_from(const char *name, const char *text, const char *source
         return error->code;
     if (!text)
         return bth_fail_argument(error, "%s: the value is NULL", row->name);
-    const char *where = source ? source : by_program;
-    if (bth_option_parse(row, text, strlen(text), where, &value, error) < 0 ||
-        !(source = source_copy(source, error)))
+    if (bth_option_parse(row, text, strlen(text), source ? source : by_program, &value, error) < 0)
         return error->code;
-    option_change_value(row, value, source);
+    option_change_value(row, value, source_copy(source));
     return 0;
 }
 
@@ -158,9 +154,7 @@ int berth_config_parse(const char *text, const char *source, berth_error *error)
     bth_layer layer = {0};
     bth_notes notes = {0};
 
-    if (!(source = source_copy(source, error)))
-        return error->code;
-    int status = bth_layer_parse_lines(&layer, text, source, &notes, error);
+    int status = bth_layer_parse_lines(&layer, text, source_copy(source), &notes, error);
     bth_notes_log(&notes);
     if (status < 0)
         return status;

@@ -8,9 +8,8 @@
 #include "config/memory.h"
 #include "config/utf8.h"
 
-/* A program may name a trace for each of its steps. */
 #define CHUNK_N 256
-#define MAX_CHUNKS 256
+#define MAX_CHUNKS (BTH_MAX_OPTION_TEXTS / CHUNK_N)
 
 /* Only added to; the number is stored last. So texts are read without the lock, and a forked child
  * can use what is there (X11). */
@@ -44,11 +43,11 @@ const char *bth_option_text(int64_t number)
 }
 
 /* Under the lock. */
-static int64_t text_add(const char *text, size_t n)
+static int64_t text_add(const char *text, size_t n, int64_t max)
 {
     int64_t number = bth_option_count_texts();
 
-    if (number / CHUNK_N >= MAX_CHUNKS)
+    if (number >= max)
         return -1;
     char ***chunk = &chunks[number / CHUNK_N];
     if (!*chunk)
@@ -61,7 +60,7 @@ static int64_t text_add(const char *text, size_t n)
     return number;
 }
 
-int64_t bth_option_number_text(const char *text, size_t n)
+int64_t bth_option_number_text(const char *text, size_t n, int64_t max)
 {
     if (n == 0)
         return 0;
@@ -71,7 +70,7 @@ int64_t bth_option_number_text(const char *text, size_t n)
            (strlen(bth_option_text(number)) != n || memcmp(bth_option_text(number), text, n) != 0))
         number--;
     if (number == 0)
-        number = text_add(text, n);
+        number = text_add(text, n, max);
     bth_lock_release(&texts_lock);
     return number;
 }

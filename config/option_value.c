@@ -301,7 +301,7 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
     int64_t parsed;
 
     if (row->kind == BTH_OPTION_TEXT && bth_option_text_is_valid(text, n)) {
-        *value = bth_option_number_text(text, n);
+        *value = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
         return *value >= 0 ? 0
                            : bth_fail_status(error, BERTH_E_OPTION,
                                              "%s: no memory, or too many different texts (%s)",

@@ -159,16 +159,18 @@ const struct argp config_argp = {
 /* `berth config NAME VALUE`, `berth config NAME=VALUE`: as git config sets. */
 static int option_fail_set(const char *name, size_t n, const char *value)
 {
-    char own_name[64], word[256];
+    char own_name[64], whole[100], word[4 * sizeof whole];
     berth_error error;
 
     snprintf(own_name, sizeof own_name, "%.*s", (int)n, name); /* none is so long */
     if (berth_config_set_from(own_name, value, "berth config", &error) < 0)
         return fail(&error);
-    print_word(value, word, sizeof word);
-    return print_trouble("`berth config` sets nothing: add `--set %s=%s` to a command, or "
-                         "`eval \"$(berth config --export --set %s=%s)\"` sets it for this shell",
-                         own_name, word, own_name, word);
+    bool is_long = strlen(own_name) + strlen(value) + 2 > sizeof whole;
+    snprintf(whole, sizeof whole, "%s=%s", own_name, is_long ? "VALUE" : value);
+    print_word(whole, word, sizeof word);
+    return print_trouble("`berth config` sets nothing: add `--set %s` to a command, or "
+                         "`eval \"$(berth config --export --set %s)\"` sets it for this shell",
+                         word, word);
 }
 
 int run_config(int argc, char **argv)
@@ -181,6 +183,8 @@ int run_config(int argc, char **argv)
     char **words = options.words.words;
     size_t n = options.words.n ? strcspn(words[0], "=") : 0;
     bool has_value = n > 0 && words[0][n] != '\0';
+    if (options.words.n == 2 && has_value)
+        return print_trouble("too many arguments: '%s' has its value", words[0]);
     if (options.words.n == 2 || has_value)
         return option_fail_set(words[0], n, has_value ? words[0] + n + 1 : words[1]);
     if (options.words.n)

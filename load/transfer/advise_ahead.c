@@ -31,6 +31,8 @@ static bool transfer_is_known_to_be_warm(const bth_transfer *transfer)
 {
     uint64_t nbytes = requests_span_nbytes(transfer->list, transfer->requests.n_requests);
 
+    if (transfer->is_warm || transfer->is_cold)
+        return transfer->is_warm;
     return bth_page_cache_probe(bth_reader_file(transfer->access->reader), transfer->list->offset,
                                 nbytes) == BTH_PAGE_CACHE_WARM;
 }

@@ -556,6 +556,7 @@ static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, b
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
         bth_access_measure(access, &conditions, begin, end, transfer_total_range_nbytes(transfer));
     transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
+    transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
     if (choice->method != BERTH_LOAD_MAP ||
         bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)

@@ -40,6 +40,7 @@ typedef struct bth_transfer {
                                 io.chunk_nbytes */
     bool with_crc32;         /* ranges get their CRCs */
     bool is_cold;            /* the ranges are not in the page cache, as far as is known */
+    bool is_warm;            /* they are; both false: not known */
     bool is_in_memory;       /* mapped bytes are memory of the library: always present */
     const uint8_t *memory;   /* bth_transfer_once: the source's first byte, if the ranges are
                                 mapped or in memory already; NULL: the engine chooses a method */

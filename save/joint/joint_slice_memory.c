@@ -3,10 +3,25 @@
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/device.h"
+#include "io/file.h"
 #include "io/syscalls.h"
 #include "save/joint/joint_slices.h"
 
 /* ---- memory of the host ---- */
+
+/* Asks a second time: the system moves none of the memory that a driver maps (VM_IO, VM_PFNMAP),
+ * such as pinned memory of some devices, but copies it. */
+static bool byte_can_be_copied(const uint8_t *address)
+{
+    int ends[2];
+
+    if (bth_system.pipe2(ends, O_CLOEXEC) < 0)
+        return false;
+    bool can_be_copied = bth_system.write(ends[1], address, 1) == 1 || errno != EFAULT;
+    bth_file_close(ends[0]);
+    bth_file_close(ends[1]);
+    return can_be_copied;
+}
 
 /* False only if the system says so: it may forbid the question. */
 static bool byte_can_be_read(const uint8_t *address)
@@ -15,7 +30,8 @@ static bool byte_can_be_read(const uint8_t *address)
     const struct iovec to = {.iov_base = &byte, .iov_len = 1};
     const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
 
-    return bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT;
+    return bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT ||
+           byte_can_be_copied(address);
 }
 
 static int data_check_host(const uint8_t *data, uint64_t nbytes, berth_error *error)
@@ -46,10 +62,11 @@ static int data_copy_from_device(const berth_slice *slice, uint64_t nbytes, void
 static int parts_copy_from_device(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
                                   const void **data, berth_error *error)
 {
-    bth_slice_copy *copy = bth_allocate(sizeof *copy + (size_t)nbytes);
+    bool fits = nbytes <= SIZE_MAX - sizeof(bth_slice_copy);
+    bth_slice_copy *copy = fits ? bth_allocate(sizeof *copy + (size_t)nbytes) : NULL;
 
     if (!copy)
-        return bth_fail_memory(error, (size_t)nbytes);
+        return bth_fail_memory(error, nbytes);
     copy->next = parts->copies;
     parts->copies = copy;
     *data = copy->bytes;

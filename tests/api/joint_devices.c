@@ -188,3 +188,30 @@ Test(joint_devices, memory_whose_end_cannot_be_read)
     const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - 4);
     check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
 }
+
+/* The page of clocks, which the system maps as drivers do: it can be read, but not from outside. */
+static const void *mapped_as_by_a_driver(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    uintptr_t address = 0;
+
+    while (maps && fgets(line, sizeof line, maps))
+        if (strstr(line, "[vvar]"))
+            address = (uintptr_t)strtoull(line, NULL, 16);
+    if (maps)
+        (void)fclose(maps);
+    return (const void *)address; /* NOLINT(performance-no-int-to-ptr) */
+}
+
+Test(joint_devices, memory_that_a_driver_maps_can_be_read)
+{
+    const berth_slice slice = berth_slice_whole("scalar", mapped_as_by_a_driver());
+
+    if (!slice.data)
+        cr_skip_test("this system maps no page of clocks");
+    begin();
+    cr_expect_eq(write_slices(&slice, 1), 0, "%s", error.message);
+    berth_free(receipt);
+    berth_joint_abort(joint);
+}

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/option_text.h"
 #include "config/options.h"
 #include "tests/support/support.h"
 
@@ -390,6 +391,24 @@ Test(program, says_where_it_has_a_value_from)
     expect("load.mmap", "on", "file x.conf");
     cr_assert_eq(berth_config_reset(NULL, &error), 0);
     expect("load.mmap", "on", "default");
+}
+
+/* A source for each step would take all texts that options can have. */
+Test(program, keeps_so_many_different_sources)
+{
+    char source[32];
+
+    cr_assert_eq(berth_config_set_from("load.mmap", "off", "--set", &error), 0);
+    for (int i = 0; i < 5000; i++) {
+        (void)snprintf(source, sizeof source, "step %d", i);
+        cr_assert_eq(berth_config_set_from("io.threads", "3", source, &error), 0);
+        if (i == 1000)
+            expect("io.threads", "3", "step 1000");
+    }
+    expect("io.threads", "3", "program");
+    cr_assert_eq(berth_config_parse("io.threads=4", "--set", &error), 0);
+    expect("io.threads", "4", "--set");
+    cr_assert_lt(bth_option_count_texts(), 5000);
 }
 
 Test(patches, take_it_where_they_have_the_option)

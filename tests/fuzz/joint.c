@@ -12,6 +12,8 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "io/syscalls.h"
+#include "save/joint/joint_fragments.h"
 #include "save/joint/joint_parts.h"
 #include "save/joint/joint_pieces.h"
 #include "save/joint/joint_slices.h"
@@ -77,6 +79,44 @@ static void check_part(const bth_ticket *ticket, const bth_joint_part *part)
          "more fragments than two blocks");
 }
 
+/* J1: what is exchanged is of blocks that lie in their storage as a whole, and nothing is lost. */
+static void check_fragments(const bth_ticket *ticket, bth_slice_parts *parts)
+{
+    uint64_t nbytes = 0, taken = bth_fragments_count_nbytes(ticket, parts), behind = 0;
+    berth_error error = {0};
+
+    for (size_t i = 0; i < parts->n; i++)
+        nbytes += parts->parts[i].part.nbytes;
+    MUST(bth_fragments_take(ticket, parts, &error) == 0, "%s", error.message);
+    for (size_t i = 0; i < parts->n; i++) {
+        check_part(ticket, &parts->parts[i].part);
+        nbytes -= parts->parts[i].part.nbytes;
+    }
+    MUST(nbytes == taken, "a part and its fragments are not what it was");
+    for (size_t i = 0; i < parts->n_fragments; i++) {
+        const bth_joint_part *part = &parts->fragments[i].part;
+        const bth_ticket_storage *storage = &ticket->storages[part->storage];
+        uint64_t begin = storage->data_offset + part->at, mask = ticket->block_nbytes - 1;
+        check_part(ticket, part);
+        MUST(begin >= behind, "fragments are not in the file's order");
+        behind = begin + part->nbytes;
+        MUST((begin & ~mask) == ((behind - 1) & ~mask), "a fragment is of two blocks");
+        MUST((begin & ~mask) >= storage->data_offset &&
+                 ((behind + mask) & ~mask) <= storage->data_offset + storage->nbytes,
+             "a fragment is of a block that its storage shares");
+        taken -= part->nbytes;
+    }
+    MUST(taken == 0, "fragments are lost");
+}
+
+/* All memory can be read. */
+static ssize_t read_nothing(pid_t process, const struct iovec *to, unsigned long n_to,
+                            const struct iovec *from, unsigned long n_from, unsigned long flags)
+{
+    (void)process, (void)to, (void)n_to, (void)from, (void)n_from, (void)flags;
+    return 1;
+}
+
 /* Slices of every tensor. No byte of them is read. */
 static void check_slices(const bth_ticket *ticket, const bth_ticket_tensor *tensor, unsigned kind)
 {
@@ -92,10 +132,13 @@ static void check_slices(const bth_ticket *ticket, const bth_ticket_tensor *tens
         starts[i] = kind % 4 == 1 ? 0 : (int64_t)(kind % 3);
         lengths[i] = i == 0 || kind % 2 ? tensor->shape[i] / 2 : tensor->shape[i];
     }
+    bth_system.process_vm_readv = read_nothing;
     if (check_status(bth_slice_parts_make(ticket, &slices[kind % 3], 1, kind % 2, &parts, &error),
-                     &error))
+                     &error)) {
         for (size_t i = 0; i < parts.n; i++)
             check_part(ticket, &parts.parts[i].part);
+        check_fragments(ticket, &parts);
+    }
     bth_slice_parts_free_all(&parts);
 }
 

@@ -96,6 +96,74 @@ Test(slice, reads_no_more_than_it_must)
     cr_expect_eq(atomic_load(&checkpoint->source.reader.moved_nbytes) - before, sizeof buffer);
 }
 
+/* ---- what is told to the system ---- */
+
+static bool is_cached;
+static _Atomic int n_asked, n_announced;
+static _Atomic uint64_t announced_nbytes;
+
+static int cachestat_of_an_old_system(int fd, void *range, void *counts, unsigned flags)
+{
+    (void)fd, (void)range, (void)counts, (void)flags;
+    errno = ENOSYS;
+    return -1;
+}
+
+static ssize_t preadv2_that_counts(int fd, const struct iovec *pieces, int n, off_t offset,
+                                   int flags)
+{
+    (void)fd, (void)pieces, (void)n, (void)offset, (void)flags;
+    n_asked++;
+    errno = EAGAIN;
+    return is_cached ? 1 : -1;
+}
+
+static int fadvise_that_counts(int fd, off_t offset, off_t nbytes, int advice)
+{
+    if (advice == POSIX_FADV_WILLNEED) {
+        n_announced++;
+        announced_nbytes += (uint64_t)nbytes;
+    }
+    return posix_fadvise(fd, offset, nbytes, advice);
+}
+
+/* Runs of 2400 bytes. */
+static void read_runs(int64_t n_rows, const char *options)
+{
+    const int64_t starts[3] = {0}, sizes[] = {5, n_rows, 300};
+
+    open_as(options);
+    shape[1] = n_rows;
+    view(100000, 100000 / n_rows, 1, 0);
+    n_asked = n_announced = 0;
+    announced_nbytes = 0;
+    bth_system.cachestat = cachestat_of_an_old_system;
+    bth_system.preadv2 = preadv2_that_counts;
+    bth_system.posix_fadvise = fadvise_that_counts;
+    expect_slice(starts, sizes, options);
+    bth_system_restore();
+}
+
+/* A disk would wait for each. Small gaps are announced with the runs. */
+Test(slice, runs_that_are_not_in_the_page_cache_are_announced)
+{
+    read_runs(50, "load.mmap=off io.threads=1");
+    cr_expect_eq(n_announced, 5 * 50);
+    cr_expect_eq(announced_nbytes, 5 * 50 * 2400);
+    read_runs(100, "load.mmap=off io.threads=3");
+    cr_expect_eq(n_announced, 1);
+    cr_expect_eq(announced_nbytes, 499 * 8000 + 2400);
+}
+
+/* It is asked for 64 pages at most: once, though the choice of a method may need to know, too. */
+Test(slice, runs_in_the_page_cache_are_not)
+{
+    is_cached = true;
+    read_runs(50, "load.mmap=off");
+    cr_expect_eq(n_announced, 0);
+    cr_expect(n_asked > 0 && n_asked <= 64, "%d", n_asked);
+}
+
 Test(slice, outside_the_tensor_is_refused)
 {
     static const struct {

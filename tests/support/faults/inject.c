@@ -77,6 +77,7 @@
       (pid_t process, const struct iovec *to, unsigned long n_to, const struct iovec *from,        \
        unsigned long n_from, unsigned long flags),                                                 \
       (process, to, n_to, from, n_from, flags))                                                    \
+    X(int, pipe2, (int ends[2], int flags), (ends, flags))                                         \
     X(int, sched_getaffinity, (pid_t process, size_t nbytes, cpu_set_t * cpus),                    \
       (process, nbytes, cpus))
 
