@@ -84,6 +84,7 @@ Test(pickle_protocol, what_is_wrong)
         {"PROTO 4 !SHORT_BINUNICODE 0xff STOP",
          "SHORT_BINUNICODE: text that is not UTF-8 at its byte 0"},
         {"PROTO 4 !0x8c 0x05 0x61", "the argument of SHORT_BINUNICODE is cut: 2 bytes are left"},
+        {"!0x80", "the argument of PROTO is cut: 0 bytes are left"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
