@@ -425,6 +425,20 @@ Test(lies, a_gap_behind_an_empty_record)
                        "memory: more at byte 1608: the entry before it ends at byte 1600");
 }
 
+/* Z13: the layout gives an empty record no descriptor. */
+Test(lies, a_descriptor_of_an_empty_storage_in_the_directory)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+
+    begin_records(tree, test_vector(tree, BERTH_UINT8, "", 0), NATIVE_BYTEORDER);
+    add_record("data/0", "", 0);
+    add_text("version", "3\n");
+    build(NULL);
+    find_entry("data/0")[CENTRAL_FLAGS] |= BTH_ZIP_FLAG_DESCRIPTOR;
+    cr_expect_neq(try_file(DIRECTORY), 0);
+    cr_expect_not_null(strstr(error.message, "flags"), "%s", error.message);
+}
+
 /* ---- small records (Z11, one reading) ---- */
 
 /* Behind the storages it changes nothing of the layout (tests/load/byteorder.c). */
