@@ -2096,9 +2096,9 @@ typedef enum berth_source_kind {
  */
 typedef struct berth_source {
     berth_source_kind kind;
-    int fd; /* of BERTH_SOURCE_FD. Of a function: above 0, if that reads this file, as pread does:
-               then short reads cost little, and the system is told which are next. It must stay
-               open until what was opened is closed */
+    int fd; /* of BERTH_SOURCE_FD. Of a function: above 0, if that reads this regular file, as pread
+               does: then short reads cost little, and the system is told which are next. It must
+               stay open until what was opened is closed */
     const char *path;
     const void *bytes;
     uint64_t nbytes;  /* size of the whole; for memory and functions */

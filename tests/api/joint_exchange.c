@@ -19,17 +19,7 @@ static berth_joint *joint;
 static berth_joint_info info;
 static writer_group group;
 
-/* What a writer got. */
-typedef struct result {
-    int status;
-    berth_error error;
-    void *receipt;
-    size_t nbytes;
-    berth_stats stats;
-    unsigned n_calls;
-} result;
-
-static result results[MAX_GROUP];
+static group_result results[MAX_GROUP];
 
 TestSuite(joint_exchange, .init = begin_joint_scene, .fini = end_joint_scene, .timeout = 120);
 
@@ -40,17 +30,7 @@ static berth_config *config;
 
 static void write_slices(group_seat *seat, const berth_slice *slices, size_t n)
 {
-    result *got = seat->context;
-    const berth_params params = {.config = config,
-                                 .stats = &got->stats,
-                                 .exchange = group_exchange,
-                                 .exchange_context = seat};
-
-    got->status = berth_joint_write(info.ticket, info.ticket_nbytes, seat->number, slices, n,
-                                    &params, &got->receipt, &got->nbytes, &got->error);
-    got->n_calls = seat->n_calls;
-    if (got->status < 0 && seat->n_calls == 0)
-        group_break(seat->group);
+    group_write(seat, &info, slices, n, (berth_params){.config = config}, seat->context);
 }
 
 static void run(size_t n, void (*write)(group_seat *seat))
@@ -262,10 +242,9 @@ static void end_square(void)
 /* What each writer gives: columns [begin, end); end 0: nothing. */
 static struct {
     int64_t begin[N], end[N];
-    berth_slice more;   /* of writer 2 */
-    const void *ticket; /* of writer 2 */
-    size_t ticket_nbytes;
-    unsigned cancel_at; /* a report of writer 1 */
+    berth_slice more;              /* of writer 2 */
+    const berth_joint_info *other; /* whose ticket writer 2 has; or NULL */
+    unsigned cancel_at;            /* a report of writer 1 */
 } given;
 
 static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
@@ -279,24 +258,15 @@ static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 static void write_given(group_seat *seat)
 {
     size_t i = seat->number;
-    result *got = seat->context;
     unsigned n_reports = 0;
     const int64_t starts[] = {0, given.begin[i]}, lengths[] = {SIDE, given.end[i] - starts[1]};
     const berth_slice slices[] = {berth_slice_of("w", starts, lengths, w), given.more};
     const size_t first = given.end[i] == 0, n = i == 2 && given.more.name ? 2 : 1;
     const berth_params params = {.progress = i == 1 && given.cancel_at ? cancel : NULL,
-                                 .progress_context = &n_reports,
-                                 .exchange = group_exchange,
-                                 .exchange_context = seat};
-    const bool has_other = i == 2 && given.ticket;
+                                 .progress_context = &n_reports};
 
-    got->status =
-        berth_joint_write(has_other ? given.ticket : info.ticket,
-                          has_other ? given.ticket_nbytes : info.ticket_nbytes, i, slices + first,
-                          n - first, &params, &got->receipt, &got->nbytes, &got->error);
-    got->n_calls = seat->n_calls;
-    if (got->status < 0 && seat->n_calls == 0)
-        group_break(seat->group);
+    group_write(seat, i == 2 && given.other ? given.other : &info, slices + first, n - first,
+                params, seat->context);
 }
 
 /* That writer has this error, and all others know whose it is. */
@@ -307,7 +277,7 @@ static void check_failed(size_t writer, int status, const char *sentence)
     snprintf(told, sizeof told, "model.pt: writer %zu has failed with %s, and says why", writer,
              berth_status_name(status));
     for (size_t i = 0; i < N; i++) {
-        const result *got = &results[i];
+        const group_result *got = &results[i];
         cr_assert_eq(got->status, i == writer ? status : BERTH_E_PEER, "writer %zu: %s", i,
                      got->error.message);
         cr_assert(strstr(got->error.message, i == writer ? sentence : told), "writer %zu: %s", i,
@@ -400,8 +370,7 @@ Test(joint_exchange, writers_of_two_saves_do_not_mix)
     assert_ok(berth_joint_begin(other_path, square_outline(outline_tree), N, NULL, &other, &error));
     berth_joint_get_info(other, &other_info);
     give_thirds();
-    given.ticket = other_info.ticket;
-    given.ticket_nbytes = other_info.ticket_nbytes;
+    given.other = &other_info;
     run(N, write_given);
     for (size_t i = 0; i < N; i++) {
         cr_assert_eq(results[i].status, BERTH_E_ARGUMENT);

@@ -25,13 +25,7 @@ static int16_t *elements; /* of both tensors */
 static const char *options;
 static size_t twice, left_out; /* rows; N_ROWS: none */
 
-static struct {
-    int status;
-    berth_error error;
-    void *receipt;
-    size_t nbytes;
-    berth_stats stats;
-} results[MAX_GROUP];
+static group_result results[MAX_GROUP];
 
 static void set_up(void)
 {
@@ -91,14 +85,11 @@ static void write_rows(group_seat *seat)
 {
     berth_slice *slices = malloc(N_ROWS * sizeof *slices);
     int64_t(*starts)[2] = malloc(N_ROWS * sizeof *starts);
-    berth_config *config = berth_config_new(&results[seat->number].error);
-    const berth_params params = {.config = config,
-                                 .stats = &results[seat->number].stats,
-                                 .exchange = group_exchange,
-                                 .exchange_context = seat};
+    group_result *got = seat->context;
+    berth_config *config = berth_config_new(&got->error);
     size_t n = 0;
 
-    assert_ok(berth_config_apply(config, options, &results[seat->number].error));
+    assert_ok(berth_config_apply(config, options, &got->error));
     for (size_t row = 0; row < N_ROWS; row++) {
         bool mine = row % seat->group->n == seat->number && row != left_out;
         if (mine || (row == twice && seat->number == (row + 1) % seat->group->n)) {
@@ -106,10 +97,7 @@ static void write_rows(group_seat *seat)
             n++;
         }
     }
-    results[seat->number].status =
-        berth_joint_write(info.ticket, info.ticket_nbytes, seat->number, slices, n, &params,
-                          &results[seat->number].receipt, &results[seat->number].nbytes,
-                          &results[seat->number].error);
+    group_write(seat, &info, slices, n, (berth_params){.config = config}, got);
     berth_config_free(config);
     free(slices);
     free(starts);

@@ -17,15 +17,8 @@ static float *half; /* of zeros: each writer gives it as its columns */
 static writer_group group;
 static berth_joint_info info;
 
-/* What a writer got. */
-static struct result {
-    int status;
-    berth_error error;
-    void *receipt;
-    size_t nbytes;
-    unsigned n_calls;
-    unsigned n_reports;
-} results[N_WRITERS];
+static group_result results[N_WRITERS];
+static unsigned n_reports[N_WRITERS];
 
 static berth_config *config; /* a patch is its thread's */
 static unsigned cancel_at;   /* a report of writer 1; 0: none */
@@ -69,26 +62,20 @@ static void unset_options(void)
 
 static int report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
-    struct result *got = context;
+    unsigned *n = context;
 
     (void)done_nbytes, (void)total_nbytes;
-    return ++got->n_reports == cancel_at && got == &results[1];
+    return ++*n == cancel_at && n == &n_reports[1];
 }
 
 static void write_half(group_seat *seat)
 {
-    struct result *got = seat->context;
     const int64_t starts[] = {0, (int64_t)seat->number * HALF}, lengths[] = {ROWS, HALF};
     const berth_slice slice = berth_slice_of("w", starts, lengths, half);
-    const berth_params params = {.config = config,
-                                 .progress = report,
-                                 .progress_context = got,
-                                 .exchange = group_exchange,
-                                 .exchange_context = seat};
+    const berth_params params = {
+        .config = config, .progress = report, .progress_context = &n_reports[seat->number]};
 
-    got->status = berth_joint_write(info.ticket, info.ticket_nbytes, seat->number, &slice, 1,
-                                    &params, &got->receipt, &got->nbytes, &got->error);
-    got->n_calls = seat->n_calls;
+    group_write(seat, &info, &slice, 1, params, seat->context);
 }
 
 /* The coordinator's calls meet no fault. */
@@ -98,6 +85,7 @@ static int save_with_fault(enum fault_row row, unsigned nth, int system_errno, b
     berth_joint *joint;
 
     memset(results, 0, sizeof results);
+    memset(n_reports, 0, sizeof n_reports);
     test_write_file(path, OLD, strlen(OLD));
     assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
     berth_joint_get_info(joint, &info);
@@ -128,7 +116,7 @@ static void check_all_left(const char *about, int status, int system_errno)
 
     cr_assert(!group.is_broken, "%s: a writer waited in vain", about);
     for (size_t i = 0; i < N_WRITERS; i++) {
-        const struct result *got = &results[i];
+        const group_result *got = &results[i];
         cr_assert(got->status == status || got->status == BERTH_E_PEER, "%s: writer %zu: %d, %s",
                   about, i, got->status, got->error.message);
         cr_assert_eq(got->n_calls, results[0].n_calls, "%s: they did not leave together", about);

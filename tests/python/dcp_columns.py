@@ -4,6 +4,7 @@
 import functools
 import os
 import signal
+import sys
 
 import berth
 import berth.dcp
@@ -125,19 +126,27 @@ def test_interrupts_in_an_exchange(rank):
         if next(calls) == 0:
             signal.raise_signal(signal.SIGINT)
 
-    for n in range(0 if rank.n == 1 else 4):  # words; words and messages of one window; words
-        calls = iter(range(n, -1000, -1))
-        if rank.rank == last:
-            _dcp_group.Group.exchange = exchange
-        try:
-            why = berth.dcp.save(shards, path)
-        except BaseException as error:
-            why = error
-        _dcp_group.Group.exchange = inner
-        if rank.rank == last:
-            assert isinstance(why, KeyboardInterrupt), repr(why)
-        else:
-            assert isinstance(why, RuntimeError) and str(why) == f"rank {last}: KeyboardInterrupt", repr(why)
+    def profile(frame, event, argument):
+        if frame.f_code is _dcp_group.Exchange.__call__.__code__ and event == where and next(calls) == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    for where in ("inside", "call", "return"):
+        for n in range(0 if rank.n == 1 else 4):  # words; words and messages of one window; words
+            calls = iter(range(n, -1000, -1))
+            if rank.rank == last:
+                _dcp_group.Group.exchange = exchange if where == "inside" else inner
+                sys.setprofile(None if where == "inside" else profile)
+            try:
+                why = berth.dcp.save(shards, path)
+            except BaseException as error:
+                why = error
+            sys.setprofile(None)
+            _dcp_group.Group.exchange = inner
+            if rank.rank == last:
+                assert isinstance(why, KeyboardInterrupt), (where, n, why)
+            else:
+                assert isinstance(why, RuntimeError), (where, n, why)
+                assert str(why) == f"rank {last}: KeyboardInterrupt", (where, n, why)
     berth.dcp.save(shards, path)
 
 

@@ -19,47 +19,36 @@ static berth_joint_info info;
 static berth_config *config;
 static float *columns; /* of zeros: each writer gives them as its own */
 
-typedef struct result {
-    int status;
-    berth_error error;
-    void *receipt;
-    size_t nbytes;
-    uint64_t done_nbytes;
-} result;
+static uint64_t done[N_WRITERS]; /* bytes */
 
 static int report(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     (void)total_nbytes;
-    ((result *)context)->done_nbytes = done_nbytes;
+    *(uint64_t *)context = done_nbytes;
     return 0;
 }
 
 static void write_columns(group_seat *seat)
 {
-    result *got = seat->context;
     const int64_t first = (int64_t)seat->number * THIRD;
     const int64_t end = seat->number == N_WRITERS - 1 ? COLUMNS : first + THIRD;
     const int64_t starts[] = {0, first}, lengths[] = {ROWS, end - first};
     const berth_slice slice = berth_slice_of("w", starts, lengths, columns);
-    const berth_params params = {.config = config,
-                                 .progress = report,
-                                 .progress_context = got,
-                                 .exchange = group_exchange,
-                                 .exchange_context = seat};
+    const berth_params params = {
+        .config = config, .progress = report, .progress_context = &done[seat->number]};
 
-    got->status = berth_joint_write(info.ticket, info.ticket_nbytes, seat->number, &slice, 1,
-                                    &params, &got->receipt, &got->nbytes, &got->error);
+    group_write(seat, &info, &slice, 1, params, seat->context);
 }
 
 static void write_all(berth_joint *joint)
 {
-    result results[N_WRITERS] = {{0}};
+    group_result results[N_WRITERS] = {{0}};
 
     berth_joint_get_info(joint, &info);
     group_run(&group, N_WRITERS, write_columns, results, sizeof *results);
     for (size_t i = 0; i < N_WRITERS; i++) {
         expect(results[i].status == 0, results[i].error.message);
-        expect(results[i].done_nbytes > 0, "a writer reports no progress");
+        expect(done[i] > 0, "a writer reports no progress");
         expect(berth_joint_add_receipt(joint, results[i].receipt, results[i].nbytes, &error) == 0,
                error.message);
         berth_free(results[i].receipt);

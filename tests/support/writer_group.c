@@ -74,6 +74,19 @@ int group_exchange(void *context, const void *send, const uint64_t *send_nbytes,
     return group_meet(group) ? 0 : EPIPE;
 }
 
+void group_write(group_seat *seat, const berth_joint_info *info, const berth_slice *slices,
+                 size_t n, berth_params params, group_result *out)
+{
+    params.stats = &out->stats;
+    params.exchange = group_exchange;
+    params.exchange_context = seat;
+    out->status = berth_joint_write(info->ticket, info->ticket_nbytes, seat->number, slices, n,
+                                    &params, &out->receipt, &out->nbytes, &out->error);
+    out->n_calls = seat->n_calls;
+    if (out->status < 0 && seat->n_calls == 0)
+        group_break(seat->group);
+}
+
 typedef struct group_thread {
     pthread_t thread;
     group_seat seat;

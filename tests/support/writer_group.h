@@ -38,12 +38,25 @@ typedef struct group_seat {
     void *context; /* the test's */
 } group_seat;
 
+/* What a writer got. */
+typedef struct group_result {
+    int status;
+    berth_error error;
+    void *receipt;
+    size_t nbytes;
+    berth_stats stats;
+    unsigned n_calls; /* of its exchange */
+} group_result;
+
 /* Runs `write` in n threads, one a seat. `contexts`: n items of context_nbytes bytes. */
 void group_run(writer_group *group, size_t n, void (*write)(group_seat *seat), void *contexts,
                size_t context_nbytes);
 /* A berth_exchange_fn. It fails after 20 s of waiting. */
 int group_exchange(void *context, const void *send, const uint64_t *send_nbytes, void *receive,
                    const uint64_t *receive_nbytes);
+/* berth_joint_write of a seat, with group_exchange. params: what else it is given. */
+void group_write(group_seat *seat, const berth_joint_info *info, const berth_slice *slices,
+                 size_t n, berth_params params, group_result *out);
 /* As a writer must do that ends without an exchange. */
 void group_break(writer_group *group);
 

@@ -194,32 +194,30 @@ class Exchange:
     """
 
     def __init__(self, group):
-        self._group, self._was_called, self._is_inside = group, False, False
+        self._group, self._was_called = group, False
         self._error = self._handler = None
 
     def __call__(self, send, send_nbytes, receive, receive_nbytes):
         """send, receive: buffers, until this returns; *_nbytes: how many bytes for, and from, each rank."""
-        self._was_called = self._is_inside = True
-        try:
-            tensors, error = attempt(self._group.rank, lambda: (_bytes_of(receive), _bytes_of(send)))
-            self._error = self._error or error
-            if self._group.any(self._error is not None):
-                raise self._error or make(PEER, "another rank has failed, and says why", 0, NO_OFFSET, "")
-            self._group.exchange(*tensors, receive_nbytes, send_nbytes)
-        finally:
-            self._is_inside = False
+        self._was_called = True
+        tensors, error = attempt(self._group.rank, lambda: (_bytes_of(receive), _bytes_of(send)))
+        self._error = self._error or error
+        if self._group.any(self._error is not None):
+            raise self._error or make(PEER, "another rank has failed, and says why", 0, NO_OFFSET, "")
+        self._group.exchange(*tensors, receive_nbytes, send_nbytes)
 
     def leave(self):
         """Tells the others, which are in an exchange or will be, that this rank has failed before it."""
-        self._was_called = self._is_inside = True
+        self._was_called = True
         self._group.any(True)
 
-    def _interrupt(self, *arguments):
-        """The handler of ^C; the one of the program raises."""
+    def _interrupt(self, number, frame):
+        """The handler of ^C; the one of the program raises. frame: where the program is."""
         try:
-            self._handler(*arguments)
+            self._handler(number, frame)
         except BaseException as error:
-            if not self._is_inside:
+            # Frames tell this from the first instruction of a call to its last; a flag would not.
+            if not any(caller.f_code in _MESSAGES for caller in _frames(frame)):
                 raise
             self._error = error
 
@@ -237,6 +235,16 @@ class Exchange:
         kept, self._error = self._error, None  # its traceback holds frames that hold this
         if error is None and kept is not None:
             raise kept
+
+
+_MESSAGES = (Exchange.__call__.__code__, Exchange.leave.__code__)
+
+
+def _frames(frame):
+    """The frame, and those that called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _bytes_of(buffer):
