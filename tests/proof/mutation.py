@@ -16,6 +16,7 @@ What was tried is kept in BUILD/mutation/told.json, with its cost in seconds.
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
 they are not tried.
 """
+import collections
 import concurrent.futures
 import glob
 import hashlib
@@ -42,6 +43,7 @@ SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "
                   "tests/hostile/**", "tests/fuzz/found/**"]
 SAMPLE = 60
 MAX_OF_QUICK = 120
+N_LIKELY = 3  # sources of tests that have found most of the mutants of a file
 MIN_SCORE = 90.0
 MIN_OF_SAMPLE = 80.0  # without the sanitizer, and of a few
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -208,28 +210,34 @@ def workers():
     return int(os.environ.get("BERTH_JOBS", os.cpu_count()))
 
 
-def batches(tests):
-    """The most particular tests first, few at a time; slow ones last."""
+def batches(tests, finders):
+    """The most particular tests first, few at a time; then those of the likely finders; slow ones last."""
     ordered = sorted(tests, key=lambda test: (test.seconds > 1, len(test.met)))
     if "--quick" in sys.argv:
         ordered = [test for test in ordered if test.seconds <= 1][:MAX_OF_QUICK]
-    for begin, end in ((0, 4), (4, 24), (24, 120), (120, len(ordered))):
+    likely = {source for source, _ in finders.most_common(N_LIKELY)}
+    rest = sorted(ordered[24:], key=lambda test: test.source not in likely)
+    n_likely = sum(test.source in likely for test in rest)
+    for some in (ordered[:4], ordered[4:24], rest[:n_likely], rest[n_likely:][:96], rest[n_likely:][96:]):
         by_source = {}
-        for test in ordered[begin:end]:
+        for test in some:
             by_source.setdefault(test.source, []).append(test)
         yield from by_source.items()
 
 
-def attempt(programs, tests, mutant, site):
-    """How the mutant was found, or None; and the seconds that it took."""
+def attempt(programs, tests, mutant, site, finders):
+    """How the mutant was found, or None; and the seconds that it took. finders: counts for each file of
+    mutants which sources of tests found them."""
     begin = time.monotonic()
     reaching = [test for test in tests if site in test.met]
-    for source, some in batches(reaching):
+    own = finders[mutant.key().split(":")[0]]
+    for source, some in batches(reaching, own):
         slow = 20 if programs.variant == "asan" else 5
         limit = 10 + slow * sum(test.seconds for test in some)
         found = programs.run(source, [test.name for test in some], limit,
                              BERTH_MUTANT=str(mutant.number))
         if found:
+            own[source] += 1
             return f"{source} {found}", time.monotonic() - begin
     return None, time.monotonic() - begin
 
@@ -261,9 +269,9 @@ def keep(folder, told):
 
 def try_all(programs, tests, chosen, told):
     """Tries mutants, and returns the survivors."""
-    survivors = []
+    survivors, finders = [], collections.defaultdict(collections.Counter)
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        jobs = {pool.submit(attempt, programs, tests, each, site_of(each)): each
+        jobs = {pool.submit(attempt, programs, tests, each, site_of(each), finders): each
                 for each in chosen}
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
             how, seconds = job.result()
