@@ -324,13 +324,15 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
 
 void bth_image_add_present(bth_image *image, const bth_present *present)
 {
-    const bth_range start = {.offset = present->range.offset, .nbytes = sizeof present->start};
-    uint64_t at = present->range.offset - image->plan->records[present->record].layout.data_offset;
+    const bth_range start = {present->range.offset,
+                             bth_min(present->range.nbytes, sizeof present->start)};
 
-    assert(present->range.nbytes >= sizeof present->start);
     image_keep_start(image, present->record, present->start, start);
-    if (image->sums)
-        (void)image_add_crc32(image, present->record, present->crc32, present->range.nbytes, at);
+    if (!image->sums)
+        return;
+    bth_sum *sum = &image->sums[present->record];
+    atomic_fetch_xor(&sum->crc32, present->crc32);
+    atomic_fetch_sub(&sum->missing_nbytes, present->range.nbytes);
 }
 
 /* Renders the record's data. *completed: the tile has completed its CRC. */

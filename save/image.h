@@ -83,12 +83,14 @@ typedef struct bth_image {
 
 /* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
 int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
-/* Data of a record, 8 bytes or more, that another process has written into the file. */
+/* Data of a record that another process has written into the file. */
 typedef struct bth_present {
     size_t record;
-    bth_range range;                    /* of the file */
-    uint32_t crc32;                     /* of these bytes; 0 where none are computed */
-    uint8_t start[BTH_ID_START_NBYTES]; /* the first of them */
+    bth_range range;        /* of the file */
+    uint64_t before_nbytes; /* descriptor and header before them, which it has written, too */
+    /* Of these bytes, shifted over those of the record behind them; 0 where none are computed. */
+    uint32_t crc32;
+    uint8_t start[BTH_ID_START_NBYTES]; /* the first of them; zeros behind fewer */
 } bth_present;
 
 /* Counts such data as rendered. Before the first tile, after all else is allocated. */

@@ -303,26 +303,29 @@ static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uin
 static int check_start(const bth_output_check *check, const bth_present *present,
                        const uint8_t *bytes, berth_error *error)
 {
-    if (memcmp(bytes, present->start, sizeof present->start) == 0)
+    if (memcmp(bytes, present->start,
+               (size_t)bth_min(present->range.nbytes, sizeof present->start)) == 0)
         return 0;
     return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, present->record),
                     present->range.offset,
                     "the first bytes are not those that its writer reported");
 }
 
+/* The data follow the bytes before them. */
 int bth_output_check_read_present(bth_output_check *check, const bth_present *present,
                                   berth_error *error)
 {
-    uint64_t at = present->range.offset, end = at + present->range.nbytes;
-    size_t most = (size_t)bth_min(present->range.nbytes, PRESENT_NBYTES);
+    uint64_t data = present->range.offset, end = data + present->range.nbytes;
+    uint64_t at = data - present->before_nbytes;
+    size_t most = (size_t)bth_min(end - at, PRESENT_NBYTES);
     uint8_t *bytes = bth_allocate(most);
 
     if (!bytes)
         return bth_fail_memory(error, most);
-    for (; at < end && error->code == BERTH_OK; at += most) {
-        size_t n = (size_t)bth_min(most, end - at);
+    for (size_t n; at < end && error->code == BERTH_OK; at += n) {
+        n = (size_t)bth_min(most, (at < data ? data : end) - at);
         if (check->inner.read(check->inner.context, bytes, n, at, error) == 0 &&
-            (at > present->range.offset || check_start(check, present, bytes, error) == 0))
+            (at != data || check_start(check, present, bytes, error) == 0))
             check_piece(check, bytes, n, at, error);
     }
     bth_release(bytes);

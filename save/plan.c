@@ -104,10 +104,9 @@ static uint64_t plan_end(const berth_plan *plan)
 }
 
 static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
-                               uint64_t nbytes, bth_layout_entry *layout, berth_error *error)
+                               uint64_t cursor, uint64_t nbytes, bth_layout_entry *layout,
+                               berth_error *error)
 {
-    uint64_t cursor = plan_end(plan);
-
     if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
         return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
                         "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
@@ -146,16 +145,18 @@ static int plan_check_full_name(const berth_plan *plan, const bth_plan_record *r
     return bth_check_full_name_not_cut_in_character(plan->names + record->name_at, name, error);
 }
 
-int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
-                 const bth_plan_record *content, berth_error *error)
+int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, uint64_t nbytes,
+                    const bth_plan_record *content, berth_error *error)
 {
     size_t name_nbytes = 0;
 
+    assert(header_offset >= plan_end(plan));
     if (bth_check_record_name(name, error) < 0)
         return error->code;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
     if (!record || plan_check_full_name(plan, record, name, name_nbytes, error) < 0 ||
-        plan_lay_out_record(plan, name, name_nbytes, nbytes, &record->layout, error) < 0)
+        plan_lay_out_record(plan, name, name_nbytes, header_offset, nbytes, &record->layout,
+                            error) < 0)
         return error->code;
     size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
     size_t central_nbytes = (size_t)bth_layout_central_entry_nbytes(&record->layout);
@@ -164,6 +165,12 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
         plan->max_header_nbytes = longer;
     plan_end_record(plan, record);
     return 0;
+}
+
+int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
+                 const bth_plan_record *content, berth_error *error)
+{
+    return bth_plan_add_at(plan, name, plan_end(plan), nbytes, content, error);
 }
 
 int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
@@ -273,7 +280,8 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
         return bth_fail_argument(error, "the plan has no records");
     if (plan->is_safetensors || plan->is_parts) {
         plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
-        plan->max_header_nbytes = 1; /* no header is rendered */
+        if (plan->max_header_nbytes == 0) /* no header is rendered */
+            plan->max_header_nbytes = 1;
         return 0;
     }
     if (plan_check_unique_names(plan, error) < 0)

@@ -61,7 +61,8 @@ struct berth_plan {
     bth_pickled pickled; /* of a value */
     /* A safetensors file: records[0] is its header, the others are tensors without any gap. */
     bool is_safetensors;
-    /* Parts of a file that others write too: records without headers, with gaps between them. */
+    /* Parts of a file that others write too: records with or without headers, and with gaps between
+     * them; no directory. */
     bool is_parts;
     uint8_t *header;      /* the bytes of records[0] */
     berth_storage *views; /* one for each tensor */
@@ -80,6 +81,9 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
 /* Appends a record. Only name, nbytes and the sources of `content` are used. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
+/* The same with its header at an offset that is not before the end of the last one. */
+int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, uint64_t nbytes,
+                    const bth_plan_record *content, berth_error *error);
 /* Appends bytes without a header or an alignment: a part of a safetensors file. */
 int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
                        const bth_plan_record *content, berth_error *error);

@@ -94,11 +94,13 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
     bth_ticket ticket = {.n_writers = (uint32_t)n_writers,
                          .block_nbytes = joint_block_nbytes(&operation->file),
                          .compute_crc32 = operation->plan->compute_crc32,
+                         .alignment = operation->plan->alignment,
                          .durability = operation->config.save_durability,
                          .file_nbytes = operation->nbytes,
                          .path = operation->path,
                          .folder = folder,
-                         .temporary = operation->commit.temporary};
+                         .temporary = operation->commit.temporary,
+                         .archive = operation->plan->archive};
 
     if (bth_joint_folder_path(operation->commit.target.folder, folder, error) < 0 ||
         joint_make_identity(ticket.identity, error) < 0 ||

@@ -7,7 +7,7 @@
 #include "save/plan.h"
 
 #define BTH_JOINT_IDENTITY_NBYTES 16
-#define BTH_JOINT_VERSION 1
+#define BTH_JOINT_VERSION 2
 #define BTH_MACHINE_IS_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
 /* Magic, version and identity; and the CRC behind all. */
 #define BTH_BLOB_HEAD_NBYTES (8 + 4 + BTH_JOINT_IDENTITY_NBYTES)

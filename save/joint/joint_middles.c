@@ -5,6 +5,7 @@
 
 #include "config/error.h"
 #include "config/memory.h"
+#include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/file.h"
 #include "save/joint/joint_file.h"
@@ -43,44 +44,117 @@ void bth_middles_file_close(bth_middles_file *file)
 /* One call of bth_middles_write. */
 typedef struct middles {
     const bth_ticket *ticket;
-    berth_plan *plan;  /* a record for each middle */
-    bth_range *ranges; /* the middles */
-    uint32_t *crc32s;  /* of each */
+    berth_plan *plan;     /* a record for each middle; for that of a chained part, the storage's */
+    uint32_t *crc32s;     /* of each */
+    bth_range *ranges;    /* middles; those of chained parts are one range */
+    bth_present *present; /* heads of chained parts, which the coordinator writes */
+    bth_run_parts run;
+    uint8_t *block; /* for one head; NULL: none was needed yet */
 } middles;
+
+static bool part_is_chained(const bth_joint_part *part)
+{
+    return part->is_chained_before || part->is_chained_behind;
+}
+
+/* The descriptor of a storage needs the CRC of all of it. */
+static int middles_add_head(middles *made, bth_joint_part *part, uint64_t nbytes,
+                            berth_error *error)
+{
+    const bth_ticket_storage *storage = &made->ticket->storages[part->storage];
+    size_t i = made->plan->n_records - 1;
+
+    if (!made->block)
+        made->block = bth_allocate(made->ticket->block_nbytes);
+    if (!made->block)
+        return bth_fail_memory(error, made->ticket->block_nbytes);
+    if (bth_record_data_read(made->plan, i, made->block, (size_t)nbytes, 0, error) < 0)
+        return error->code;
+    if (made->plan->compute_crc32)
+        part->crc32 = bth_crc32_combine(bth_crc32(0, made->block, (size_t)nbytes), 0,
+                                        storage->nbytes - nbytes);
+    made->present[made->run.n_present++] =
+        (bth_present){.record = i, .range = {storage->data_offset, nbytes}, .crc32 = part->crc32};
+    return 0;
+}
+
+static int middles_add_record(middles *made, bth_slice_part *part, bth_joint_split split,
+                              berth_error *error)
+{
+    const bth_ticket_storage *storage = &made->ticket->storages[part->part.storage];
+    bth_plan_record content = {.data = part->bytes, .swap_nbytes = storage->swap_nbytes};
+    char name[32];
+
+    (void)snprintf(name, sizeof name, "data/%u", storage->record);
+    if (!part_is_chained(&part->part)) {
+        content.data = part->bytes + split.head_nbytes;
+        return bth_plan_add_part(made->plan, name, split.middle, &content, error);
+    }
+    if (bth_plan_add_at(made->plan, name, storage->data_offset - storage->header_nbytes,
+                        storage->nbytes, &content, error) == 0 &&
+        split.head_nbytes > 0)
+        (void)middles_add_head(made, &part->part, split.head_nbytes, error);
+    return error->code;
+}
 
 static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
 {
-    const bth_ticket_storage *storage = &made->ticket->storages[part->part.storage];
     bth_joint_split split = bth_joint_part_split(made->ticket, &part->part);
-    const bth_plan_record content = {.data = part->bytes + split.head_nbytes,
-                                     .swap_nbytes = (uint8_t)storage->swap_nbytes};
-    size_t i = made->plan->n_records;
-    char name[32];
+    size_t i = made->plan->n_records, n = (size_t)bth_min(split.middle.nbytes, BTH_ID_START_NBYTES);
+    bth_range *range = &made->ranges[made->run.n_ranges];
 
     if (split.middle.nbytes == 0)
         return 0;
-    (void)snprintf(name, sizeof name, "data/%u", storage->record);
-    if (bth_plan_add_part(made->plan, name, split.middle, &content, error) < 0)
+    if (middles_add_record(made, part, split, error) < 0)
         return error->code;
-    made->ranges[i] = split.middle;
-    return bth_record_data_read(made->plan, i, part->part.start, sizeof part->part.start, 0, error);
+    if (part->part.is_chained_before)
+        range[-1].nbytes = split.middle.offset + split.middle.nbytes - range[-1].offset;
+    else {
+        *range = split.middle;
+        made->run.n_ranges++;
+    }
+    return bth_record_data_read(made->plan, i, part->part.start, n,
+                                part_is_chained(&part->part) ? split.head_nbytes : 0, error);
+}
+
+static int middles_allocate(middles *made, const struct berth_config *config, size_t n,
+                            berth_error *error)
+{
+    size_t nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
+
+    made->plan = bth_plan_new(made->ticket->archive, config, n, error);
+    if (!made->plan)
+        return error->code;
+    made->plan->is_parts = true;
+    made->plan->alignment = made->ticket->alignment;
+    made->ranges = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->ranges));
+    made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
+    made->present = bth_allocate(nbytes);
+    return made->ranges && made->crc32s && made->present ? 0 : bth_fail_memory(error, nbytes);
+}
+
+/* What lies behind the last range is the coordinator's. */
+static int middles_close(middles *made, berth_error *error)
+{
+    const bth_range *last = &made->ranges[made->run.n_ranges - 1];
+
+    if (bth_plan_close(made->plan, error) == 0)
+        made->plan->nbytes = made->plan->tail_offset = made->plan->directory_offset =
+            last->offset + last->nbytes;
+    return error->code;
 }
 
 static int middles_make(middles *made, const struct berth_config *config, bth_slice_part *parts,
                         size_t n, berth_error *error)
 {
-    made->plan = bth_plan_new("joint", config, n, error);
-    if (!made->plan)
+    if (middles_allocate(made, config, n, error) < 0)
         return error->code;
-    made->plan->is_parts = true;
-    made->ranges = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->ranges));
-    made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
-    if (!made->ranges || !made->crc32s)
-        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *made->ranges));
     for (size_t i = 0; i < n; i++)
         if (middles_add(made, &parts[i], error) < 0)
             return error->code;
-    return made->plan->n_records > 0 ? bth_plan_close(made->plan, error) : 0;
+    made->run.ranges = made->ranges;
+    made->run.present = made->present;
+    return made->plan->n_records > 0 ? middles_close(made, error) : 0;
 }
 
 static void middles_free_all(middles *made)
@@ -88,6 +162,8 @@ static void middles_free_all(middles *made)
     berth_plan_free(made->plan);
     bth_release(made->ranges);
     bth_release(made->crc32s);
+    bth_release(made->present);
+    bth_release(made->block);
 }
 
 /* ---- writing ---- */
@@ -108,8 +184,7 @@ static int middles_run(const middles *made, bth_middles_file *file,
     bth_run_settings settings = bth_run_settings_of(&file->config, made->plan, &file->output);
     berth_stats own = {0};
 
-    settings.parts.ranges = made->ranges;
-    settings.parts.n_ranges = made->plan->n_records;
+    settings.parts = made->run;
     settings.crc32s = made->crc32s;
     settings.read_back = false; /* the coordinator does */
     settings.progress = limits->progress;
@@ -122,26 +197,49 @@ static int middles_run(const middles *made, bth_middles_file *file,
     return error->code;
 }
 
+/* The CRC of a record, as the share that the middle has in the storage's. */
+static uint32_t part_middle_crc32(const bth_ticket *ticket, const bth_joint_part *part,
+                                  bth_range middle, uint32_t crc32)
+{
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+    uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
+
+    if (part_is_chained(part))
+        return crc32 ^ part->crc32; /* of the head */
+    return behind > 0 && ticket->compute_crc32 ? bth_crc32_combine(crc32, 0, behind) : crc32;
+}
+
 int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
                       const bth_middles_limits *limits, berth_stats *stats, berth_error *error)
 {
     middles made = {.ticket = file->ticket};
-    size_t middle = 0;
+    size_t record = 0;
 
     if (middles_make(&made, &file->config, parts, n, error) == 0 && made.plan->n_records > 0)
         (void)middles_run(&made, file, limits, stats, error);
-    for (size_t i = 0; error->code == BERTH_OK && i < n; i++)
-        if (bth_joint_part_split(file->ticket, &parts[i].part).middle.nbytes > 0)
-            parts[i].part.crc32 = made.crc32s[middle++];
+    for (size_t i = 0; error->code == BERTH_OK && i < n; i++) {
+        bth_joint_part *part = &parts[i].part;
+        bth_range middle = bth_joint_part_split(file->ticket, part).middle;
+        if (middle.nbytes > 0)
+            part->crc32 = part_middle_crc32(file->ticket, part, middle, made.crc32s[record++]);
+    }
     middles_free_all(&made);
     return error->code;
 }
 
 uint64_t bth_middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts, size_t n)
 {
-    uint64_t nbytes = 0;
+    uint64_t nbytes = 0, end = 0;
 
-    for (size_t i = 0; i < n; i++)
-        nbytes += bth_joint_part_split(ticket, &parts[i].part).middle.nbytes;
+    for (size_t i = 0; i < n; i++) {
+        const bth_joint_part *part = &parts[i].part;
+        bth_joint_split split = bth_joint_part_split(ticket, part);
+        nbytes += split.middle.nbytes;
+        if (part->is_chained_before)
+            nbytes += split.middle.offset - end;
+        else if (part->is_chained_behind)
+            nbytes += split.head_nbytes;
+        end = split.middle.offset + split.middle.nbytes;
+    }
     return nbytes;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The middles of a writer's parts: whole blocks, written in place. */
+/* The middles of a writer's parts, and what lies between chained ones: whole blocks, written in
+ * place. */
 #ifndef BTH_SAVE_JOINT_MIDDLES_H
 #define BTH_SAVE_JOINT_MIDDLES_H
 
@@ -27,9 +28,10 @@ typedef struct bth_middles_limits {
     void *progress_context;
 } bth_middles_limits;
 
+/* What `progress` is told of n parts in the end. */
 uint64_t bth_middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts, size_t n);
-/* Writes the middles of n parts, and puts their CRCs and first bytes into the parts. Adds to
- * *stats. */
+/* Writes the middles of n parts, and puts their CRCs and first bytes into the parts, whose CRCs
+ * are 0. Adds to *stats. */
 int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
                       const bth_middles_limits *limits, berth_stats *stats, berth_error *error);
 

@@ -171,9 +171,9 @@ static uint64_t text_nbytes(const char *text)
 
 static uint64_t ticket_compute_nbytes(const bth_ticket *ticket, const outline_tables *tables)
 {
-    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 5 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
+    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 6 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
                       text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
-                      24 * tables->n_storages + BTH_BLOB_END_NBYTES;
+                      text_nbytes(ticket->archive) + 24 * tables->n_storages + BTH_BLOB_END_NBYTES;
 
     for (size_t i = 0; i < tables->n_tensors; i++)
         nbytes += 4 * 4 + 8 + 8 * (uint64_t)tables->tensors[i].tensor->rank +
@@ -189,10 +189,12 @@ static uint8_t *ticket_put_head(uint8_t *out, const bth_ticket *ticket)
     out = bth_put_u32(out, ticket->compute_crc32);
     out = bth_put_u32(out, (uint64_t)ticket->durability);
     out = bth_put_u32(out, BTH_MACHINE_IS_BIG_ENDIAN);
+    out = bth_put_u32(out, ticket->alignment);
     out = bth_put_u64(out, ticket->file_nbytes);
     out = bth_blob_put_text(out, ticket->path);
     out = bth_blob_put_text(out, ticket->folder);
-    return bth_blob_put_text(out, ticket->temporary);
+    out = bth_blob_put_text(out, ticket->temporary);
+    return bth_blob_put_text(out, ticket->archive);
 }
 
 static uint8_t *ticket_put_storages(uint8_t *out, const berth_plan *plan)
@@ -204,7 +206,7 @@ static uint8_t *ticket_put_storages(uint8_t *out, const berth_plan *plan)
         if (bth_plan_record_is_elsewhere(plan, i)) {
             out = bth_put_u32(out, number);
             out = bth_put_u32(out, record->swap_nbytes);
-            out = bth_put_u64(out, record->layout.data_offset);
+            out = bth_put_u64(out, record->layout.header_offset);
             out = bth_put_u64(out, record->layout.nbytes);
         }
         number += bth_plan_record_is_storage(plan, i);

@@ -161,7 +161,7 @@ static int parts_allocate_ranges(bth_joint_parts *parts, berth_error *error)
     return 0;
 }
 
-/* `at`: where the range before ends. */
+/* `at`: where the range before ends. Between chained parts there is no range. */
 static void parts_add_present(bth_joint_parts *parts, const bth_ticket *ticket,
                               const bth_written_part *part, size_t record, uint64_t *at)
 {
@@ -169,10 +169,12 @@ static void parts_add_present(bth_joint_parts *parts, const bth_ticket *ticket,
 
     if (middle.nbytes == 0)
         return;
-    parts->present[parts->run.n_present] =
-        (bth_present){.record = record, .range = middle, .crc32 = part->part.crc32};
-    memcpy(parts->present[parts->run.n_present++].start, part->part.start, sizeof part->part.start);
-    if (middle.offset > *at)
+    bth_present *present = &parts->present[parts->run.n_present++];
+    *present = (bth_present){.record = record, .range = middle, .crc32 = part->part.crc32};
+    memcpy(present->start, part->part.start, sizeof part->part.start);
+    if (part->part.is_chained_before)
+        present->before_nbytes = middle.offset - *at;
+    else if (middle.offset > *at)
         parts->ranges[parts->run.n_ranges++] = (bth_range){*at, middle.offset - *at};
     *at = middle.offset + middle.nbytes;
 }

@@ -7,6 +7,9 @@
 #include "config/memory.h"
 
 #define PART_NBYTES (4 + 4 + 8 + 8 + BTH_ID_START_NBYTES)
+/* Beside the number of the storage. */
+#define PART_IS_CHAINED_BEHIND (UINT32_C(1) << 30)
+#define PART_IS_CHAINED_BEFORE (UINT32_C(1) << 31)
 #define HEAD_NBYTES (BTH_BLOB_HEAD_NBYTES + 4 + 8)
 
 /* J2 */
@@ -15,11 +18,24 @@ bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_p
     uint64_t mask = ticket->block_nbytes - 1;
     uint64_t begin = ticket->storages[part->storage].data_offset + part->at;
     uint64_t end = begin + part->nbytes;
-    uint64_t middle = (begin + mask) & ~mask, tail = end & ~mask;
+    uint64_t middle = part->is_chained_before ? begin : (begin + mask) & ~mask;
+    uint64_t tail = part->is_chained_behind ? end : end & ~mask;
 
     if (middle >= tail)
         return (bth_joint_split){.head_nbytes = part->nbytes};
     return (bth_joint_split){middle - begin, {middle, tail - middle}, end - tail};
+}
+
+static bool part_is_whole(const bth_ticket *ticket, const bth_joint_part *part)
+{
+    return part->at == 0 && part->nbytes == ticket->storages[part->storage].nbytes;
+}
+
+bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
+                                    const bth_joint_part *part)
+{
+    return part->storage == before->storage + 1 && ticket->storages[part->storage].is_next &&
+           part_is_whole(ticket, before) && part_is_whole(ticket, part);
 }
 
 /* ---- writing ---- */
@@ -50,7 +66,9 @@ void bth_receipt_complete(uint8_t *bytes, size_t nbytes, const bth_joint_part *p
     uint8_t *out = bytes + HEAD_NBYTES;
 
     for (size_t i = 0; i < n_parts; i++) {
-        out = bth_put_u32(out, parts[i].storage);
+        uint32_t flags = (parts[i].is_chained_behind ? PART_IS_CHAINED_BEHIND : 0) |
+                         (parts[i].is_chained_before ? PART_IS_CHAINED_BEFORE : 0);
+        out = bth_put_u32(out, parts[i].storage | flags);
         out = bth_put_u32(out, parts[i].crc32);
         out = bth_put_u64(out, parts[i].at);
         out = bth_put_u64(out, parts[i].nbytes);
@@ -65,9 +83,11 @@ void bth_receipt_complete(uint8_t *bytes, size_t nbytes, const bth_joint_part *p
 bth_joint_part bth_receipt_part(const bth_receipt *receipt, size_t i)
 {
     bth_cursor cursor = bth_cursor_make(receipt->parts + i * PART_NBYTES, PART_NBYTES);
-    bth_joint_part part;
+    uint32_t storage = bth_cursor_u32(&cursor);
+    bth_joint_part part = {.storage = storage & BTH_MAX_JOINT_STORAGES,
+                           .is_chained_behind = (storage & PART_IS_CHAINED_BEHIND) != 0,
+                           .is_chained_before = (storage & PART_IS_CHAINED_BEFORE) != 0};
 
-    part.storage = bth_cursor_u32(&cursor);
     part.crc32 = bth_cursor_u32(&cursor);
     part.at = bth_cursor_u64(&cursor);
     part.nbytes = bth_cursor_u64(&cursor);
@@ -81,38 +101,46 @@ static int receipt_fail(const bth_receipt *receipt, const char *what, berth_erro
                              what);
 }
 
-/* J4. `behind`: the end of the part before, as a place in the file. */
-static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part, uint64_t *behind)
+/* J4. `before`: the part before; nbytes 0: there is none. */
+static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part,
+                          const bth_joint_part *before)
 {
     static const uint8_t zeros[BTH_ID_START_NBYTES];
 
-    if (part->storage >= ticket->n_storages)
+    if (part->storage >= ticket->n_storages || part->storage < before->storage ||
+        part->is_chained_before != before->is_chained_behind)
         return false;
     const bth_ticket_storage *storage = &ticket->storages[part->storage];
     if (part->nbytes == 0 || part->at > storage->nbytes ||
-        part->nbytes > storage->nbytes - part->at || storage->data_offset + part->at < *behind)
+        part->nbytes > storage->nbytes - part->at ||
+        (part->storage == before->storage && part->at < before->at + before->nbytes) ||
+        (part->is_chained_before && !bth_joint_parts_are_neighbours(ticket, before, part)))
         return false;
-    *behind = storage->data_offset + part->at + part->nbytes;
     bool is_in_file = bth_joint_part_split(ticket, part).middle.nbytes > 0;
-    return (is_in_file || memcmp(part->start, zeros, sizeof zeros) == 0) &&
-           ((is_in_file && ticket->compute_crc32) || part->crc32 == 0);
+    bool is_chained = part->is_chained_before || part->is_chained_behind;
+    return is_in_file
+               ? ticket->compute_crc32 || part->crc32 == 0
+               : !is_chained && part->crc32 == 0 && memcmp(part->start, zeros, sizeof zeros) == 0;
 }
 
 static int receipt_check_parts(const bth_ticket *ticket, const bth_receipt *receipt,
                                uint64_t fragments_nbytes, berth_error *error)
 {
-    uint64_t behind = 0;
+    bth_joint_part before = {0};
 
     for (size_t i = 0; i < receipt->n_parts; i++) {
         bth_joint_part part = bth_receipt_part(receipt, i);
-        if (!part_is_valid(ticket, &part, &behind))
+        if (!part_is_valid(ticket, &part, &before))
             return receipt_fail(receipt, "a part", error);
+        before = part;
         bth_joint_split split = bth_joint_part_split(ticket, &part);
         uint64_t nbytes = split.head_nbytes + split.tail_nbytes;
         if (nbytes > fragments_nbytes)
             return receipt_fail(receipt, "fragments are missing", error);
         fragments_nbytes -= nbytes;
     }
+    if (before.is_chained_behind)
+        return receipt_fail(receipt, "its last part", error);
     return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
 }
 

@@ -5,14 +5,21 @@
  *
  *     "BerthRct", u32 version, 16 bytes identity of the save
  *     u32 number of the writer, u64 number of parts
- *     parts, in the file's order: u32 storage (of the ticket), u32 CRC, u64 offset in it, u64
- * nbytes, 8 first bytes of the middle fragments: the head and the tail of each part u32 CRC-32 of
- * all before
+ *     parts, in the file's order: u32 storage (of the ticket), u32 CRC, u64 offset in it,
+ *                                 u64 nbytes, 8 first bytes of the middle
+ *     fragments: the head and the tail of each part
+ *     u32 CRC-32 of all before
  *
  * A part is a range of a storage that the writer has written. The whole blocks of the file in it
- * are its middle, which is in the file; the CRC is of the middle. The bytes before it are the head,
- * those behind it the tail: the blocks that they lie in have bytes of others, too, and are
- * written by the coordinator. A part without a whole block is all head; CRC and first bytes are 0.
+ * are its middle, which is in the file; the CRC is of the middle, shifted over the bytes of the
+ * storage behind it. The bytes before it are the head, those behind it the tail: the blocks that
+ * they lie in have bytes of others, too, and are written by the coordinator. A part without a whole
+ * block is all head; CRC and first bytes are 0.
+ *
+ * Parts that are whole storages, of which one follows the other in the file, are a chain: the
+ * writer has written what lies between them, too, descriptors and headers. There no block has bytes
+ * of others, and there are no fragments. The highest bit of `storage` says that the part is chained
+ * to the one before, the next one that it is chained to the one behind.
  */
 #ifndef BTH_SAVE_JOINT_RECEIPT_H
 #define BTH_SAVE_JOINT_RECEIPT_H
@@ -22,8 +29,10 @@
 
 /* A range of a storage of the ticket. */
 typedef struct bth_joint_part {
-    uint32_t storage;
-    uint32_t crc32;
+    uint32_t storage : 30;
+    uint32_t is_chained_behind : 1;
+    uint32_t is_chained_before : 1;
+    uint32_t crc32; /* of the middle, shifted over the rest of the storage */
     uint64_t at;
     uint64_t nbytes;
     uint8_t start[BTH_ID_START_NBYTES];
@@ -37,6 +46,9 @@ typedef struct bth_joint_split {
 } bth_joint_split;
 
 bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part);
+/* Whether both are whole storages, and `part` follows `before` in the file. */
+bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
+                                    const bth_joint_part *part);
 
 /* ---- writing ---- */
 

@@ -76,7 +76,8 @@ static int slice_add_range(slice_runs *runs, uint64_t at, uint64_t nbytes, const
                            berth_error *error)
 {
     const bth_ticket_storage *storage = &runs->ticket->storages[runs->tensor.storage];
-    const bth_joint_part part = {.storage = runs->tensor.storage, .at = at, .nbytes = nbytes};
+    const bth_joint_part part = {
+        .storage = runs->tensor.storage & BTH_MAX_JOINT_STORAGES, .at = at, .nbytes = nbytes};
 
     if (at > storage->nbytes || nbytes > storage->nbytes - at)
         return bth_fail(error, BERTH_E_ARGUMENT, runs->slice->name, BERTH_NO_OFFSET,

@@ -33,6 +33,7 @@ static int ticket_read_numbers(bth_ticket *ticket, bth_cursor *cursor, berth_err
     ticket->compute_crc32 = compute_crc32 == 1;
     ticket->durability = bth_cursor_u32(cursor);
     uint32_t is_big_endian = bth_cursor_u32(cursor);
+    ticket->alignment = bth_cursor_u32(cursor);
     ticket->file_nbytes = bth_cursor_u64(cursor);
     if (!cursor->good || ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
         !block_is_valid(ticket->block_nbytes) || compute_crc32 > 1 ||
@@ -51,11 +52,14 @@ static int ticket_read_places(bth_ticket *ticket, bth_cursor *cursor, berth_erro
     ticket->path = bth_blob_read_text(cursor);
     ticket->folder = bth_blob_read_text(cursor);
     ticket->temporary = bth_blob_read_text(cursor);
+    ticket->archive = bth_blob_read_text(cursor);
     if (!ticket->path || !ticket->folder || ticket->folder[0] != '/' ||
         strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
         !bth_temporary_is_name(ticket->temporary))
         return ticket_fail("the place of the file", error);
-    return 0;
+    if (!ticket->archive)
+        return ticket_fail("the archive name", error);
+    return bth_check_archive_name(ticket->archive, error);
 }
 
 /* ---- storages ---- */
@@ -65,35 +69,55 @@ static bool swap_unit_is_valid(uint32_t nbytes)
     return nbytes == 1 || nbytes == 2 || nbytes == 4 || nbytes == 8;
 }
 
-/* `behind`: the end of the storage before. */
-static bool storage_is_valid(const bth_ticket *ticket, const bth_ticket_storage *storage,
-                             uint64_t behind)
+/* Of "<archive name>/data/<number>". */
+static size_t record_name_nbytes(const bth_ticket *ticket, uint32_t number)
 {
-    return storage->data_offset >= behind && storage->data_offset <= ticket->file_nbytes &&
-           storage->nbytes <= ticket->file_nbytes - storage->data_offset &&
-           swap_unit_is_valid(storage->swap_nbytes) && storage->nbytes % storage->swap_nbytes == 0;
+    size_t nbytes = strlen(ticket->archive) + strlen("/data/") + 1;
+
+    for (; number >= 10; number /= 10)
+        nbytes++;
+    return nbytes;
+}
+
+/* `behind`: where the next header can be; it is moved behind this storage. */
+static bool storage_read(const bth_ticket *ticket, bth_cursor *cursor, uint64_t *behind,
+                         bth_ticket_storage *storage)
+{
+    bth_layout_entry layout;
+
+    storage->record = bth_cursor_u32(cursor);
+    uint32_t swap_nbytes = bth_cursor_u32(cursor);
+    uint64_t header_offset = bth_cursor_u64(cursor);
+    storage->nbytes = bth_cursor_u64(cursor);
+    size_t name_nbytes = record_name_nbytes(ticket, storage->record);
+    if (header_offset < *behind || !swap_unit_is_valid(swap_nbytes) ||
+        storage->nbytes % swap_nbytes != 0 ||
+        bth_layout_entry_compute(header_offset, name_nbytes, storage->nbytes, ticket->alignment,
+                                 &layout) < 0 ||
+        layout.next_offset > ticket->file_nbytes)
+        return false;
+    storage->swap_nbytes = swap_nbytes & 15;
+    storage->is_next = header_offset == *behind;
+    storage->header_nbytes = (uint32_t)(layout.data_offset - header_offset) & 0x7ffffff;
+    storage->data_offset = layout.data_offset;
+    *behind = layout.next_offset;
+    return true;
 }
 
 static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
     uint64_t behind = 0;
 
-    if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES)
+    if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES ||
+        ticket->n_storages > BTH_MAX_JOINT_STORAGES)
         return ticket_fail("the number of storages", error);
     size_t nbytes = ticket->n_storages * sizeof *ticket->storages;
     ticket->storages = bth_allocate(nbytes);
     if (!ticket->storages && nbytes > 0)
         return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < ticket->n_storages; i++) {
-        bth_ticket_storage *storage = &ticket->storages[i];
-        storage->record = bth_cursor_u32(cursor);
-        storage->swap_nbytes = bth_cursor_u32(cursor);
-        storage->data_offset = bth_cursor_u64(cursor);
-        storage->nbytes = bth_cursor_u64(cursor);
-        if (!storage_is_valid(ticket, storage, behind))
+    for (size_t i = 0; i < ticket->n_storages; i++)
+        if (!storage_read(ticket, cursor, &behind, &ticket->storages[i]))
             return ticket_fail("a storage", error);
-        behind = storage->data_offset + storage->nbytes;
-    }
     return 0;
 }
 

@@ -7,10 +7,11 @@
  *     "BerthTkt", u32 version                    little-endian, nothing between the fields
  *     16 bytes identity of the save
  *     u32 writers, u32 block, u32 CRCs are computed, u32 durability, u32 the coordinator's machine
- *     is big-endian, u64 size of the file
- *     text path (for messages), text folder, text name of the temporary
+ *     is big-endian, u32 alignment of the file's layout, u64 size of the file
+ *     text path (for messages), text folder, text name of the temporary, text archive name
  *     u32 storages, u32 tensors
- *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset, u64 nbytes
+ *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset of the header,
+ *                                    u64 nbytes; where their bytes lie follows from the layout
  *     tensors, by name: u32 storage (place in this list), u32 dtype, u32 rank, u32 contiguous,
  *                       u64 offset in bytes, rank x u64 shape, text name; each again by its path
  *     u32 CRC-32 of all before
@@ -23,10 +24,15 @@
 #include "config/options.h"
 #include "save/joint/joint_blob.h"
 
+/* Receipts have two bits beside the number of a storage. */
+#define BTH_MAX_JOINT_STORAGES 0x3fffffffu
+
 /* A storage whose bytes the writers have. */
 typedef struct bth_ticket_storage {
     uint32_t record; /* the N of data/N */
-    uint32_t swap_nbytes;
+    uint32_t swap_nbytes : 4;
+    uint32_t is_next : 1; /* its header follows the storage before it in the list */
+    uint32_t header_nbytes : 27;
     uint64_t data_offset;
     uint64_t nbytes;
 } bth_ticket_storage;
@@ -49,11 +55,13 @@ typedef struct bth_ticket {
     uint32_t n_writers;
     uint32_t block_nbytes; /* no two processes write the same block; a power of two */
     bool compute_crc32;
+    uint32_t alignment;
     int64_t durability;
     uint64_t file_nbytes;
     const char *path;
     const char *folder;
     const char *temporary;
+    const char *archive; /* top folder of the records' names */
     uint32_t n_storages;
     uint32_t n_tensors;
     bth_ticket_storage *storages;

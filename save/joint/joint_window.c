@@ -163,7 +163,7 @@ static int window_append_storage(const bth_joint_window *window, size_t storage,
 
     for (size_t n_gaps = 0; at < end; n_gaps++) {
         uint64_t behind = bits_find(window->given, at, end, false);
-        const bth_joint_part part = {.storage = (uint32_t)storage,
+        const bth_joint_part part = {.storage = storage & BTH_MAX_JOINT_STORAGES,
                                      .at = window->range.offset + at - data_offset,
                                      .nbytes = behind - at};
         if (n_gaps > MAX_GAPS)

@@ -9,6 +9,7 @@
 #include "io/file.h"
 #include "io/trace.h"
 #include "save/commit.h"
+#include "save/joint/joint_chains.h"
 #include "save/joint/joint_exchange.h"
 #include "save/joint/joint_fragments.h"
 #include "save/joint/joint_middles.h"
@@ -274,9 +275,9 @@ static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, s
 {
     const bool can_exchange = writer->exchange.to != NULL;
 
-    if (error->code == BERTH_OK)
-        (void)bth_slice_parts_make(&writer->ticket, slices, n_slices, can_exchange, &writer->parts,
-                                   error);
+    if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
+                                                        can_exchange, &writer->parts, error) == 0)
+        bth_chains_make(&writer->ticket, &writer->parts);
     if (can_exchange)
         (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer_wants_exchange(writer),
                                  exchanges, error);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * J1, beyond 4 GiB: a tensor of 5 GiB by three writers. Most of it are zeros that take no memory.
- * The file of one process is not written: its bytes are compared with the file as they come. The
- * short form has 7 MiB.
+ * J1, beyond 4 GiB: a tensor of 5 GiB by three writers, and behind it small ones of the last
+ * writer, whose headers are longer there. Most of it are zeros that take no memory. The file of one
+ * process is not written: its bytes are compared with the file as they come. The short form has 7
+ * MiB.
  */
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -13,7 +14,7 @@
 
 #include "tests/support/scene.h"
 
-enum { N_WRITERS = 3 };
+enum { N_WRITERS = 3, N_SMALL = 3, SMALL = 3000 };
 #define ROW_NBYTES ((size_t)1 << 20)
 
 static berth_error error;
@@ -37,18 +38,34 @@ static uint8_t *large_new(void)
     return bytes;
 }
 
+static berth_value *state_new(berth_tree *tree, const uint8_t *bytes)
+{
+    static const int64_t small[] = {SMALL};
+    static const char *const names[N_SMALL] = {"x", "y", "z"};
+    berth_value *value = berth_make_dict(tree);
+    const void *data = bytes ? bytes : BERTH_ELSEWHERE;
+
+    berth_dict_set(value, "w", test_tensor(tree, BERTH_FLOAT32, data, 2, shape));
+    for (size_t i = 0; i < N_SMALL; i++)
+        berth_dict_set(value, names[i], test_tensor(tree, BERTH_FLOAT32, data, 1, small));
+    return value;
+}
+
 static void write_rows(const berth_joint_info *info, berth_joint *joint, const uint8_t *bytes,
                        size_t writer)
 {
     const int64_t first = shape[0] * (int64_t)writer / N_WRITERS;
     const int64_t behind = shape[0] * (int64_t)(writer + 1) / N_WRITERS;
     const int64_t starts[] = {first, 0}, lengths[] = {behind - first, shape[1]};
-    const berth_slice slice =
-        berth_slice_of("w", starts, lengths, bytes + (size_t)first * ROW_NBYTES);
+    const berth_slice slices[] = {
+        berth_slice_of("w", starts, lengths, bytes + (size_t)first * ROW_NBYTES),
+        berth_slice_whole("x", bytes), berth_slice_whole("y", bytes),
+        berth_slice_whole("z", bytes)};
+    const size_t n = writer == N_WRITERS - 1 ? 1 + N_SMALL : 1;
     void *receipt;
     size_t nbytes;
 
-    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, &slice, 1, NULL,
+    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, n, NULL,
                                 &receipt, &nbytes, &error));
     assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
     berth_free(receipt);
@@ -57,12 +74,10 @@ static void write_rows(const berth_joint_info *info, berth_joint *joint, const u
 static void save_jointly(const uint8_t *bytes)
 {
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *outline = berth_make_dict(tree);
     berth_joint *joint;
     berth_joint_info info;
 
-    berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
-    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
+    assert_ok(berth_joint_begin(path, state_new(tree, NULL), N_WRITERS, NULL, &joint, &error));
     berth_joint_get_info(joint, &info);
     for (size_t i = 0; i < N_WRITERS; i++)
         write_rows(&info, joint, bytes, i);
@@ -98,10 +113,8 @@ static void compare_with_one_process(const uint8_t *bytes)
     const berth_sink sink = {.write = compare_bytes, .context = &compared, .in_order = true};
     const berth_params params = {.archive_name = "model"};
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *whole = berth_make_dict(tree);
 
-    berth_dict_set(whole, "w", test_tensor(tree, BERTH_FLOAT32, bytes, 2, shape));
-    assert_ok(berth_save_to(TO_SINK(&sink), OF_VALUE(whole), &params, &error));
+    assert_ok(berth_save_to(TO_SINK(&sink), OF_VALUE(state_new(tree, bytes)), &params, &error));
     cr_assert_eq(compared.nbytes, (uint64_t)lseek(compared.fd, 0, SEEK_END));
     cr_assert_gt(compared.nbytes, whole_nbytes());
     close(compared.fd);

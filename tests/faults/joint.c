@@ -19,10 +19,12 @@ static size_t new_nbytes;
 
 static berth_value *state_new(berth_tree *of, const void *data)
 {
-    const int64_t shape[] = {N};
+    const int64_t shape[] = {N}, chained[] = {N / 3};
     berth_value *dict = berth_make_dict(of);
 
     berth_dict_set(dict, "w", test_tensor(of, BERTH_FLOAT32, data, 1, shape));
+    berth_dict_set(dict, "x", test_tensor(of, BERTH_FLOAT32, data, 1, chained));
+    berth_dict_set(dict, "y", test_tensor(of, BERTH_FLOAT32, data, 1, chained));
     return dict;
 }
 
@@ -53,14 +55,17 @@ TestSuite(joint_faults, .init = set_up, .fini = tear_down, .timeout = 300);
 
 /* ---- a joint save in steps ---- */
 
+/* Writer 1 also has two whole tensors: a chain. */
 static int write_half(const berth_joint_info *info, size_t writer, void **receipt, size_t *nbytes,
                       berth_error *error)
 {
     const int64_t starts[] = {(int64_t)writer * N / 2}, lengths[] = {N / 2};
-    const berth_slice slices[] = {berth_slice_of("w", starts, lengths, elements + starts[0])};
+    const berth_slice slices[] = {berth_slice_of("w", starts, lengths, elements + starts[0]),
+                                  berth_slice_whole("x", elements),
+                                  berth_slice_whole("y", elements)};
 
-    return berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, 1, NULL, receipt,
-                             nbytes, error);
+    return berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, writer == 1 ? 3 : 1,
+                             NULL, receipt, nbytes, error);
 }
 
 static int add_half(berth_joint *joint, size_t writer, berth_error *error)

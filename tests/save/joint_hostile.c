@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "config/error.h"
+#include "config/memory.h"
 #include "save/joint/joint_receipt.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
@@ -297,6 +298,149 @@ Test(joint_hostile, a_receipt_with_a_part_beyond_its_storage)
               error.message);
     free(lie);
     berth_joint_abort(joint);
+}
+
+/* ---- chains ---- */
+
+enum { N_LINKED = 4, LINKED_NBYTES = 5000, MAX_LIE = 3 };
+
+/* Of tensors of 5000 bytes, one behind the other, but for the last one, which has 100. */
+static const struct {
+    const char *what, *sentence;
+    size_t n;
+    struct {
+        uint32_t storage, at, nbytes;
+        bool behind, before;
+    } parts[MAX_LIE];
+} chain_lies[] = {
+    {"true", NULL, 2, {{0, 0, LINKED_NBYTES, true, false}, {1, 0, LINKED_NBYTES, false, true}}},
+    {"true, three",
+     NULL,
+     3,
+     {{0, 0, LINKED_NBYTES, true, false},
+      {1, 0, LINKED_NBYTES, true, true},
+      {2, 0, LINKED_NBYTES, false, true}}},
+    {"only one says so",
+     "a part",
+     2,
+     {{0, 0, LINKED_NBYTES, true, false}, {1, 0, LINKED_NBYTES, false, false}}},
+    {"only the other says so",
+     "a part",
+     2,
+     {{0, 0, LINKED_NBYTES, false, false}, {1, 0, LINKED_NBYTES, false, true}}},
+    {"to nothing", "its last part", 1, {{0, 0, LINKED_NBYTES, true, false}}},
+    {"from nothing", "a part", 1, {{0, 0, LINKED_NBYTES, false, true}}},
+    {"over one",
+     "a part",
+     2,
+     {{0, 0, LINKED_NBYTES, true, false}, {2, 0, LINKED_NBYTES, false, true}}},
+    {"to itself",
+     "a part",
+     2,
+     {{0, 0, LINKED_NBYTES, true, false}, {0, 0, LINKED_NBYTES, false, true}}},
+    {"not the begin",
+     "a part",
+     2,
+     {{0, 8, LINKED_NBYTES - 8, true, false}, {1, 0, LINKED_NBYTES, false, true}}},
+    {"not the end",
+     "a part",
+     2,
+     {{0, 0, LINKED_NBYTES, true, false}, {1, 0, LINKED_NBYTES - 8, false, true}}},
+    {"no block begins in it",
+     "a part",
+     2,
+     {{2, 0, LINKED_NBYTES, true, false}, {3, 0, 100, false, true}}},
+};
+
+static berth_value *linked_outline(berth_tree *of)
+{
+    static const char *const names[N_LINKED] = {"a", "b", "c", "d"};
+    berth_value *value = berth_make_dict(of);
+
+    for (size_t i = 0; i < N_LINKED; i++)
+        berth_dict_set(
+            value, names[i],
+            test_vector(of, BERTH_UINT8, BERTH_ELSEWHERE, i == N_LINKED - 1 ? 100 : LINKED_NBYTES));
+    return value;
+}
+
+/* A receipt of these parts, with zeros for their fragments and CRCs. */
+static int add_receipt_of(const bth_ticket *ticket, const bth_joint_part *parts, size_t n)
+{
+    uint64_t fragments_nbytes = 0;
+    uint8_t *bytes, *fragments;
+    size_t nbytes;
+
+    for (size_t i = 0; i < n; i++) {
+        bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
+        fragments_nbytes += split.head_nbytes + split.tail_nbytes;
+    }
+    assert_ok(bth_receipt_new(ticket, 0, n, fragments_nbytes, &bytes, &nbytes, &fragments, &error));
+    memset(fragments, 0, (size_t)fragments_nbytes);
+    bth_receipt_complete(bytes, nbytes, parts, n);
+    int status = add_one(bytes, nbytes);
+    bth_release(bytes);
+    return status;
+}
+
+static int add_chain_lie(const bth_ticket *ticket, size_t number)
+{
+    bth_joint_part parts[MAX_LIE] = {{0}};
+
+    for (size_t i = 0; i < chain_lies[number].n; i++) {
+        parts[i].storage = chain_lies[number].parts[i].storage & BTH_MAX_JOINT_STORAGES;
+        parts[i].at = chain_lies[number].parts[i].at;
+        parts[i].nbytes = chain_lies[number].parts[i].nbytes;
+        parts[i].is_chained_behind = chain_lies[number].parts[i].behind;
+        parts[i].is_chained_before = chain_lies[number].parts[i].before;
+    }
+    return add_receipt_of(ticket, parts, chain_lies[number].n);
+}
+
+static void begin_linked(size_t n_writers, bth_ticket *ticket)
+{
+    outline = linked_outline(tree);
+    assert_ok(berth_joint_begin(path, outline, n_writers, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    assert_ok(bth_ticket_read(info.ticket, info.ticket_nbytes, ticket, &error));
+}
+
+Test(joint_hostile, a_receipt_whose_chain_lies)
+{
+    bth_ticket ticket;
+
+    for (size_t i = 0; i < sizeof chain_lies / sizeof *chain_lies; i++) {
+        const char *sentence = chain_lies[i].sentence;
+        begin_linked(N_WRITERS, &ticket);
+        int status = add_chain_lie(&ticket, i);
+        cr_assert_eq(status, sentence ? BERTH_E_ARGUMENT : 0, "%s: %s", chain_lies[i].what,
+                     error.message);
+        cr_assert(!sentence || strstr(error.message, sentence), "%s: %s", chain_lies[i].what,
+                  error.message);
+        bth_ticket_free_all(&ticket);
+        berth_joint_abort(joint);
+    }
+}
+
+/* J7: debug mode also reads what lies between the parts. */
+Test(joint_hostile, a_chain_that_was_not_written)
+{
+    static const bth_joint_part parts[N_LINKED] = {
+        {.storage = 0, .nbytes = LINKED_NBYTES, .is_chained_behind = 1},
+        {.storage = 1, .nbytes = LINKED_NBYTES, .is_chained_before = 1},
+        {.storage = 2, .nbytes = LINKED_NBYTES},
+        {.storage = 3, .nbytes = 100}};
+    bth_ticket ticket;
+
+    patch("debug=on");
+    begin_linked(1, &ticket);
+    assert_ok(add_receipt_of(&ticket, parts, N_LINKED));
+    cr_assert_lt(berth_joint_finish(joint, &error), 0);
+    cr_assert(strstr(error.message, "data/0") || strstr(error.message, "data/1"), "%s",
+              error.message);
+    cr_assert(test_file_holds(path, "old", 3));
+    assert_ok(berth_config_unpatch(&error));
+    bth_ticket_free_all(&ticket);
 }
 
 /* What reading it takes is less than it has bytes, also if its counts lie. */

@@ -240,11 +240,12 @@ static void add_dealt(joint_share *share, size_t n, size_t i)
     add(share, berth_slice_bytes("crossed", offset, nbytes, (uint8_t *)data.crossed + offset));
 }
 
+/* Four neighbours at a time, so that they are a chain. */
 static void add_small_of(joint_share *share, size_t n, size_t i)
 {
     for (size_t j = 0; j < N_SMALL; j++) {
         char *name;
-        if (j % n != i)
+        if (j / 4 % n != i)
             continue;
         if (asprintf(&name, "small.%zu", j) < 0)
             test_give_up("out of memory");

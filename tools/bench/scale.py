@@ -4,8 +4,9 @@
 One process is the coordinator, on one processor. Another one is all the writers, one after the other: it
 calls berth_joint_write for each of them, with slices of zeros, and gives the receipts. Nothing is faked: they
 are the receipts of real writes into the real file. What was written is made a hole again, and zeros it stays;
-so a file of many GiB takes no room. The writers of a real save write at the same time: theirs is not measured. In the case "exchanged" they get the slices
-that an exchange would leave them: no bytes are sent, but the receipts are those that an exchange makes.
+so a file of many GiB takes no room. In the case "own" it is synced instead, since headers are in it. The
+writers of a real save write at the same time: theirs is not measured. In the case "exchanged" they get the
+slices that an exchange would leave them: no bytes are sent, but the receipts are those that an exchange makes.
 
 Started as a program, it is one coordinator: scale.py FOLDER CASE TENSORS SLICE WRITERS [NAME=VALUE]...
 """
@@ -102,11 +103,14 @@ class Writers:
         self.b.berth_free(receipt)
         return made, stats.total_seconds - stats.transfer_seconds - stats.sync_seconds
 
-    def make_holes(self):
-        """Of all but the first block, which names the save."""
+    def settle(self):
+        """Of all but the first block, which names the save, makes a hole, if it is all zeros; or syncs it."""
         [name] = os.listdir(self.folder)
         fd = os.open(os.path.join(self.folder, name), os.O_RDWR)
         try:
+            if self.outline.is_own:
+                os.fdatasync(fd)
+                return os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             nbytes = os.fstat(fd).st_size - 4096
             if LIBC.fallocate(fd, KEEP_SIZE | PUNCH_HOLE, c.c_long(4096), c.c_long(nbytes)) != 0:
                 number = c.get_errno()
@@ -190,7 +194,7 @@ def write_for_all(pipe, outline, folder):
             receipt, spent = writers.write(writer)
             seconds.append(spent)
             if writer % SPARSE_AFTER == SPARSE_AFTER - 1 or writer == outline.n_writers - 1:
-                writers.make_holes()
+                writers.settle()
             pipe.send_bytes(receipt)
     pipe.send(min(seconds))
 
