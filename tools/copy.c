@@ -67,6 +67,17 @@ static void copy_restore_read_error(copy *c, const char *out, berth_error *error
                        c->why.message, out);
 }
 
+/* To the save, bad bytes are those that it was given: they are the source's. */
+static void copy_blame_source(const char *in, berth_error *error)
+{
+    berth_error was = *error;
+    const char *crcs = strstr(was.message, " have CRC ");
+
+    if (error->code == BERTH_E_CHECKSUM && crcs)
+        (void)snprintf(error->message, sizeof error->message, "%.200s: %.128s: its bytes%.100s", in,
+                       was.record, crcs);
+}
+
 /* Reads a small text record into a buffer; false if there is none. */
 static bool archive_read_text(berth_archive *archive, const char *name, char *text, size_t nbytes)
 {
@@ -286,6 +297,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
         code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
             copy_restore_read_error(c, out, error);
+            copy_blame_source(in, error);
             code = error->code;
         }
     }
