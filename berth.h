@@ -1841,10 +1841,10 @@ BERTH_API int berth_clean_temporaries(const char *folder, uint32_t flags, double
  * No block of the file (4096 bytes, or a page) is written by two processes. The bytes of a slice
  * that lie in blocks with bytes of others travel in the receipt: at most 8 KiB for each range of a
  * slice, and small slices as a whole. With save.storage_alignment=4096 and slices of whole 4096
- * bytes there are none. Nor are there any between whole tensors of one writer that follow each
- * other in the file: it writes their headers, too. Where all writers together have more than 16 MiB
- * of them, an exchange (see below) is better: then the coordinator gets only what shares a block
- * with a header.
+ * bytes there are none. Between whole tensors of one writer that follow each other in the file
+ * nothing travels either: it writes their headers, too. Where all writers together have more than
+ * 16 MiB of them, an exchange (see below) is better: then the coordinator gets only what shares a
+ * block with a header.
  *
  * A slice along another dimension than the first lies in runs: one for each row, say. Runs of 1 MiB
  * and more are written by the writer that has them. Shorter ones would share nearly every block

@@ -240,7 +240,7 @@ static int run_begin_image(bth_run_state *run, berth_error *error)
         return error->code;
     for (size_t i = 0; i < parts->n_present; i++) {
         bth_image_add_present(&run->image, &parts->present[i]);
-        run->present_nbytes += parts->present[i].range.nbytes;
+        run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
     }
     if (parts->ranges)
         run->tiles = bth_run_ranges_make_tiles(parts, run->tile_nbytes, error);

@@ -9,8 +9,8 @@
 
 /*
  * What of the data part is written, if not all of it: whole blocks of the output, in order. The
- * last range may end with the data part instead. Zeros: all of it. Data that other processes have
- * written are in no range; they are counted by bth_image_add_present.
+ * last range may end with the data part instead. Zeros: all of it. What other processes have
+ * written is in no range; bth_image_add_present counts their data.
  */
 typedef struct bth_run_parts {
     const bth_range *ranges;

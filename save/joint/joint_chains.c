@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/joint/joint_chains.h"
 
-/* Whether whole blocks begin, or end, in a part that others are chained to. */
+/* Whether the part would have a middle as the first of a chain, or as the last one. */
 static bool part_has_middle(const bth_ticket *ticket, bth_joint_part part, bool is_first)
 {
     part.is_chained_behind = is_first;

@@ -120,17 +120,21 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
 static int middles_allocate(middles *made, const struct berth_config *config, size_t n,
                             berth_error *error)
 {
-    size_t nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
+    const size_t ranges_nbytes = bth_array_nbytes(n + 1, sizeof *made->ranges);
+    const size_t crc32s_nbytes = bth_array_nbytes(n + 1, sizeof *made->crc32s);
+    const size_t present_nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
 
     made->plan = bth_plan_new(made->ticket->archive, config, n, error);
     if (!made->plan)
         return error->code;
     made->plan->is_parts = true;
     made->plan->alignment = made->ticket->alignment;
-    made->ranges = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->ranges));
-    made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
-    made->present = bth_allocate(nbytes);
-    return made->ranges && made->crc32s && made->present ? 0 : bth_fail_memory(error, nbytes);
+    made->ranges = bth_allocate(ranges_nbytes);
+    made->crc32s = bth_allocate_zeroed(crc32s_nbytes);
+    made->present = bth_allocate(present_nbytes);
+    if (!made->ranges || !made->crc32s || !made->present)
+        return bth_fail_memory(error, ranges_nbytes + crc32s_nbytes + present_nbytes);
+    return 0;
 }
 
 /* What lies behind the last range is the coordinator's. */

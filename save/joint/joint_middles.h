@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The middles of a writer's parts, and what lies between chained ones: whole blocks, written in
- * place. */
+/* The middles of a writer's parts, with what lies between chained ones: together they are whole
+ * blocks, written in place. */
 #ifndef BTH_SAVE_JOINT_MIDDLES_H
 #define BTH_SAVE_JOINT_MIDDLES_H
 

@@ -140,7 +140,7 @@ static int receipt_check_parts(const bth_ticket *ticket, const bth_receipt *rece
         fragments_nbytes -= nbytes;
     }
     if (before.is_chained_behind)
-        return receipt_fail(receipt, "its last part", error);
+        return receipt_fail(receipt, "its last part is chained to nothing", error);
     return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
 }
 

@@ -17,9 +17,9 @@
  * block is all head; CRC and first bytes are 0.
  *
  * Parts that are whole storages, of which one follows the other in the file, are a chain: the
- * writer has written what lies between them, too, descriptors and headers. There no block has bytes
- * of others, and there are no fragments. The highest bit of `storage` says that the part is chained
- * to the one before, the next one that it is chained to the one behind.
+ * writer has written the descriptors and headers between them, too. At a link the middle goes up to
+ * the end of the storage, and there is no fragment. Bit 31 of `storage`: the part is chained to the
+ * one before; bit 30: to the one behind.
  */
 #ifndef BTH_SAVE_JOINT_RECEIPT_H
 #define BTH_SAVE_JOINT_RECEIPT_H

@@ -57,9 +57,11 @@ static int ticket_read_places(bth_ticket *ticket, bth_cursor *cursor, berth_erro
         strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
         !bth_temporary_is_name(ticket->temporary))
         return ticket_fail("the place of the file", error);
-    if (!ticket->archive)
+    berth_error ignored;
+    bth_error_clear(&ignored);
+    if (!ticket->archive || bth_check_archive_name(ticket->archive, &ignored) < 0)
         return ticket_fail("the archive name", error);
-    return bth_check_archive_name(ticket->archive, error);
+    return 0;
 }
 
 /* ---- storages ---- */
@@ -97,7 +99,7 @@ static bool storage_read(const bth_ticket *ticket, bth_cursor *cursor, uint64_t 
         layout.next_offset > ticket->file_nbytes)
         return false;
     storage->swap_nbytes = swap_nbytes & 15;
-    storage->is_next = header_offset == *behind;
+    storage->is_next = *behind > 0 && header_offset == *behind;
     storage->header_nbytes = (uint32_t)(layout.data_offset - header_offset) & 0x7ffffff;
     storage->data_offset = layout.data_offset;
     *behind = layout.next_offset;

@@ -31,7 +31,7 @@
 typedef struct bth_ticket_storage {
     uint32_t record; /* the N of data/N */
     uint32_t swap_nbytes : 4;
-    uint32_t is_next : 1; /* its header follows the storage before it in the list */
+    uint32_t is_next : 1; /* its header follows the storage before it in this list */
     uint32_t header_nbytes : 27;
     uint64_t data_offset;
     uint64_t nbytes;

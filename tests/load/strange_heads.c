@@ -196,6 +196,29 @@ Test(strange_heads, a_record_whose_name_begins_like_that_of_the_format_version)
     }
 }
 
+/* A record that says no end of its own: the reason is this, and not that none was found. */
+Test(strange_heads, a_small_record_that_is_longer_than_its_number)
+{
+    static const char *const names[] = {".format_version", ".storage_alignment"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct record *record = find_record(names[i]);
+        const struct record kept = *record;
+        record->bytes = i == 0 ? "1 " : "64 ";
+        record->nbytes = kept.nbytes + 1;
+        build(NULL);
+        logged[0] = 0;
+        berth_set_log(keep_first, NULL);
+        open_file("load.check=none");
+        berth_set_log(NULL, NULL);
+        cr_expect_str_eq(logged,
+                         "memory: storages are found through the directory, not by calculated "
+                         "offsets: a small record after data.pkl is not as PyTorch writes it",
+                         "%s: %s", names[i], logged);
+        *record = kept;
+    }
+}
+
 /* The local header of data.pkl says more than it must: it is compared. */
 Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
 {
