@@ -86,9 +86,8 @@ int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
 /* Data of a record that another process has written into the file. */
 typedef struct bth_present {
     size_t record;
-    bth_range range; /* of the file */
-    uint64_t
-        before_nbytes; /* descriptor and header before them that this process has written, too */
+    bth_range range;        /* of the file */
+    uint64_t before_nbytes; /* descriptor and header before them, written with them */
     /* Of these bytes, shifted over the rest of the record's data; 0 where none are computed. */
     uint32_t crc32;
     uint8_t start[BTH_ID_START_NBYTES]; /* the first of them; zeros behind fewer */
