@@ -117,19 +117,13 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
                                 part_is_chained(&part->part) ? split.head_nbytes : 0, error);
 }
 
-static int middles_allocate(middles *made, const struct berth_config *config, size_t n,
-                            berth_error *error)
+static int middles_allocate(middles *made, size_t n, berth_error *error)
 {
     const size_t ranges_nbytes = bth_array_nbytes(n + 1, sizeof *made->ranges);
     const size_t crc32s_nbytes = bth_array_nbytes(n + 1, sizeof *made->crc32s);
     const size_t present_nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
 
-    made->plan = bth_plan_new(made->ticket->archive, config, n, error);
-    if (!made->plan)
-        return error->code;
-    made->plan->is_parts = true;
-    made->plan->alignment = made->ticket->alignment;
-    made->ranges = bth_allocate(ranges_nbytes);
+    made->ranges = bth_allocate_zeroed(ranges_nbytes);
     made->crc32s = bth_allocate_zeroed(crc32s_nbytes);
     made->present = bth_allocate(present_nbytes);
     if (!made->ranges || !made->crc32s || !made->present)
@@ -148,10 +142,12 @@ static int middles_close(middles *made, berth_error *error)
     return error->code;
 }
 
-static int middles_make(middles *made, const struct berth_config *config, bth_slice_part *parts,
-                        size_t n, berth_error *error)
+/* made: its plan is empty. */
+static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_error *error)
 {
-    if (middles_allocate(made, config, n, error) < 0)
+    made->plan->is_parts = true;
+    made->plan->alignment = made->ticket->alignment;
+    if (middles_allocate(made, n, error) < 0)
         return error->code;
     for (size_t i = 0; i < n; i++)
         if (middles_add(made, &parts[i], error) < 0)
@@ -213,20 +209,27 @@ static uint32_t part_middle_crc32(const bth_ticket *ticket, const bth_joint_part
     return behind > 0 && ticket->compute_crc32 ? bth_crc32_combine(crc32, 0, behind) : crc32;
 }
 
+static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
+{
+    size_t record = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        bth_joint_part *part = &parts[i].part;
+        bth_range middle = bth_joint_part_split(made->ticket, part).middle;
+        if (middle.nbytes > 0)
+            part->crc32 = part_middle_crc32(made->ticket, part, middle, made->crc32s[record++]);
+    }
+}
+
 int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
                       const bth_middles_limits *limits, berth_stats *stats, berth_error *error)
 {
-    middles made = {.ticket = file->ticket};
-    size_t record = 0;
+    middles made = {.ticket = file->ticket,
+                    .plan = bth_plan_new(file->ticket->archive, &file->config, n, error)};
 
-    if (middles_make(&made, &file->config, parts, n, error) == 0 && made.plan->n_records > 0)
-        (void)middles_run(&made, file, limits, stats, error);
-    for (size_t i = 0; error->code == BERTH_OK && i < n; i++) {
-        bth_joint_part *part = &parts[i].part;
-        bth_range middle = bth_joint_part_split(file->ticket, part).middle;
-        if (middle.nbytes > 0)
-            part->crc32 = part_middle_crc32(file->ticket, part, middle, made.crc32s[record++]);
-    }
+    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0 &&
+        middles_run(&made, file, limits, stats, error) == 0)
+        middles_put_crc32s(&made, parts, n);
     middles_free_all(&made);
     return error->code;
 }
