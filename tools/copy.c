@@ -67,15 +67,19 @@ static void copy_restore_read_error(copy *c, const char *out, berth_error *error
                        c->why.message, out);
 }
 
-/* To the save, bad bytes are those that it was given: they are the source's. */
+/* The save says that it was given bad bytes: they are the source's. */
 static void copy_blame_source(const char *in, berth_error *error)
 {
-    berth_error was = *error;
-    const char *crcs = strstr(was.message, " have CRC ");
+    const berth_error was = *error;
+    char word[512];
 
-    if (error->code == BERTH_E_CHECKSUM && crcs)
-        (void)snprintf(error->message, sizeof error->message, "%.200s: %.128s: its bytes%.100s", in,
-                       was.record, crcs);
+    if (error->code != BERTH_E_CHECKSUM)
+        return;
+    print_word(in, word, sizeof word);
+    (void)snprintf(error->message, sizeof error->message,
+                   "%.200s: %.100s: its bytes do not match the CRC in the directory: `berth verify "
+                   "%.200s` lists all such records",
+                   in, was.record, word);
 }
 
 /* Reads a small text record into a buffer; false if there is none. */
