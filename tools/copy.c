@@ -68,18 +68,20 @@ static void copy_restore_read_error(copy *c, const char *out, berth_error *error
 }
 
 /* The save says that it was given bad bytes: they are the source's. */
-static void copy_blame_source(const char *in, berth_error *error)
+static void copy_blame_source(const copy *c, const char *in, berth_error *error)
 {
     const berth_error was = *error;
     char word[512];
 
-    if (error->code != BERTH_E_CHECKSUM)
-        return;
-    print_word(in, word, sizeof word);
-    (void)snprintf(error->message, sizeof error->message,
-                   "%.200s: %.100s: its bytes do not match the CRC in the directory: `berth verify "
-                   "%.200s` lists all such records",
-                   in, was.record, word);
+    for (size_t i = 0; error->code == BERTH_E_CHECKSUM && i < c->n_records; i++) {
+        if (strcmp(c->records[i].name, was.record) != 0)
+            continue;
+        print_word(in, word, sizeof word);
+        (void)snprintf(error->message, sizeof error->message,
+                       "%.200s: %.100s: its bytes do not have the CRC 0x%08x of the directory: "
+                       "`berth verify %.200s` lists all such records",
+                       in, was.record, c->records[i].crc32, word);
+    }
 }
 
 /* Reads a small text record into a buffer; false if there is none. */
@@ -301,7 +303,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
         code = berth_save_to(&target, &content, params, error);
         if (code < 0) {
             copy_restore_read_error(c, out, error);
-            copy_blame_source(in, error);
+            copy_blame_source(c, in, error);
             code = error->code;
         }
     }

@@ -109,7 +109,7 @@ TRANSCRIPTS = {
         ("berth copy demo.pt demo.pt && berth verify demo.pt", 0, "ok: .*\n", ""),
         ("berth copy demo.pt .", 2, "", r"berth: \.: .*\n"),
         ("berth copy demo.pt no/copy.pt", 2, "", r"berth: no/copy\.pt: .*\n"),
-        ("berth copy bad.pt copy2.pt; test -e copy2.pt", 1, "", r"berth: bad\.pt: data/0: its bytes do not match the CRC .*: `berth verify bad\.pt` lists .*\n"),
+        ("berth copy bad.pt copy2.pt; test -e copy2.pt", 1, "", r"berth: bad\.pt: data/0: its bytes do not have the CRC 0x.*: `berth verify bad\.pt` lists .*\n"),
         ("berth copy demo.pt - | cmp - demo.pt", 0, "", ""),
         ("mkdir dcp; touch dcp/.metadata; berth copy dcp x.pt", 1, "",
          r"berth: dcp: a checkpoint of torch.*: `berth convert dcp NEW\.pt` makes one of it\n"),
