@@ -123,13 +123,14 @@ static int file_fail_if_changed(const bth_trace_file *file, int fd, berth_error 
                            "a trace of its own");
 }
 
-/* The file is whole before and after; if a write fails, its end is put back. */
+/* The file is whole before and after: one call writes events and end, so that kill -9 does not come
+ * between them. If it fails, the end is put back. */
 static void file_write_events(bth_trace_file *file, int fd, const char *events, size_t n)
 {
+    struct iovec pieces[] = {{(void *)(uintptr_t)events, n}, {(void *)(uintptr_t)END, END_NBYTES}};
     berth_error unused = {0}, *error = &file->error;
 
-    if (bth_file_write(fd, events, n, file->nbytes, error) == 0 &&
-        bth_file_write(fd, END, END_NBYTES, file->nbytes + n, error) == 0) {
+    if (bth_file_write_pieces(fd, pieces, 2, file->nbytes, error) == 0) {
         file->nbytes += n;
         return;
     }
