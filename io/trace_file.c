@@ -123,14 +123,16 @@ static int file_fail_if_changed(const bth_trace_file *file, int fd, berth_error 
                            "a trace of its own");
 }
 
-/* The file is whole before and after: one call writes events and end, so that kill -9 does not come
- * between them. If it fails, the end is put back. */
-static void file_write_events(bth_trace_file *file, int fd, const char *events, size_t n)
+/*
+ * The file is whole before and after: one call writes events and end, so that kill -9 does not come
+ * between them. If it fails, the end is put back. Behind the events there is room for the end.
+ */
+static void file_write_events(bth_trace_file *file, int fd, char *events, size_t n)
 {
-    struct iovec pieces[] = {{(void *)(uintptr_t)events, n}, {(void *)(uintptr_t)END, END_NBYTES}};
     berth_error unused = {0}, *error = &file->error;
 
-    if (bth_file_write_pieces(fd, pieces, 2, file->nbytes, error) == 0) {
+    memcpy(events + n, END, END_NBYTES);
+    if (bth_file_write(fd, events, n + END_NBYTES, file->nbytes, error) == 0) {
         file->nbytes += n;
         return;
     }
@@ -185,11 +187,11 @@ static int file_remove_older_trace(const bth_trace_file *file, mode_t *mode, ber
 
 static int file_write_head(bth_trace_file *file, int fd, berth_error *error)
 {
-    char head[512], program[200];
+    char head[512 + END_NBYTES], program[200];
     struct stat status;
 
     int n = snprintf(
-        head, sizeof head,
+        head, sizeof head - END_NBYTES,
         MARK " %s\"},\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"ts\":%llu,"
              "\"pid\":%ld,\"tid\":0,\"args\":{\"name\":\"%s\"}}",
         BERTH_VERSION_STRING, (unsigned long long)(bth_seconds() * 1e6), (long)getpid(),
@@ -300,7 +302,7 @@ static void file_add_pending(bth_trace_file *file, const char *events, size_t n)
     if (file->n_pending + n > PENDING_NBYTES)
         file_write_pending(file);
     if (!file->pending)
-        file->pending = bth_allocate(PENDING_NBYTES);
+        file->pending = bth_allocate(PENDING_NBYTES + END_NBYTES);
     if (!file->pending) {
         (void)bth_fail_memory(&file->error, PENDING_NBYTES);
         file->has_ended = true;

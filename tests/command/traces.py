@@ -171,6 +171,10 @@ class Traces(Case):
         self.assertTrue(self.trace().operations("verify")[0].args["result"].startswith("BERTH_E_"))
 
     def slow_copy(self, end):
+        """Ends it when its temporary is there, not that of a copy before, which was killed."""
+        for name in self.entries():
+            if name.startswith(".berth-"):
+                os.remove(self.path(name))
         slow = ["--set", "io.threads=1", "--set", "io.chunk_nbytes=512", "--set", "save.durability=none"]
         with subprocess.Popen([BERTH, "copy", "big.pt", "slow.pt", "--trace", "t.json", *slow], cwd=self.folder,
                               stderr=subprocess.DEVNULL) as process:
