@@ -7,8 +7,9 @@
 #include "tests/support/fuzz/properties.h"
 
 /*
- * What was read can be saved, or not, with a sentence; what was saved opens, with every check, and
- * is equal; and saving that again gives the same bytes, so that nothing was lost on the way.
+ * What was read can be saved, or not, with a sentence; what was saved opens, with every check (but
+ * for that of sparse indices), and is equal; and saving that again gives the same bytes, so that
+ * nothing was lost on the way.
  */
 void check_saves_again(berth_checkpoint *checkpoint, const char *options);
 
