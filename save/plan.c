@@ -284,7 +284,8 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
             plan->max_header_nbytes = 1;
         return 0;
     }
-    if (plan_check_unique_names(plan, error) < 0)
+    /* Of a value, they are names of Berth's own, and numbers. */
+    if (!plan->pickled.bytes && plan_check_unique_names(plan, error) < 0)
         return error->code;
     plan_lay_out_directory(plan);
     if (plan->nbytes > INT64_MAX)

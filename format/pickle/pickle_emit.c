@@ -232,6 +232,7 @@ static bool emitted_globals_grow_if_half_full(bth_emitter *emitter)
     for (size_t i = 0; i < old_capacity; i++)
         if (old[i].name)
             *emitted_globals_find_entry_or_empty(emitter, old[i].module, old[i].name) = old[i];
+    memset(emitter->recent, 0, sizeof emitter->recent);
     bth_release(old);
     return true;
 }
@@ -243,17 +244,31 @@ static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes
     return out + nbytes + 1;
 }
 
-void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
+/* The entry of a global, which is added if it is not there. NULL on failure. */
+static bth_emitted_global *emitted_globals_find_or_add(bth_emitter *emitter, const char *module,
+                                                       const char *name)
 {
+    bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
+
+    if (*recent && (*recent)->name == name && (*recent)->module == module)
+        return *recent;
     if (!emitted_globals_grow_if_half_full(emitter))
-        return;
+        return NULL;
     bth_emitted_global *global = emitted_globals_find_entry_or_empty(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
         emitter->n_globals++;
     }
-    if (bth_emit_fetch_if_in_memo(emitter, &global->memo))
+    *recent = global;
+    return global;
+}
+
+void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
+{
+    bth_emitted_global *global = emitted_globals_find_or_add(emitter, module, name);
+
+    if (!global || bth_emit_fetch_if_in_memo(emitter, &global->memo))
         return;
     size_t module_nbytes = strlen(module);
     size_t name_nbytes = strlen(name);

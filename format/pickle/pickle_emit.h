@@ -42,6 +42,8 @@ typedef struct bth_emitted_global {
     uint32_t memo;
 } bth_emitted_global;
 
+#define BTH_N_RECENT 16 /* globals */
+
 typedef struct bth_emitter {
     berth_error *error;
     bool foreign;
@@ -58,6 +60,8 @@ typedef struct bth_emitter {
     bth_emitted_global *globals;             /* open hash table by module and name */
     size_t n_globals;
     size_t globals_capacity;
+    bth_emitted_global *recent[BTH_N_RECENT]; /* by the address of the name, most of which are
+                                                 constants: a tensor names three globals */
 
     uint32_t *keys;    /* memo slots of the keys of out.storages */
     size_t *positions; /* by storage->index: position in out.storages + 1; 0: none yet */

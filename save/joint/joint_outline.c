@@ -17,20 +17,19 @@ typedef struct outline_storage {
     bool has_tensor;
 } outline_storage;
 
-typedef struct outline_tensor {
-    char *name;
-    const berth_tensor *tensor;
-    uint64_t offset; /* in the storage, in bytes */
-    uint32_t storage;
-} outline_tensor;
-
-typedef struct outline_tables {
+/* The ticket that is written. */
+typedef struct outline_ticket {
     const berth_plan *plan;
     outline_storage *storages; /* sorted by address */
     size_t n_storages;
-    outline_tensor *tensors; /* sorted by name; one whose name is not its path is there twice */
-    size_t n_tensors;
-} outline_tables;
+    size_t next;              /* the storage behind the one that was found last */
+    bth_name_text name, path; /* of one tensor */
+    uint32_t n_tensors;
+    size_t counts_at; /* where the numbers of storages and tensors are */
+    uint8_t *bytes;
+    size_t nbytes;
+    size_t room;
+} outline_ticket;
 
 bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i)
 {
@@ -53,27 +52,38 @@ static int outline_storage_compare(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-static int outline_collect_storages(outline_tables *tables, berth_error *error)
+/* Whether the last one comes behind the one before. */
+static bool outline_storages_are_in_order(const outline_ticket *out)
 {
-    const berth_plan *plan = tables->plan;
-    size_t nbytes = bth_array_nbytes(plan->n_storages + 1, sizeof *tables->storages);
+    const outline_storage *last = &out->storages[out->n_storages - 1];
 
-    tables->storages = bth_allocate(nbytes);
-    if (!tables->storages)
+    return out->n_storages == 1 || outline_storage_compare(last - 1, last) < 0;
+}
+
+static int outline_collect_storages(outline_ticket *out, berth_error *error)
+{
+    const berth_plan *plan = out->plan;
+    size_t nbytes = bth_array_nbytes(plan->n_storages + 1, sizeof *out->storages);
+    bool is_sorted = true; /* as a rule: they were made in this order */
+
+    out->storages = bth_allocate(nbytes);
+    if (!out->storages)
         return bth_fail_memory(error, nbytes);
     for (size_t i = 0; i < plan->n_records; i++)
         if (bth_plan_record_is_elsewhere(plan, i)) {
-            tables->storages[tables->n_storages] =
-                (outline_storage){plan->records[i].storage, i, (uint32_t)tables->n_storages, false};
-            tables->n_storages++;
+            out->storages[out->n_storages] =
+                (outline_storage){plan->records[i].storage, i, (uint32_t)out->n_storages, false};
+            out->n_storages++;
+            is_sorted = is_sorted && outline_storages_are_in_order(out);
         }
-    qsort(tables->storages, tables->n_storages, sizeof *tables->storages, outline_storage_compare);
+    if (!is_sorted)
+        qsort(out->storages, out->n_storages, sizeof *out->storages, outline_storage_compare);
     return 0;
 }
 
-/* NULL: the tensor has its bytes here, or none at all. */
-static outline_storage *outline_find_storage(const outline_tables *tables,
-                                             const berth_tensor *tensor, uint64_t *offset)
+/* NULL: the tensor has its bytes here, or none at all. *offset: in the storage, in bytes. */
+static outline_storage *outline_find_storage(outline_ticket *out, const berth_tensor *tensor,
+                                             uint64_t *offset)
 {
     int64_t elements;
 
@@ -82,84 +92,25 @@ static outline_storage *outline_find_storage(const outline_tables *tables,
     const outline_storage wanted = {.storage = bth_tensor_saved_storage(tensor, &elements)};
     *offset = (uint64_t)elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) *
               berth_dtype_nbytes(tensor->dtype);
-    return bsearch(&wanted, tables->storages, tables->n_storages, sizeof wanted,
-                   outline_storage_compare);
-}
-
-/* ---- tensors ---- */
-
-static int outline_add_tensor(outline_tables *tables, const bth_names *names, size_t i,
-                              berth_error *error)
-{
-    const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
-    uint64_t offset = 0;
-    outline_storage *storage = outline_find_storage(tables, tensor, &offset);
-    char *name = NULL, *path = NULL;
-
-    if (!storage)
-        return 0;
-    storage->has_tensor = true;
-    if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, error) < 0)
-        return error->code;
-    tables->tensors[tables->n_tensors++] = (outline_tensor){name, tensor, offset, storage->number};
-    if (strcmp(name, path) == 0)
-        bth_release(path);
-    else
-        tables->tensors[tables->n_tensors++] =
-            (outline_tensor){path, tensor, offset, storage->number};
-    return 0;
-}
-
-static int outline_tensor_compare(const void *a, const void *b)
-{
-    return strcmp(((const outline_tensor *)a)->name, ((const outline_tensor *)b)->name);
-}
-
-static int outline_add_tensors(outline_tables *tables, const bth_names *names, berth_error *error)
-{
-    size_t n = bth_names_tensor_count(names);
-    size_t nbytes = bth_array_nbytes(2 * n + 1, sizeof *tables->tensors);
-
-    tables->tensors = bth_allocate(nbytes);
-    if (!tables->tensors)
-        return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < n; i++)
-        if (outline_add_tensor(tables, names, i, error) < 0)
-            return error->code;
-    qsort(tables->tensors, tables->n_tensors, sizeof *tables->tensors, outline_tensor_compare);
-    return 0;
-}
-
-static int outline_collect_tensors(outline_tables *tables, const berth_value *outline,
-                                   berth_error *error)
-{
-    bth_names *names = NULL;
-
-    if (bth_names_new(outline, &names, error) < 0)
-        return error->code;
-    (void)outline_add_tensors(tables, names, error);
-    bth_names_free(names);
-    return error->code;
+    outline_storage *found = &out->storages[out->next];
+    if (out->next >= out->n_storages || found->storage != wanted.storage)
+        found = bsearch(&wanted, out->storages, out->n_storages, sizeof wanted,
+                        outline_storage_compare);
+    if (found)
+        out->next = (size_t)(found - out->storages) + 1;
+    return found;
 }
 
 /* A storage that no name leads to could not be written. */
-static int outline_check_storages_have_tensors(const outline_tables *tables, berth_error *error)
+static int outline_check_storages_have_tensors(const outline_ticket *out, berth_error *error)
 {
-    for (size_t i = 0; i < tables->n_storages; i++)
-        if (!tables->storages[i].has_tensor)
+    for (size_t i = 0; i < out->n_storages; i++)
+        if (!out->storages[i].has_tensor)
             return bth_fail(error, BERTH_E_ARGUMENT,
-                            bth_plan_record_name(tables->plan, tables->storages[i].record),
+                            bth_plan_record_name(out->plan, out->storages[i].record),
                             BERTH_NO_OFFSET,
                             "no tensor of the outline is on it: its bytes must be in the outline");
     return 0;
-}
-
-static void outline_free_all(outline_tables *tables)
-{
-    for (size_t i = 0; i < tables->n_tensors; i++)
-        bth_release(tables->tensors[i].name);
-    bth_release(tables->tensors);
-    bth_release(tables->storages);
 }
 
 /* ---- writing ---- */
@@ -169,16 +120,23 @@ static uint64_t text_nbytes(const char *text)
     return 4 + strlen(text) + 1;
 }
 
-static uint64_t ticket_compute_nbytes(const bth_ticket *ticket, const outline_tables *tables)
+/* Room for `nbytes` more; NULL on failure. The caller writes them. */
+static uint8_t *outline_extend(outline_ticket *out, uint64_t nbytes, berth_error *error)
 {
-    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 6 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
-                      text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
-                      text_nbytes(ticket->archive) + 24 * tables->n_storages + BTH_BLOB_END_NBYTES;
+    size_t at = out->nbytes;
 
-    for (size_t i = 0; i < tables->n_tensors; i++)
-        nbytes += 4 * 4 + 8 + 8 * (uint64_t)tables->tensors[i].tensor->rank +
-                  text_nbytes(tables->tensors[i].name);
-    return nbytes;
+    if (nbytes > out->room - at) {
+        size_t room = bth_array_nbytes(out->room / 2 + (size_t)nbytes, 3);
+        uint8_t *grown = bth_reallocate(out->bytes, room);
+        if (!grown) {
+            (void)bth_fail_memory(error, room);
+            return NULL;
+        }
+        out->bytes = grown;
+        out->room = room;
+    }
+    out->nbytes += (size_t)nbytes;
+    return out->bytes + at;
 }
 
 static uint8_t *ticket_put_head(uint8_t *out, const bth_ticket *ticket)
@@ -214,46 +172,105 @@ static uint8_t *ticket_put_storages(uint8_t *out, const berth_plan *plan)
     return out;
 }
 
-static uint8_t *ticket_put_tensor(uint8_t *out, const outline_tensor *added)
+static int outline_put_head_and_storages(outline_ticket *out, const bth_ticket *ticket,
+                                         berth_error *error)
 {
-    const berth_tensor *tensor = added->tensor;
+    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 6 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
+                      text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
+                      text_nbytes(ticket->archive);
+    uint8_t *at = outline_extend(out, nbytes + 24 * (uint64_t)out->n_storages, error);
 
-    out = bth_put_u32(out, added->storage);
-    out = bth_put_u32(out, (uint64_t)tensor->dtype);
-    out = bth_put_u32(out, (uint64_t)tensor->rank);
-    out = bth_put_u32(out, berth_tensor_is_contiguous(tensor));
-    out = bth_put_u64(out, added->offset);
-    for (int32_t i = 0; i < tensor->rank; i++)
-        out = bth_put_u64(out, (uint64_t)tensor->shape[i]);
-    return bth_blob_put_text(out, added->name);
+    if (!at)
+        return error->code;
+    at = ticket_put_head(at, ticket);
+    out->counts_at = (size_t)(at - out->bytes);
+    (void)ticket_put_storages(at + 8, out->plan);
+    return 0;
 }
 
-static int ticket_write(const bth_ticket *ticket, const outline_tables *tables, uint8_t **bytes,
-                        size_t *nbytes, berth_error *error)
+/* What a ticket has of a path: nothing, if it follows from the name. */
+static const char *path_without_name(const bth_name_text *path, const bth_name_text *name)
 {
-    *nbytes = (size_t)ticket_compute_nbytes(ticket, tables);
-    *bytes = bth_allocate(*nbytes);
-    if (!*bytes)
-        return bth_fail_memory(error, *nbytes);
-    uint8_t *out = ticket_put_head(*bytes, ticket);
-    out = bth_put_u32(out, tables->n_storages);
-    out = bth_put_u32(out, tables->n_tensors);
-    out = ticket_put_storages(out, tables->plan);
-    for (size_t i = 0; i < tables->n_tensors; i++)
-        out = ticket_put_tensor(out, &tables->tensors[i]);
-    bth_blob_put_end(*bytes, *nbytes);
+    size_t n = name->nbytes;
+    bool is_key = path->nbytes == n + 4 && memcmp(path->text, "['", 2) == 0 &&
+                  memcmp(path->text + 2, name->text, n) == 0;
+
+    return is_key || bth_name_is_path(name->text) ? "" : path->text;
+}
+
+static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_t i,
+                              berth_error *error)
+{
+    const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
+    uint64_t offset = 0;
+    outline_storage *storage = outline_find_storage(out, tensor, &offset);
+
+    if (!storage)
+        return 0;
+    storage->has_tensor = true;
+    if (bth_names_write_tensor_name_and_path(names, i, &out->name, &out->path, error) < 0)
+        return error->code;
+    const char *path = path_without_name(&out->path, &out->name);
+    uint8_t *at = outline_extend(out,
+                                 4 * 4 + 8 + 8 * (uint64_t)tensor->rank +
+                                     text_nbytes(out->name.text) + text_nbytes(path),
+                                 error);
+    if (!at)
+        return error->code;
+    at = bth_put_u32(at, storage->number);
+    at = bth_put_u32(at, (uint64_t)tensor->dtype);
+    at = bth_put_u32(at, (uint64_t)tensor->rank);
+    at = bth_put_u32(at, berth_tensor_is_contiguous(tensor));
+    at = bth_put_u64(at, offset);
+    for (int32_t d = 0; d < tensor->rank; d++)
+        at = bth_put_u64(at, (uint64_t)tensor->shape[d]);
+    (void)bth_blob_put_text(bth_blob_put_text(at, out->name.text), path);
+    out->n_tensors++;
+    return 0;
+}
+
+static int outline_put_tensors(outline_ticket *out, const berth_value *outline, berth_error *error)
+{
+    bth_names *names = NULL;
+
+    if (bth_names_new(outline, &names, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < bth_names_tensor_count(names) && error->code == BERTH_OK; i++)
+        (void)outline_put_tensor(out, names, i, error);
+    bth_names_free(names);
+    return error->code;
+}
+
+/* The end, and what is known only now. No more room is kept than is needed. */
+static int outline_put_end(outline_ticket *out, berth_error *error)
+{
+    if (!outline_extend(out, BTH_BLOB_END_NBYTES, error))
+        return error->code;
+    (void)bth_put_u32(bth_put_u32(out->bytes + out->counts_at, out->n_storages), out->n_tensors);
+    bth_blob_put_end(out->bytes, out->nbytes);
+    uint8_t *shrunk = bth_reallocate(out->bytes, out->nbytes);
+    if (shrunk)
+        out->bytes = shrunk;
     return 0;
 }
 
 int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
                      uint8_t **bytes, size_t *nbytes, berth_error *error)
 {
-    outline_tables tables = {.plan = plan};
+    outline_ticket out = {.plan = plan};
 
-    if (outline_collect_storages(&tables, error) == 0 &&
-        outline_collect_tensors(&tables, outline, error) == 0 &&
-        outline_check_storages_have_tensors(&tables, error) == 0)
-        (void)ticket_write(ticket, &tables, bytes, nbytes, error);
-    outline_free_all(&tables);
+    if (outline_collect_storages(&out, error) == 0 &&
+        outline_put_head_and_storages(&out, ticket, error) == 0 &&
+        outline_put_tensors(&out, outline, error) == 0 &&
+        outline_check_storages_have_tensors(&out, error) == 0 &&
+        outline_put_end(&out, error) == 0) {
+        *bytes = out.bytes;
+        *nbytes = out.nbytes;
+        out.bytes = NULL;
+    }
+    bth_release(out.storages);
+    bth_release(out.name.text);
+    bth_release(out.path.text);
+    bth_release(out.bytes);
     return error->code;
 }

@@ -371,26 +371,38 @@ static int parts_sort_and_check_overlaps(const bth_ticket *ticket, bth_slice_par
     return 0;
 }
 
+/* at[i]: where the tensor of slices[i] begins in the ticket. */
+static int slices_add(slice_runs *runs, const berth_slice *slices, size_t n, size_t *at,
+                      berth_error *error)
+{
+    for (size_t i = 0; i < n; i++) {
+        runs->slice = &slices[i];
+        if (BTH_CHECK_RESERVED(berth_slice, runs->slice, error) < 0)
+            return bth_error_prefix_index(error, "slice", i);
+        if (at[i] == BTH_NO_TENSOR || !bth_ticket_tensor_at(runs->ticket, &at[i], &runs->tensor))
+            return bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
+                            "slice %zu: the outline has no such tensor whose bytes are elsewhere",
+                            i);
+        if (slice_add(runs, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
 int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, size_t n_slices,
                          bool can_exchange, bth_slice_parts *parts, berth_error *error)
 {
     slice_runs runs = {.ticket = ticket, .can_exchange = can_exchange, .parts = parts};
+    size_t *at = NULL;
 
     *parts = (bth_slice_parts){0};
     if (!slices && n_slices > 0)
         return bth_fail_argument(error, "the slices are NULL");
-    for (size_t i = 0; i < n_slices; i++) {
-        runs.slice = &slices[i];
-        if (BTH_CHECK_RESERVED(berth_slice, runs.slice, error) < 0)
-            return bth_error_prefix_index(error, "slice", i);
-        if (!slices[i].name || !bth_ticket_find_tensor(ticket, slices[i].name, &runs.tensor))
-            return bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
-                            "slice %zu: the outline has no such tensor whose bytes are elsewhere",
-                            i);
-        if (slice_add(&runs, error) < 0)
-            return error->code;
-    }
-    return parts_sort_and_check_overlaps(ticket, parts, error);
+    if (bth_ticket_find_tensors(ticket, slices, n_slices, &at, error) == 0 &&
+        slices_add(&runs, slices, n_slices, at, error) == 0)
+        (void)parts_sort_and_check_overlaps(ticket, parts, error);
+    bth_release(at);
+    return error->code;
 }
 
 void bth_slice_parts_free_all(bth_slice_parts *parts)

@@ -12,7 +12,7 @@
 #include "save/temporary.h"
 
 #define STORAGE_NBYTES 24
-#define MIN_TENSOR_NBYTES 29 /* rank 0, a name of no bytes */
+#define MIN_TENSOR_NBYTES 34 /* rank 0, texts of no bytes */
 
 static int ticket_fail(const char *what, berth_error *error)
 {
@@ -113,9 +113,9 @@ static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_er
     if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES ||
         ticket->n_storages > BTH_MAX_JOINT_STORAGES)
         return ticket_fail("the number of storages", error);
-    size_t nbytes = ticket->n_storages * sizeof *ticket->storages;
+    size_t nbytes = bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *ticket->storages);
     ticket->storages = bth_allocate(nbytes);
-    if (!ticket->storages && nbytes > 0)
+    if (!ticket->storages)
         return bth_fail_memory(error, nbytes);
     for (size_t i = 0; i < ticket->n_storages; i++)
         if (!storage_read(ticket, cursor, &behind, &ticket->storages[i]))
@@ -140,7 +140,8 @@ static bool tensor_read(bth_cursor *cursor, bth_ticket_tensor *tensor)
     for (uint32_t i = 0; i < rank; i++)
         tensor->shape[i] = (int64_t)bth_cursor_u64(cursor);
     tensor->name = bth_blob_read_text(cursor);
-    return tensor->name != NULL;
+    tensor->path = bth_blob_read_text(cursor);
+    return tensor->name && tensor->path;
 }
 
 /* A contiguous tensor lies inside its storage; of others no slice is taken. */
@@ -167,20 +168,13 @@ static bool tensor_is_valid(const bth_ticket *ticket, const bth_ticket_tensor *t
 static int ticket_read_tensors(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
     bth_ticket_tensor tensor;
-    const char *before = NULL;
 
     if (ticket->n_tensors > bth_cursor_left(cursor) / MIN_TENSOR_NBYTES)
         return ticket_fail("the number of tensors", error);
-    size_t nbytes = ticket->n_tensors * sizeof *ticket->tensors;
-    ticket->tensors = bth_allocate(nbytes);
-    if (!ticket->tensors && nbytes > 0)
-        return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < ticket->n_tensors; i++, before = tensor.name) {
-        ticket->tensors[i] = cursor->at;
-        if (!tensor_read(cursor, &tensor) || !tensor_is_valid(ticket, &tensor) ||
-            (before && strcmp(before, tensor.name) >= 0))
+    ticket->tensors_at = cursor->at;
+    for (size_t i = 0; i < ticket->n_tensors; i++)
+        if (!tensor_read(cursor, &tensor) || !tensor_is_valid(ticket, &tensor))
             return ticket_fail("a tensor", error);
-    }
     return bth_cursor_left(cursor) == 0 ? 0 : ticket_fail("bytes follow its end", error);
 }
 
@@ -204,52 +198,29 @@ int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_
 void bth_ticket_free_all(bth_ticket *ticket)
 {
     bth_release(ticket->storages);
-    bth_release(ticket->tensors);
     ticket->storages = NULL;
-    ticket->tensors = NULL;
 }
 
-/* ---- looking one up ---- */
+/* ---- one after the other ---- */
 
-void bth_ticket_tensor_at(const bth_ticket *ticket, size_t i, bth_ticket_tensor *tensor)
+bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor)
 {
-    size_t at = ticket->tensors[i];
-    bth_cursor cursor = bth_cursor_make(ticket->bytes + at, ticket->nbytes - at);
+    size_t end = ticket->nbytes - BTH_BLOB_END_NBYTES;
+    bth_cursor cursor = bth_cursor_make(ticket->bytes, end);
 
-    if (!tensor_read(&cursor, tensor)) /* it was read before */
-        *tensor = (bth_ticket_tensor){.name = ""};
+    cursor.at = *at;
+    if (*at == end || !tensor_read(&cursor, tensor)) /* it was read before */
+        return false;
+    *at = cursor.at;
+    return true;
 }
 
-bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_ticket_tensor *tensor)
-{
-    size_t low = 0, high = ticket->n_tensors;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        bth_ticket_tensor_at(ticket, middle, tensor);
-        int order = strcmp(name, tensor->name);
-        if (order == 0)
-            return true;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return false;
-}
-
-/* A short name comes before a path. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
 {
     bth_ticket_tensor tensor;
-    const char *path = "?";
 
-    for (size_t i = 0; i < ticket->n_tensors; i++) {
-        bth_ticket_tensor_at(ticket, i, &tensor);
-        if (tensor.storage == storage && tensor.name[0] != '[')
-            return tensor.name;
+    for (size_t at = ticket->tensors_at; bth_ticket_tensor_at(ticket, &at, &tensor);)
         if (tensor.storage == storage)
-            path = tensor.name;
-    }
-    return path;
+            return tensor.name;
+    return "?";
 }

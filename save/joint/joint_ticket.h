@@ -12,11 +12,12 @@
  *     u32 storages, u32 tensors
  *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset of the header,
  *                                    u64 nbytes; where their bytes lie follows from the layout
- *     tensors, by name: u32 storage (place in this list), u32 dtype, u32 rank, u32 contiguous,
- *                       u64 offset in bytes, rank x u64 shape, text name; each again by its path
+ *     tensors: u32 storage (place in this list), u32 dtype, u32 rank, u32 contiguous,
+ *              u64 offset in bytes, rank x u64 shape, text name, text path
  *     u32 CRC-32 of all before
  *
- * A text is u32 nbytes, its bytes, a NUL.
+ * A text is u32 nbytes, its bytes, a NUL. Most paths follow from the name; then their text is
+ * empty: the name if that is a path itself (it is empty, or begins with "[" or "."), else ['NAME'].
  */
 #ifndef BTH_SAVE_JOINT_TICKET_H
 #define BTH_SAVE_JOINT_TICKET_H
@@ -40,6 +41,7 @@ typedef struct bth_ticket_storage {
 /* A tensor on such a storage. */
 typedef struct bth_ticket_tensor {
     const char *name;
+    const char *path; /* "": it follows from the name */
     uint32_t storage;
     berth_dtype dtype;
     int32_t rank;
@@ -65,24 +67,43 @@ typedef struct bth_ticket {
     uint32_t n_storages;
     uint32_t n_tensors;
     bth_ticket_storage *storages;
-    size_t *tensors; /* where each begins in the bytes */
+    size_t tensors_at; /* where the first tensor begins in the bytes */
 } bth_ticket;
 
 /* The caller then calls bth_ticket_free_all, after a failure too. */
 int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_error *error);
 void bth_ticket_free_all(bth_ticket *ticket);
-/* i < n_tensors. */
-void bth_ticket_tensor_at(const bth_ticket *ticket, size_t i, bth_ticket_tensor *tensor);
-/* False: there is no tensor of that name. */
-bool bth_ticket_find_tensor(const bth_ticket *ticket, const char *name, bth_ticket_tensor *tensor);
+/*
+ * The tensor that begins at byte *at, which is then moved behind it. False: there is none at the
+ * end of the tensors. Other places than tensors_at, those that this function and
+ * bth_ticket_find_tensors give, and that end, are not allowed.
+ */
+bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
 /* A name of a tensor on the storage, for messages. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
+
+/* ---- joint_find.c: tensors by name ---- */
+
+#define BTH_NO_TENSOR SIZE_MAX
+
+/*
+ * Where the tensors of slices begin, by their names or paths: (*at)[i] is that of slices[i], or
+ * BTH_NO_TENSOR. Of tensors of one name, which only a ticket of an enemy has, the first is found.
+ * The caller releases *at.
+ */
+int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
+                            size_t **at, berth_error *error);
+/* Whether a tensor's name is its path, too. */
+static inline bool bth_name_is_path(const char *name)
+{
+    return name[0] == '\0' || name[0] == '[' || name[0] == '.';
+}
 
 /* ---- joint_outline.c: writing one ---- */
 
 /*
  * The ticket of a plan whose storages without bytes the writers have. All members of `ticket` but
- * bytes, nbytes, storages, tensors and their numbers are set. The caller releases *bytes.
+ * bytes, nbytes, storages, tensors_at and their numbers are set. The caller releases *bytes.
  */
 int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
                      uint8_t **bytes, size_t *nbytes, berth_error *error);

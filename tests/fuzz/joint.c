@@ -153,13 +153,11 @@ static void check_chains(const bth_ticket *ticket)
     berth_slice slices[MAX_TENSORS];
     bth_slice_parts parts;
     berth_error error = {0};
-    size_t n = 0;
+    bth_ticket_tensor tensor;
+    size_t n = 0, at = ticket->tensors_at;
 
-    for (; n < ticket->n_tensors && n < MAX_TENSORS; n++) {
-        bth_ticket_tensor tensor;
-        bth_ticket_tensor_at(ticket, n, &tensor);
+    for (; n < MAX_TENSORS && bth_ticket_tensor_at(ticket, &at, &tensor); n++)
         slices[n] = berth_slice_whole(tensor.name, &nothing);
-    }
     bth_system.process_vm_readv = read_nothing;
     if (check_status(bth_slice_parts_make(ticket, slices, n, true, &parts, &error), &error)) {
         bth_chains_make(ticket, &parts);
@@ -176,8 +174,25 @@ static void check_chains(const bth_ticket *ticket)
     bth_slice_parts_free_all(&parts);
 }
 
+/* Both its name and its path lead to it, or to an earlier one that has them, too. */
+static void check_is_found(const bth_ticket *ticket, const bth_ticket_tensor *tensor, size_t begin)
+{
+    const berth_slice slices[] = {
+        berth_slice_whole(tensor->name, NULL),
+        berth_slice_whole(tensor->path[0] ? tensor->path : tensor->name, NULL)};
+    berth_error error = {0};
+    size_t *at;
+
+    MUST(bth_ticket_find_tensors(ticket, slices, 2, &at, &error) == 0, "%s", error.message);
+    for (size_t i = 0; i < 2; i++)
+        MUST(at[i] >= ticket->tensors_at && at[i] <= begin, "%s is not found", slices[i].name);
+    bth_release(at);
+}
+
 static void check_ticket(const bth_ticket *ticket)
 {
+    size_t at = ticket->tensors_at, begin = at;
+    bth_ticket_tensor tensor;
     uint64_t behind = 0;
 
     for (size_t i = 0; i < ticket->n_storages; i++) {
@@ -187,13 +202,11 @@ static void check_ticket(const bth_ticket *ticket)
         MUST(behind >= storage->data_offset && behind <= ticket->file_nbytes, "beyond the file");
     }
     check_chains(ticket);
-    for (size_t i = 0; i < ticket->n_tensors && i < MAX_TENSORS; i++) {
-        bth_ticket_tensor tensor, found;
-        bth_ticket_tensor_at(ticket, i, &tensor);
-        MUST(bth_ticket_find_tensor(ticket, tensor.name, &found) && found.name == tensor.name,
-             "%s is not found", tensor.name);
+    for (size_t i = 0; i < MAX_TENSORS && bth_ticket_tensor_at(ticket, &at, &tensor); i++) {
+        check_is_found(ticket, &tensor, begin);
         for (unsigned kind = 0; kind < 12; kind++)
             check_slices(ticket, &tensor, kind);
+        begin = at;
     }
 }
 

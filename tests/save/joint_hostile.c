@@ -270,8 +270,9 @@ Test(joint_hostile, a_ticket_with_a_storage_beyond_the_file)
     uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
     cr_assert_eq(bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error), 0);
     cr_assert_eq(ticket.n_storages, 2);
-    /* "v" is the last storage and the first tensor. */
-    size_t nbytes_at = ticket.tensors[0] - 8, shape_at = ticket.tensors[0] + 24;
+    /* "v" is the last storage and the last tensor: the name "v", no path, the end. */
+    size_t nbytes_at = ticket.tensors_at - 8,
+           shape_at = info.ticket_nbytes - (4 + 2 + 4 + 1 + 4) - 8;
     (void)bth_put_u64(lie + nbytes_at, 1 << 30);
     (void)bth_put_u64(lie + shape_at, (1 << 30) / sizeof *v);
     check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: a storage");
@@ -453,7 +454,7 @@ Test(joint_hostile, a_ticket_takes_less_memory_than_it_has_bytes)
     nbytes = info.ticket_nbytes;
     uint8_t *lie = copy_of(info.ticket, nbytes);
     cr_assert_eq(bth_ticket_read(lie, nbytes, &ticket, &error), 0);
-    size_t counts_at = ticket.tensors[0] - ticket.n_storages * 24 - 8;
+    size_t counts_at = ticket.tensors_at - ticket.n_storages * 24 - 8;
     bth_ticket_free_all(&ticket);
     berth_joint_abort(joint);
     berth_tree_free(tree);

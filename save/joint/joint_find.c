@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The tensors of slices in a ticket. A ticket can have many more tensors than a writer has slices:
+ * the slices' names are put into a hash table, and the tensors are read once, in their order.
+ */
+#include <string.h>
+
+#include "config/error.h"
+#include "config/fnv.h"
+#include "config/memory.h"
+#include "save/joint/joint_ticket.h"
+
+/* A name is no path. The path ['a'] is the key "a": so most paths are found by the name's hash. */
+typedef enum text_kind { TEXT_NAME, TEXT_PATH, TEXT_KEY } text_kind;
+
+typedef struct tensor_text {
+    const char *bytes;
+    size_t nbytes;
+    text_kind kind;
+} tensor_text;
+
+/* What a slice wants. */
+typedef struct wanted_tensor {
+    tensor_text text;
+    size_t first; /* slice that wants the same */
+    size_t at;    /* of the first slice: where its tensor begins */
+} wanted_tensor;
+
+typedef struct wanted_table {
+    wanted_tensor *wanted; /* one for each slice */
+    size_t *slots;         /* by hash: a slice + 1; 0: free */
+    size_t mask;
+    size_t n_left; /* tensors that are not found yet */
+} wanted_table;
+
+/* ---- texts ---- */
+
+static tensor_text text_of_path(const char *path)
+{
+    size_t nbytes = strlen(path);
+
+    if (nbytes >= 4 && memcmp(path, "['", 2) == 0 && memcmp(path + nbytes - 2, "']", 2) == 0)
+        return (tensor_text){path + 2, nbytes - 4, TEXT_KEY};
+    return (tensor_text){path, nbytes, TEXT_PATH};
+}
+
+static tensor_text text_of_slice(const char *name)
+{
+    if (bth_name_is_path(name))
+        return text_of_path(name);
+    return (tensor_text){name, strlen(name), TEXT_NAME};
+}
+
+static bool text_is_equal(const tensor_text *a, const tensor_text *b)
+{
+    return a->kind == b->kind && a->nbytes == b->nbytes &&
+           memcmp(a->bytes, b->bytes, a->nbytes) == 0;
+}
+
+/* ---- the table ---- */
+
+/* Of equal bytes of all kinds. */
+static size_t text_first_slot(const wanted_table *table, const tensor_text *text)
+{
+    return (size_t)bth_fnv_update(BTH_FNV_BEGIN, text->bytes, text->nbytes) & table->mask;
+}
+
+/* The slot of an equal text, or the free one where it belongs, from a slot on. */
+static size_t *table_find_slot(const wanted_table *table, size_t slot, const tensor_text *text)
+{
+    for (;; slot = (slot + 1) & table->mask) {
+        size_t *found = &table->slots[slot];
+        if (*found == 0 || text_is_equal(&table->wanted[*found - 1].text, text))
+            return found;
+    }
+}
+
+static int table_allocate(wanted_table *table, size_t n, berth_error *error)
+{
+    size_t n_slots = 4;
+
+    while (n_slots / 2 < n)
+        n_slots *= 2;
+    table->mask = n_slots - 1;
+    table->wanted = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *table->wanted));
+    table->slots = bth_allocate_zeroed(bth_array_nbytes(n_slots, sizeof *table->slots));
+    if (!table->wanted || !table->slots)
+        return bth_fail_memory(error, bth_array_nbytes(n_slots, sizeof *table->slots));
+    return 0;
+}
+
+static void table_add(wanted_table *table, size_t i, const char *name)
+{
+    wanted_tensor *wanted = &table->wanted[i];
+
+    *wanted = (wanted_tensor){.first = i, .at = BTH_NO_TENSOR};
+    if (!name)
+        return;
+    wanted->text = text_of_slice(name);
+    size_t *slot = table_find_slot(table, text_first_slot(table, &wanted->text), &wanted->text);
+    if (*slot > 0) {
+        wanted->first = *slot - 1;
+        return;
+    }
+    *slot = i + 1;
+    table->n_left++;
+}
+
+static void table_set(wanted_table *table, size_t slot, const tensor_text *text, size_t at)
+{
+    size_t found = *table_find_slot(table, slot, text);
+
+    if (found == 0 || table->wanted[found - 1].at != BTH_NO_TENSOR)
+        return;
+    table->wanted[found - 1].at = at;
+    table->n_left--;
+}
+
+/* A tensor that begins at `at`, by its name and its path. */
+static void table_set_tensor(wanted_table *table, const bth_ticket_tensor *tensor, size_t at)
+{
+    tensor_text text = text_of_slice(tensor->name);
+    size_t slot = text_first_slot(table, &text);
+
+    table_set(table, slot, &text, at);
+    if (tensor->path[0]) {
+        text = text_of_path(tensor->path);
+        table_set(table, text_first_slot(table, &text), &text, at);
+    } else if (text.kind == TEXT_NAME) {
+        text.kind = TEXT_KEY;
+        table_set(table, slot, &text, at);
+    }
+}
+
+int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
+                            size_t **at, berth_error *error)
+{
+    size_t here = ticket->tensors_at, behind = here, nbytes = bth_array_nbytes(n + 1, sizeof **at);
+    wanted_table table = {0};
+    bth_ticket_tensor tensor;
+
+    *at = bth_allocate(nbytes);
+    if (!*at)
+        (void)bth_fail_memory(error, nbytes);
+    else if (table_allocate(&table, n, error) == 0) {
+        for (size_t i = 0; i < n; i++)
+            table_add(&table, i, slices[i].name);
+        for (; table.n_left > 0 && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
+            table_set_tensor(&table, &tensor, here);
+        for (size_t i = 0; i < n; i++)
+            (*at)[i] = table.wanted[table.wanted[i].first].at;
+    }
+    bth_release(table.wanted);
+    bth_release(table.slots);
+    return error->code;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A slice finds its tensor in a ticket by the name and by the path of berth_tensor_at, and no
+ * other. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "config/memory.h"
+#include "format/names/names.h"
+#include "save/joint/joint_ticket.h"
+#include "tests/support/scene.h"
+
+enum { MAX_TENSORS = 64 };
+
+static berth_error error;
+static berth_tree *tree;
+static berth_value *outline;
+static berth_joint *joint;
+static bth_ticket ticket;
+static int64_t n_tensors; /* the first has 1 byte, the second 2, and so on */
+
+/* Keys at the root. Some look like the names and the paths of what lies deeper. */
+static const char *const keys[] = {
+    "weight", "a.b",      "c.0", "",       "it's",        "a\"b",     "both'\"", "x']['y", "a']['b",
+    "['c']",  "[weight]", ".h",  "line\n", "back\\slash", "\xc3\xa9", "['",      "']",     "['']"};
+
+static berth_value *new_tensor(void)
+{
+    return test_vector(tree, BERTH_UINT8, BERTH_ELSEWHERE, ++n_tensors);
+}
+
+/* Of the indices ['s'].indices, which have as many bytes as "['", "s.indices" and "']". */
+static berth_value *new_sparse(void)
+{
+    const int64_t shape[] = {1, ++n_tensors};
+    berth_value *parts[] = {test_tensor(tree, BERTH_INT64, BERTH_ELSEWHERE, 2, shape),
+                            test_vector(tree, BERTH_UINT8, BERTH_ELSEWHERE, n_tensors)};
+
+    return berth_make_sparse(tree, BERTH_SPARSE_COO, (const int64_t[]){100}, 1, parts, false);
+}
+
+/* {key: tensor, ..., "a": {"b": tensor, "it's": tensor, 7: tensor}, "c": [tensor, [tensor]],
+ * "first": the tensor that was made first, "s": sparse, "again": the first} */
+static void make_outline(void)
+{
+    berth_value *dict, *list, *inner, *first = new_tensor();
+
+    outline = berth_make_dict(tree);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        berth_dict_set(outline, keys[i], new_tensor());
+    berth_dict_set(outline, "a", dict = berth_make_dict(tree));
+    berth_dict_set(dict, "b", new_tensor());
+    berth_dict_set(dict, "it's", new_tensor());
+    berth_dict_set_value(dict, berth_make_int(tree, 7), new_tensor());
+    berth_dict_set(outline, "c", list = berth_make_list(tree));
+    berth_list_append(list, new_tensor());
+    berth_list_append(list, inner = berth_make_list(tree));
+    berth_list_append(inner, new_tensor());
+    berth_dict_set(outline, "first", first);
+    berth_dict_set(outline, "s", new_sparse());
+    berth_dict_set(outline, "again", first);
+}
+
+static void begin(void)
+{
+    berth_joint_info info;
+
+    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &error));
+    berth_joint_get_info(joint, &info);
+    assert_ok(bth_ticket_read(info.ticket, info.ticket_nbytes, &ticket, &error));
+}
+
+static void set_up(void)
+{
+    begin_model_scene();
+    tree = berth_tree_new(NULL);
+}
+
+static void tear_down(void)
+{
+    bth_ticket_free_all(&ticket);
+    berth_joint_abort(joint);
+    berth_tree_free(tree);
+    end_scene();
+}
+
+TestSuite(joint_names, .init = set_up, .fini = tear_down);
+
+/* The bytes of the tensors that are found; 0: none is. */
+static void find(const char *const *names, size_t n, uint64_t *found)
+{
+    berth_slice *slices = calloc(n, sizeof *slices);
+    size_t *at;
+
+    for (size_t i = 0; i < n; i++)
+        slices[i].name = names[i];
+    assert_ok(bth_ticket_find_tensors(&ticket, slices, n, &at, &error));
+    for (size_t i = 0; i < n; i++) {
+        bth_ticket_tensor tensor = {0};
+        found[i] = at[i] != BTH_NO_TENSOR && bth_ticket_tensor_at(&ticket, &at[i], &tensor)
+                       ? ticket.storages[tensor.storage].nbytes
+                       : 0;
+    }
+    bth_release(at);
+    free(slices);
+}
+
+Test(joint_names, each_tensor_by_its_name_and_its_path)
+{
+    char *texts[2 * MAX_TENSORS];
+    const char *names[4 * MAX_TENSORS];
+    uint64_t found[4 * MAX_TENSORS];
+    bth_names *all;
+    size_t n;
+
+    make_outline();
+    begin();
+    assert_ok(bth_names_new(outline, &all, &error));
+    n = bth_names_tensor_count(all);
+    cr_assert_eq(n, (size_t)n_tensors + 2);
+    for (size_t i = 0; i < n; i++) {
+        assert_ok(bth_names_allocate_tensor_name_and_path(all, i, &texts[2 * i], &texts[2 * i + 1],
+                                                          &error));
+        for (size_t j = 0; j < 4; j++) /* twice, forwards and backwards */
+            names[j < 2 ? 2 * i + j : 4 * n - 1 - (2 * i + j - 2)] = texts[2 * i + j % 2];
+    }
+    find(names, 4 * n, found);
+    for (size_t i = 0; i < 4 * n; i++) {
+        size_t tensor = (i < 2 * n ? i : 4 * n - 1 - i) / 2;
+        cr_assert_eq(found[i],
+                     berth_tensor_nbytes(berth_as_tensor(bth_names_tensor_value(all, tensor))),
+                     "%s: %d", names[i], (int)found[i]);
+    }
+    for (size_t i = 0; i < 2 * n; i++)
+        bth_release(texts[i]);
+    bth_names_free(all);
+}
+
+/* A name that two tensors have, and texts that are nearly a path. So many as the hash table would
+ * have slots if it could be full. */
+Test(joint_names, nothing_by_other_texts, .timeout = 60)
+{
+    static const char *const others[16] = {
+        "a.b",      "c.0",       "",           "['a.it's']", "['it's']",      "[\"weight\"]",
+        "weight']", "['c.1.0']", "['c']['0']", "['x']['y']", "['s.indices']", "[",
+        "[']",      "['c']",     "['line\n']", "a"};
+    uint64_t found[16];
+
+    make_outline();
+    begin();
+    find(others, 16, found);
+    for (size_t i = 0; i < 16; i++)
+        cr_assert_eq(found[i], 0, "%s", others[i]);
+}
+
+/* The root can be the tensor. A slice without a name finds nothing. */
+Test(joint_names, of_the_root)
+{
+    const char *names[] = {"", "['']", NULL};
+    uint64_t found[3];
+
+    outline = new_tensor();
+    begin();
+    find(names, 3, found);
+    cr_assert_eq(found[0], 1);
+    cr_assert_eq(found[1], 0);
+    cr_assert_eq(found[2], 0);
+}
