@@ -9,7 +9,8 @@
 /* More of a name, a title or a text of the file is not shown. */
 #define BTH_SHOWN_NBYTES 100
 
-#define BTH_DCP_TO_TORCH "`berth convert DIRECTORY NEW.pt` makes a checkpoint of its directory"
+/* With bth_folder_word_make. */
+#define BTH_DCP_TO_TORCH "`berth convert %s NEW.pt` makes a checkpoint of its directory"
 #define BTH_RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
 
 /* What a file is, and the command that helps: `before FILE after` does. */
@@ -23,14 +24,16 @@ typedef struct bth_file_kind {
 /* Fails with BERTH_E_NOT_CHECKPOINT, and the kind's sentence. */
 int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error);
 
-/* The file as a word of a command line; "FILE" if it has no such name. */
+/* A file or a folder as a word of a command line. */
 typedef struct bth_file_word {
     char text[BTH_SHOWN_NBYTES + 12];
 } bth_file_word;
 
-/* In quotes if it needs them. Names that are no UTF-8, or long, or like an option, are not shown.
- */
+/* In quotes if it needs them. Names that are no UTF-8, or long, or like an option, are not shown:
+ * "FILE". */
 bth_file_word bth_file_word_make(const bth_reader *reader);
+/* The same of the folder in which the file is; "DIRECTORY". */
+bth_file_word bth_folder_word_make(const bth_reader *reader);
 
 /* ---- refused_pickles.c: by the first bytes; nothing happens to any other file ---- */
 

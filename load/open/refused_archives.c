@@ -240,7 +240,8 @@ static int archive_refuse_several(const bth_reader *reader, uint64_t begin, bert
     if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0)
         return bth_fail_status(error, BERTH_E_ARCHIVE,
                                "a shard of torch.distributed.checkpoint, one archive for each "
-                               "tensor: " BTH_DCP_TO_TORCH);
+                               "tensor: " BTH_DCP_TO_TORCH,
+                               bth_folder_word_make(reader).text);
     return bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
                     "several archives in one file: the last one begins here: `tail -c +%llu %s "
                     ">NEW.pt` takes it out",

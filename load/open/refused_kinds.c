@@ -33,8 +33,9 @@ static bool name_can_be_quoted(const char *name)
     return n > 0;
 }
 
-/* In single quotes; one in the name stands outside of them: '\'' */
-static bth_file_word name_quote(const char *name)
+/* In single quotes; one in the name stands outside of them: '\''. If it is too long: `otherwise`.
+ */
+static bth_file_word name_quote(const char *name, bth_file_word otherwise)
 {
     bth_file_word word = {"'"};
     size_t n = 1;
@@ -42,24 +43,46 @@ static bth_file_word name_quote(const char *name)
     for (; *name; name++) {
         const char *piece = *name == '\'' ? "'\\''" : (const char[2]){*name, '\0'};
         if (n + strlen(piece) + 2 > sizeof word.text)
-            return (bth_file_word){"FILE"};
+            return otherwise;
         n += (size_t)snprintf(word.text + n, sizeof word.text - n, "%s", piece);
     }
     word.text[n] = '\'';
     return word;
 }
 
-bth_file_word bth_file_word_make(const bth_reader *reader)
+static bth_file_word word_make(const char *name, bth_file_word otherwise)
 {
-    const char *name = reader->name;
-    bth_file_word word = {"FILE"};
+    bth_file_word word;
 
-    if (!reader->has_path || strlen(name) > BTH_SHOWN_NBYTES || !name_can_be_quoted(name))
-        return word;
+    if (strlen(name) > BTH_SHOWN_NBYTES || !name_can_be_quoted(name))
+        return otherwise;
     if (!name_is_word(name))
-        return name_quote(name);
+        return name_quote(name, otherwise);
     (void)snprintf(word.text, sizeof word.text, "%s", name);
     return word;
+}
+
+bth_file_word bth_file_word_make(const bth_reader *reader)
+{
+    const bth_file_word file = {"FILE"};
+
+    return reader->has_path ? word_make(reader->name, file) : file;
+}
+
+bth_file_word bth_folder_word_make(const bth_reader *reader)
+{
+    const bth_file_word folder = {"DIRECTORY"};
+    const char *slash = strrchr(reader->name, '/');
+    size_t n = !slash ? 0 : slash > reader->name ? (size_t)(slash - reader->name) : 1;
+    char name[BTH_SHOWN_NBYTES + 2] = ".";
+
+    if (!reader->has_path || n > BTH_SHOWN_NBYTES)
+        return folder;
+    if (n > 0) {
+        memcpy(name, reader->name, n);
+        name[n] = '\0';
+    }
+    return word_make(name, folder);
 }
 
 int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error)

@@ -142,7 +142,8 @@ void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
     if (is_distributed && !*found.words)
         (void)bth_fail_status(
             error, BERTH_E_NOT_CHECKPOINT,
-            "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH);
+            "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH,
+            bth_folder_word_make(cache->reader).text);
     else
         kind_refuse(&bare, cache, &found, error);
 }

@@ -37,7 +37,7 @@ NPZ = ('arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c "import sy
        'torch.save({k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}, '
        '\'NEW.pt\')" a.npz` makes one of them if they are numbers in this '
        "machine's byte order")
-DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes "
+DCP = ("the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert dcp NEW.pt` makes "
        "a checkpoint of its directory")
 BY_PYTHON = [
     ("a.npy", NPY, "NEW.pt"), ("a.npz", NPZ, "NEW.pt"),
@@ -74,10 +74,8 @@ class Kinds(Case):
     def told(self, name, says):
         self.assertEqual(self.berth("info", name, code=1).err, f"berth: {name}: {says}\n")
 
-    def pasted(self, says, **replaced):
+    def pasted(self, says):
         command = re.search("`(.*)`", says).group(1)
-        for old, new in replaced.items():
-            command = command.replace(old, new)
         folder = self.path("bin")
         os.makedirs(folder, exist_ok=True)
         if not os.path.lexists(os.path.join(folder, "python3")):
@@ -100,7 +98,7 @@ class Kinds(Case):
             with self.subTest(name):
                 self.told(name, says)
                 if made:
-                    self.pasted(says, DIRECTORY="dcp")
+                    self.pasted(says)
                     self.berth("verify", made)
                     os.remove(self.path(made))
 

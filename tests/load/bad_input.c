@@ -40,7 +40,7 @@ Test(bad_input, a_folder_with_metadata)
     static const char *const cases[][2] = {
         {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.",
          "is a folder, not a file; in it is the .metadata of a checkpoint of "
-         "torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes a checkpoint of its "
+         "torch.distributed.checkpoint: `berth convert %s NEW.pt` makes a checkpoint of its "
          "directory"},
         {"\x80\2cposix\nsystem\n.",
          "is a folder, not a file; in it is a bare pickle, not a PyTorch checkpoint; it names the "
@@ -48,13 +48,39 @@ Test(bad_input, a_folder_with_metadata)
         {"a text", "is a folder, not a file"},
         {"", "is a folder, not a file"},
     };
-    char *metadata = test_path(folder, ".metadata");
+    char *metadata = test_path(folder, ".metadata"), says[400];
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_write_file(metadata, cases[i][0], strlen(cases[i][0]));
-        expect_no_path(folder, BERTH_E_NOT_CHECKPOINT, cases[i][1]);
+        (void)snprintf(says, sizeof says, cases[i][1], folder);
+        expect_no_path(folder, BERTH_E_NOT_CHECKPOINT, says);
     }
     free(metadata);
+}
+
+/* The folder of a .metadata is a word of the command, if it can be one. */
+Test(bad_input, the_folder_of_metadata)
+{
+    static const char metadata[] = "\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.";
+    char long_name[103]; /* and without two of its bytes: 100 */
+    const char *const cases[][2] = {
+        {"a", "a"},       {"a/b", "a/b"},           {"a b", "'a b'"},
+        {".", "."},       {"it's", "'it'\\''s'"},   {"-a", "DIRECTORY"},
+        {"./-a", "./-a"}, {long_name, "DIRECTORY"}, {long_name + 2, NULL}};
+    char place[256], says[400];
+
+    memset(long_name, 'n', sizeof long_name);
+    long_name[sizeof long_name - 1] = '\0';
+    cr_assert_eq(chdir(folder), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *name = cases[i][0], *word = cases[i][1] ? cases[i][1] : name;
+        cr_assert(mkdir(name, 0700) == 0 || errno == EEXIST, "%s", name);
+        (void)snprintf(place, sizeof place, "%s/.metadata", name);
+        test_write_file(place, metadata, sizeof metadata - 1);
+        (void)snprintf(says, sizeof says, "`berth convert %s NEW.pt`", word);
+        cr_expect_eq(berth_open(place, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT);
+        cr_expect(strstr(error.message, says), "%s, not %s", error.message, says);
+    }
 }
 
 /* By both functions that take a descriptor, which stays open. */

@@ -219,6 +219,11 @@ Test(file_kind, is_the_same_from_memory_and_by_reads)
         for (size_t k = 0; k < sizeof says / sizeof *says; k++)
             is_seen |= strstr(first, says[k]) != NULL;
         cr_expect_eq(is_seen, cases[i].is_seen, "%s", first);
+        char *word = strstr(first, "DIRECTORY"); /* memory is in none */
+        if (word) {
+            memmove(word + 1, word + 9, strlen(word + 9) + 1);
+            *word = '.';
+        }
         test_write_file("a", bytes, 80000);
         cr_expect_lt(berth_open("a", only("load.head_nbytes=1", NULL), &checkpoint, &error), 0);
         cr_expect_str_eq(strstr(error.message, ": "), first);
@@ -521,7 +526,7 @@ Test(file_kind, archives_with_bytes_around_them)
     expect_at("a.pt", twice, 2 * file_nbytes, says);
     expect_at("a.distcp", twice, 2 * file_nbytes,
               "a shard of torch.distributed.checkpoint, one archive for each tensor: `berth "
-              "convert DIRECTORY NEW.pt` makes a checkpoint of its directory");
+              "convert . NEW.pt` makes a checkpoint of its directory");
     (void)snprintf(says, sizeof says,
                    "at byte %zu: several archives in one file: the last one begins here: `tail -c "
                    "+%zu .distcp >NEW.pt` takes it out",

@@ -125,7 +125,7 @@ def refused(kind):
 def pasted(says):
     """The command that is said makes a checkpoint of the file, or the next kind that says how."""
     found = re.search("`(.*NEW[.](?:pt|zip).*?)`", says)
-    if not found or "DIRECTORY" in found[1]:
+    if not found or "convert . " in found[1]:  # of a directory: only this file of it is here
         return
     words = re.sub(r"\bFILE\b", "new.pt", found[1]).replace("NAME.zip", "split.zip")
     words = words.replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)

@@ -164,7 +164,7 @@ SAVED = [
          "a torch.package archive (.data/extern_modules, no data.pkl): a program, which is never run, without "
          "values to read: `berth ls -r new.pt` lists its records"),
     Kind("torch.distributed.checkpoint: .metadata", distributed(".metadata"),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert DIRECTORY NEW.pt` makes a "
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert . NEW.pt` makes a "
          "checkpoint of its directory"),
     Kind("torch.distributed.checkpoint: a shard", distributed("__0_0.distcp"),
          "at byte #: several archives in one file: the last one begins here: `tail -c +# new.pt >NEW.pt` takes "
