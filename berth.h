@@ -1876,6 +1876,7 @@ typedef struct berth_joint berth_joint;
  * berth_joint_abort; NULL on failure.
  * Errors: as for berth_save. BERTH_E_ARGUMENT: a storage that is elsewhere has no tensor in the
  * outline, so that no slice could name it; or the path leads to a file without a name.
+ * BERTH_E_AMBIGUOUS: two tensors that are elsewhere have the same path (see berth_find).
  */
 BERTH_API BERTH_MUST_CHECK int berth_joint_begin(const char *path, const berth_value *outline,
                                                  size_t n_writers, const berth_params *params,

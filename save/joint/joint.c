@@ -107,7 +107,9 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
         bth_ticket_write(&ticket, operation->plan, outline, &joint->ticket_bytes, &nbytes, error) <
             0)
         return error->code;
-    return bth_ticket_read(joint->ticket_bytes, nbytes, &joint->ticket, error);
+    if (bth_ticket_read(joint->ticket_bytes, nbytes, &joint->ticket, error) < 0)
+        return error->code;
+    return bth_ticket_check_paths(&joint->ticket, error);
 }
 
 static int joint_allocate_receipts(berth_joint *joint, size_t n_writers, berth_error *error)

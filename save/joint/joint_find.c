@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/fnv.h"
 #include "config/memory.h"
+#include "format/seeded_hash.h"
 #include "save/joint/joint_ticket.h"
 
 /* A name is no path. The path ['a'] is the key "a": so most paths are found by the name's hash. */
@@ -30,6 +30,7 @@ typedef struct wanted_table {
     wanted_tensor *wanted; /* one for each slice */
     size_t *slots;         /* by hash: a slice + 1; 0: free */
     size_t mask;
+    uint64_t seed;
     size_t n_left; /* tensors that are not found yet */
 } wanted_table;
 
@@ -62,7 +63,7 @@ static bool text_is_equal(const tensor_text *a, const tensor_text *b)
 /* Of equal bytes of all kinds. */
 static size_t text_first_slot(const wanted_table *table, const tensor_text *text)
 {
-    return (size_t)bth_fnv_update(BTH_FNV_BEGIN, text->bytes, text->nbytes) & table->mask;
+    return bth_hash(table->seed, text->bytes, text->nbytes) & table->mask;
 }
 
 /* The slot of an equal text, or the free one where it belongs, from a slot on. */
@@ -75,10 +76,13 @@ static size_t *table_find_slot(const wanted_table *table, size_t slot, const ten
     }
 }
 
-static int table_allocate(wanted_table *table, size_t n, berth_error *error)
+/* The seed is random, and made after the names: they cannot have been chosen to collide. */
+static int table_allocate(wanted_table *table, const bth_ticket *ticket, size_t n,
+                          berth_error *error)
 {
     size_t n_slots = 4;
 
+    memcpy(&table->seed, ticket->identity, sizeof table->seed);
     while (n_slots / 2 < n)
         n_slots *= 2;
     table->mask = n_slots - 1;
@@ -142,7 +146,7 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
     *at = bth_allocate(nbytes);
     if (!*at)
         (void)bth_fail_memory(error, nbytes);
-    else if (table_allocate(&table, n, error) == 0) {
+    else if (table_allocate(&table, ticket, n, error) == 0) {
         for (size_t i = 0; i < n; i++)
             table_add(&table, i, slices[i].name);
         for (; table.n_left > 0 && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
@@ -150,6 +154,52 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
         for (size_t i = 0; i < n; i++)
             (*at)[i] = table.wanted[table.wanted[i].first].at;
     }
+    bth_release(table.wanted);
+    bth_release(table.slots);
+    return error->code;
+}
+
+/* ---- ambiguous paths ---- */
+
+static bool tensor_is_same(const bth_ticket_tensor *a, const bth_ticket_tensor *b)
+{
+    return a->storage == b->storage && a->offset == b->offset && a->dtype == b->dtype &&
+           a->is_contiguous == b->is_contiguous && a->rank == b->rank &&
+           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
+}
+
+/* Tensor i of those whose name is a path; it begins at `at`. */
+static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t i,
+                          const bth_ticket_tensor *tensor, size_t at, berth_error *error)
+{
+    bth_ticket_tensor first;
+
+    table_add(table, i, tensor->name);
+    wanted_tensor *wanted = &table->wanted[table->wanted[i].first];
+    if (wanted == &table->wanted[i])
+        wanted->at = at;
+    at = wanted->at;
+    (void)bth_ticket_tensor_at(ticket, &at, &first);
+    if (tensor_is_same(tensor, &first))
+        return 0;
+    return bth_fail(error, BERTH_E_AMBIGUOUS, tensor->name, BERTH_NO_OFFSET,
+                    "two tensors of the outline have this path, so that no slice could name them: "
+                    "their keys are written alike");
+}
+
+int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
+{
+    size_t n = 0, i = 0, here = ticket->tensors_at, behind = here;
+    wanted_table table = {0};
+    bth_ticket_tensor tensor;
+
+    while (bth_ticket_tensor_at(ticket, &behind, &tensor))
+        n += bth_name_is_path(tensor.name);
+    if (n > 1 && table_allocate(&table, ticket, n, error) == 0)
+        for (behind = here; i < n && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
+            if (bth_name_is_path(tensor.name) &&
+                table_add_path(&table, ticket, i++, &tensor, here, error) < 0)
+                break;
     bth_release(table.wanted);
     bth_release(table.slots);
     return error->code;

@@ -141,7 +141,9 @@ static bool tensor_read(bth_cursor *cursor, bth_ticket_tensor *tensor)
         tensor->shape[i] = (int64_t)bth_cursor_u64(cursor);
     tensor->name = bth_blob_read_text(cursor);
     tensor->path = bth_blob_read_text(cursor);
-    return tensor->name && tensor->path;
+    return tensor->name && tensor->path &&
+           (!tensor->path[0] ||
+            (bth_name_is_path(tensor->path) && !bth_name_is_path(tensor->name)));
 }
 
 /* A contiguous tensor lies inside its storage; of others no slice is taken. */
@@ -218,9 +220,13 @@ bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tenso
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
 {
     bth_ticket_tensor tensor;
+    const char *path = "?";
 
-    for (size_t at = ticket->tensors_at; bth_ticket_tensor_at(ticket, &at, &tensor);)
-        if (tensor.storage == storage)
+    for (size_t at = ticket->tensors_at; bth_ticket_tensor_at(ticket, &at, &tensor);) {
+        if (tensor.storage == storage && !bth_name_is_path(tensor.name))
             return tensor.name;
-    return "?";
+        if (tensor.storage == storage)
+            path = tensor.name;
+    }
+    return path;
 }

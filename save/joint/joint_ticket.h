@@ -79,7 +79,7 @@ void bth_ticket_free_all(bth_ticket *ticket);
  * bth_ticket_find_tensors give, and that end, are not allowed.
  */
 bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
-/* A name of a tensor on the storage, for messages. */
+/* A name of a tensor on the storage, for messages; rather no path. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
 
 /* ---- joint_find.c: tensors by name ---- */
@@ -88,11 +88,15 @@ const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
 
 /*
  * Where the tensors of slices begin, by their names or paths: (*at)[i] is that of slices[i], or
- * BTH_NO_TENSOR. Of tensors of one name, which only a ticket of an enemy has, the first is found.
- * The caller releases *at.
+ * BTH_NO_TENSOR. Of several tensors of one name the first is found. The caller releases *at.
  */
 int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
                             size_t **at, berth_error *error);
+/*
+ * Refuses two different tensors of one path, which keys can have that are written alike: NaNs, and
+ * long tuples. Other names are unique in a ticket that bth_ticket_write has made.
+ */
+int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error);
 /* Whether a tensor's name is its path, too. */
 static inline bool bth_name_is_path(const char *name)
 {

@@ -397,6 +397,7 @@ static size_t put_message(uint8_t *out)
 typedef enum seed_kind {
     SEED_HALVES, /* each tensor in two slices */
     SEED_CHAIN,  /* in one */
+    SEED_PATHS,  /* the same, with names that are paths, or do not give the path */
     SEED_MESSAGE /* with pieces in the place of the receipt */
 } seed_kind;
 
@@ -417,18 +418,24 @@ static void seed_save(const char *folder, const char *name, int64_t rows, int64_
     void *receipt;
 
     for (size_t i = 0; i < n; i++) {
-        static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
-        berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+        static const char *const short_names[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+        static const char *const keys[] = {"it's", "a.b", "['x']", "", ".h", "a\"b'", "\n", "c"};
+        static const char *const paths[] = {"[\"it's\"]", "['a.b']",     "[\"['x']\"]", "['']",
+                                            "['.h']",     "['a\"b\\'']", "\n",          "c"};
+        const char *const *names = kind == SEED_PATHS ? paths : short_names;
+        berth_dict_set(root, kind == SEED_PATHS ? keys[i] : names[i],
+                       test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
         slices[2 * i] = berth_slice_bytes(names[i], 0, (uint64_t)rows * 4, elements);
         slices[2 * i + 1] = berth_slice_bytes(names[i], (uint64_t)rows * 4,
                                               (uint64_t)(rows * (columns - 1)) * 4, elements);
-        if (kind == SEED_CHAIN)
+        if (kind == SEED_CHAIN || kind == SEED_PATHS)
             slices[i] = berth_slice_whole(names[i], elements);
     }
     MUST(berth_joint_begin(path, root, 1, NULL, &joint, &error) == 0, "%s", error.message);
     berth_joint_get_info(joint, &info);
     MUST(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices,
-                           kind == SEED_CHAIN ? n : 2 * n, NULL, &receipt, &nbytes, &error) == 0 &&
+                           kind == SEED_CHAIN || kind == SEED_PATHS ? n : 2 * n, NULL, &receipt,
+                           &nbytes, &error) == 0 &&
              nbytes <= MAX_RECEIPT_NBYTES,
          "%s", error.message);
     (void)bth_put_u16(bytes, info.ticket_nbytes);
@@ -457,6 +464,7 @@ void make_seeds(void)
     seed_save(folder, "several", 5, 60, 5, SEED_HALVES);
     seed_save(folder, "middles", 1000, 9, 1, SEED_HALVES);
     seed_save(folder, "chain", 10, 100, 4, SEED_CHAIN);
+    seed_save(folder, "paths", 3, 40, 8, SEED_PATHS);
     seed_save(folder, "pieces", 5, 60, 1, SEED_MESSAGE);
     test_folder_remove(folder);
     seed_folder("tests/fuzz/found/joint", "");
@@ -466,6 +474,6 @@ void make_seeds(void)
 
 Test(tickets_and_receipts, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(test_is_long() ? 20000 : 3000), 5);
+    cr_assert_geq(replay_seeds(test_is_long() ? 20000 : 3000), 6);
 }
 #endif

@@ -2,8 +2,12 @@
 /* A slice finds its tensor in a ticket by the name and by the path of berth_tensor_at, and no
  * other. */
 #include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "config/error.h"
 #include "config/memory.h"
 #include "format/names/names.h"
 #include "save/joint/joint_ticket.h"
@@ -164,4 +168,65 @@ Test(joint_names, of_the_root)
     cr_assert_eq(found[0], 1);
     cr_assert_eq(found[1], 0);
     cr_assert_eq(found[2], 0);
+}
+
+/* Keys that are written alike: NaNs, and tuples that are long. */
+static void set_alike(bool is_long, char number, berth_value *value)
+{
+    char text[300];
+    berth_value *key = berth_make_float(tree, (double)NAN), *part;
+
+    memset(text, 'n', sizeof text);
+    text[sizeof text - 1] = number;
+    if (is_long) {
+        part = berth_make_str(tree, text, sizeof text);
+        key = berth_make_tuple(tree, &part, 1);
+    }
+    cr_assert_eq(berth_dict_set_value(outline, key, value), 0);
+}
+
+/* No slice could name the second tensor. One tensor can be there twice. */
+Test(joint_names, of_two_tensors_with_one_path)
+{
+    char says[100];
+
+    for (int is_long = 0; is_long < 2; is_long++) {
+        berth_value *tensor = new_tensor();
+        outline = berth_make_dict(tree);
+        set_alike(is_long, '1', tensor);
+        set_alike(is_long, '2', tensor);
+        begin();
+        bth_ticket_free_all(&ticket);
+        berth_joint_abort(joint);
+        set_alike(is_long, '3', new_tensor());
+        cr_assert_eq(berth_joint_begin(path, outline, 1, NULL, &joint, &error), BERTH_E_AMBIGUOUS);
+        (void)snprintf(says, sizeof says, "model.pt: %s: two tensors of the outline have this path",
+                       is_long ? "[('...)]" : "[nan]");
+        cr_assert(strstr(error.message, says), "%s", error.message);
+    }
+}
+
+/* An explicit path has the form of one, and is not beside another one. */
+Test(joint_names, of_a_lie)
+{
+    static const char *const lies[][2] = {{"[\"it's\"]", "x"}, {"it's", "["}};
+    berth_joint_info info;
+
+    make_outline();
+    begin();
+    berth_joint_get_info(joint, &info);
+    for (size_t i = 0; i < 2; i++) {
+        bth_ticket lying;
+        uint8_t *copy = malloc(info.ticket_nbytes);
+        memcpy(copy, info.ticket, info.ticket_nbytes);
+        uint8_t *at = memmem(copy, info.ticket_nbytes, lies[i][0], strlen(lies[i][0]) + 1);
+        cr_assert_not_null(at);
+        *at = (uint8_t)*lies[i][1];
+        bth_blob_put_end(copy, info.ticket_nbytes);
+        bth_error_clear(&error);
+        cr_assert_eq(bth_ticket_read(copy, info.ticket_nbytes, &lying, &error), BERTH_E_ARGUMENT);
+        cr_assert(strstr(error.message, "the ticket is invalid: a tensor"), "%s", error.message);
+        bth_ticket_free_all(&lying);
+        free(copy);
+    }
 }
