@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* From the outline of a joint save to its ticket: the tensors whose bytes the writers have. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -9,20 +8,12 @@
 #include "format/values/value.h"
 #include "save/joint/joint_ticket.h"
 
-/* A storage of the ticket, by its address. */
-typedef struct outline_storage {
-    const berth_storage *storage;
-    size_t record; /* of the plan */
-    uint32_t number;
-    bool has_tensor;
-} outline_storage;
-
 /* The ticket that is written. */
 typedef struct outline_ticket {
     const berth_plan *plan;
-    outline_storage *storages; /* sorted by address */
+    uint32_t *places; /* by storage->index: the place in the ticket + 1; 0: it is not in it */
+    bool *is_named;   /* by the place: a tensor is on it */
     size_t n_storages;
-    size_t next;              /* the storage behind the one that was found last */
     bth_name_text name, path; /* of one tensor */
     uint32_t n_tensors;
     size_t counts_at; /* where the numbers of storages and tensors are */
@@ -44,71 +35,45 @@ bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i)
 
 /* ---- storages ---- */
 
-static int outline_storage_compare(const void *a, const void *b)
-{
-    uintptr_t one = (uintptr_t)((const outline_storage *)a)->storage;
-    uintptr_t other = (uintptr_t)((const outline_storage *)b)->storage;
-
-    return (one > other) - (one < other);
-}
-
-/* Whether the last one comes behind the one before. */
-static bool outline_storages_are_in_order(const outline_ticket *out)
-{
-    const outline_storage *last = &out->storages[out->n_storages - 1];
-
-    return out->n_storages == 1 || outline_storage_compare(last - 1, last) < 0;
-}
-
-static int outline_collect_storages(outline_ticket *out, berth_error *error)
+static int outline_collect_storages(outline_ticket *out, const berth_value *outline,
+                                    berth_error *error)
 {
     const berth_plan *plan = out->plan;
-    size_t nbytes = bth_array_nbytes(plan->n_storages + 1, sizeof *out->storages);
-    bool is_sorted = true; /* as a rule: they were made in this order */
+    size_t n = bth_tree_n_storages(bth_value_tree(outline));
 
-    out->storages = bth_allocate(nbytes);
-    if (!out->storages)
-        return bth_fail_memory(error, nbytes);
+    out->places = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *out->places));
+    out->is_named = bth_allocate_zeroed(plan->n_storages + 1);
+    if (!out->places || !out->is_named)
+        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *out->places));
     for (size_t i = 0; i < plan->n_records; i++)
-        if (bth_plan_record_is_elsewhere(plan, i)) {
-            out->storages[out->n_storages] =
-                (outline_storage){plan->records[i].storage, i, (uint32_t)out->n_storages, false};
-            out->n_storages++;
-            is_sorted = is_sorted && outline_storages_are_in_order(out);
-        }
-    if (!is_sorted)
-        qsort(out->storages, out->n_storages, sizeof *out->storages, outline_storage_compare);
+        if (bth_plan_record_is_elsewhere(plan, i))
+            out->places[plan->records[i].storage->index] = (uint32_t)++out->n_storages;
     return 0;
 }
 
-/* NULL: the tensor has its bytes here, or none at all. *offset: in the storage, in bytes. */
-static outline_storage *outline_find_storage(outline_ticket *out, const berth_tensor *tensor,
-                                             uint64_t *offset)
+/* The place of a tensor's storage + 1; 0: its bytes are here, or it has none. *offset: in the
+ * storage, in bytes. */
+static uint32_t outline_find_storage(const outline_ticket *out, const berth_tensor *tensor,
+                                     uint64_t *offset)
 {
     int64_t elements;
 
     if (!tensor || !tensor->storage)
-        return NULL;
-    const outline_storage wanted = {.storage = bth_tensor_saved_storage(tensor, &elements)};
+        return 0;
+    const berth_storage *storage = bth_tensor_saved_storage(tensor, &elements);
     *offset = (uint64_t)elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) *
               berth_dtype_nbytes(tensor->dtype);
-    outline_storage *found = &out->storages[out->next];
-    if (out->next >= out->n_storages || found->storage != wanted.storage)
-        found = bsearch(&wanted, out->storages, out->n_storages, sizeof wanted,
-                        outline_storage_compare);
-    if (found)
-        out->next = (size_t)(found - out->storages) + 1;
-    return found;
+    return out->places[storage->index];
 }
 
 /* A storage that no name leads to could not be written. */
-static int outline_check_storages_have_tensors(const outline_ticket *out, berth_error *error)
+static int outline_check_storages_are_named(const outline_ticket *out, berth_error *error)
 {
-    for (size_t i = 0; i < out->n_storages; i++)
-        if (!out->storages[i].has_tensor)
-            return bth_fail(error, BERTH_E_ARGUMENT,
-                            bth_plan_record_name(out->plan, out->storages[i].record),
-                            BERTH_NO_OFFSET,
+    const berth_plan *plan = out->plan;
+
+    for (size_t i = 0, place = 0; i < plan->n_records; i++)
+        if (bth_plan_record_is_elsewhere(plan, i) && !out->is_named[place++])
+            return bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
                             "no tensor of the outline is on it: its bytes must be in the outline");
     return 0;
 }
@@ -203,11 +168,11 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
 {
     const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
     uint64_t offset = 0;
-    outline_storage *storage = outline_find_storage(out, tensor, &offset);
+    uint32_t place = outline_find_storage(out, tensor, &offset);
 
-    if (!storage)
+    if (place == 0)
         return 0;
-    storage->has_tensor = true;
+    out->is_named[place - 1] = true;
     if (bth_names_write_tensor_name_and_path(names, i, &out->name, &out->path, error) < 0)
         return error->code;
     const char *path = path_without_name(&out->path, &out->name);
@@ -217,7 +182,7 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
                                  error);
     if (!at)
         return error->code;
-    at = bth_put_u32(at, storage->number);
+    at = bth_put_u32(at, place - 1);
     at = bth_put_u32(at, (uint64_t)tensor->dtype);
     at = bth_put_u32(at, (uint64_t)tensor->rank);
     at = bth_put_u32(at, berth_tensor_is_contiguous(tensor));
@@ -259,16 +224,16 @@ int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const ber
 {
     outline_ticket out = {.plan = plan};
 
-    if (outline_collect_storages(&out, error) == 0 &&
+    if (outline_collect_storages(&out, outline, error) == 0 &&
         outline_put_head_and_storages(&out, ticket, error) == 0 &&
         outline_put_tensors(&out, outline, error) == 0 &&
-        outline_check_storages_have_tensors(&out, error) == 0 &&
-        outline_put_end(&out, error) == 0) {
+        outline_check_storages_are_named(&out, error) == 0 && outline_put_end(&out, error) == 0) {
         *bytes = out.bytes;
         *nbytes = out.nbytes;
         out.bytes = NULL;
     }
-    bth_release(out.storages);
+    bth_release(out.places);
+    bth_release(out.is_named);
     bth_release(out.name.text);
     bth_release(out.path.text);
     bth_release(out.bytes);
