@@ -284,7 +284,7 @@ def coordinate(folder, case, n_tensors, slice_nbytes, n_writers, options):
 
 def room(case, options, n_writers):
     """Whether there is memory for so many writers: by bytes for each slice or tensor, a quarter more than was measured."""
-    each = {"aligned": 400, "fragments": options.slice + 400, "own": 2000, "exchanged": 800}[case]
+    each = {"aligned": 400, "fragments": options.slice + 400, "own": 1300, "exchanged": 800}[case]
     return n_writers * options.tensors * each < machine.available_nbytes() * 0.8
 
 
