@@ -249,12 +249,13 @@ static bth_emitted_global *emitted_globals_find_or_add(bth_emitter *emitter, con
                                                        const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
+    bth_emitted_global *global = *recent;
 
-    if (*recent && (*recent)->name == name && (*recent)->module == module)
-        return *recent;
+    if (global && global->name == name && global->module == module)
+        return global;
     if (!emitted_globals_grow_if_half_full(emitter))
         return NULL;
-    bth_emitted_global *global = emitted_globals_find_entry_or_empty(emitter, module, name);
+    global = emitted_globals_find_entry_or_empty(emitter, module, name);
     if (!global->name) {
         global->module = module;
         global->name = name;
