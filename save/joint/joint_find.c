@@ -10,7 +10,7 @@
 #include "format/seeded_hash.h"
 #include "save/joint/joint_ticket.h"
 
-/* A name is no path. The path ['a'] is the key "a": so most paths are found by the name's hash. */
+/* A short name is TEXT_NAME. The path ['a'] is kept as the key "a", so that one hash finds both. */
 typedef enum text_kind { TEXT_NAME, TEXT_PATH, TEXT_KEY } text_kind;
 
 typedef struct tensor_text {
@@ -45,7 +45,7 @@ static tensor_text text_of_path(const char *path)
     return (tensor_text){path, nbytes, TEXT_PATH};
 }
 
-static tensor_text text_of_slice(const char *name)
+static tensor_text text_of_name(const char *name)
 {
     if (bth_name_is_path(name))
         return text_of_path(name);
@@ -86,7 +86,8 @@ static int table_allocate(wanted_table *table, const bth_ticket *ticket, size_t 
     while (n_slots / 2 < n)
         n_slots *= 2;
     table->mask = n_slots - 1;
-    table->wanted = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *table->wanted));
+    table->wanted =
+        bth_allocate_zeroed(bth_array_nbytes((size_t)bth_max(n, 1), sizeof *table->wanted));
     table->slots = bth_allocate_zeroed(bth_array_nbytes(n_slots, sizeof *table->slots));
     if (!table->wanted || !table->slots)
         return bth_fail_memory(error, bth_array_nbytes(n_slots, sizeof *table->slots));
@@ -100,7 +101,7 @@ static void table_add(wanted_table *table, size_t i, const char *name)
     *wanted = (wanted_tensor){.first = i, .at = BTH_NO_TENSOR};
     if (!name)
         return;
-    wanted->text = text_of_slice(name);
+    wanted->text = text_of_name(name);
     size_t *slot = table_find_slot(table, text_first_slot(table, &wanted->text), &wanted->text);
     if (*slot > 0) {
         wanted->first = *slot - 1;
@@ -123,7 +124,7 @@ static void table_set(wanted_table *table, size_t slot, const tensor_text *text,
 /* A tensor that begins at `at`, by its name and its path. */
 static void table_set_tensor(wanted_table *table, const bth_ticket_tensor *tensor, size_t at)
 {
-    tensor_text text = text_of_slice(tensor->name);
+    tensor_text text = text_of_name(tensor->name);
     size_t slot = text_first_slot(table, &text);
 
     table_set(table, slot, &text, at);
@@ -139,7 +140,8 @@ static void table_set_tensor(wanted_table *table, const bth_ticket_tensor *tenso
 int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
                             size_t **at, berth_error *error)
 {
-    size_t here = ticket->tensors_at, behind = here, nbytes = bth_array_nbytes(n + 1, sizeof **at);
+    size_t here = ticket->tensors_at, behind = here;
+    size_t nbytes = bth_array_nbytes((size_t)bth_max(n, 1), sizeof **at);
     wanted_table table = {0};
     bth_ticket_tensor tensor;
 

@@ -74,12 +74,12 @@ typedef struct bth_ticket {
 int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_error *error);
 void bth_ticket_free_all(bth_ticket *ticket);
 /*
- * The tensor that begins at byte *at, which is then moved behind it. False: there is none at the
- * end of the tensors. Other places than tensors_at, those that this function and
- * bth_ticket_find_tensors give, and that end, are not allowed.
+ * The tensor that begins at byte *at; then *at is where the next one begins. False: it is the end
+ * of the tensors. *at must come from tensors_at, from this function, or from
+ * bth_ticket_find_tensors.
  */
 bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
-/* A name of a tensor on the storage, for messages; rather no path. */
+/* A name of a tensor on the storage, for messages: a path only if none has a short name. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
 
 /* ---- joint_find.c: tensors by name ---- */
