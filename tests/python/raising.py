@@ -214,6 +214,15 @@ class OfPickling(Raising):
         value = None
         self.assert_counted(before)
 
+    def test_what_names_a_refused_value(self):
+        """repr() of a key: what it raises is dropped, as PyTorch does not call it; but ^C is not."""
+        value = {with_method("__repr__")(KeyboardInterrupt("of the program")): torch.ones(2)}
+        with self.assertRaisesRegex(KeyboardInterrupt, "of the program"):
+            berth.save(value, self.file)
+        self.assert_old()
+        with self.assertRaisesRegex(Declined, "the value cannot be saved: .* is not a plain type"):
+            _native.save_begin({with_method("__repr__")(Refused()): 1}, os.fsencode(self.file), None, False)
+
     def test_the_handler_of_a_signal_during_a_walk(self):
         """It comes when a value is walked, not when bytes are written: nothing has been begun."""
         error = Refused()

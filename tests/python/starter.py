@@ -5,12 +5,14 @@ Each line of stdin is JSON: [code, [argument...], stdout, stderr]. The child run
 script does, and ends as an interpreter does. The exit code is written to stdout.
 """
 
+import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 SECONDS = 900 if os.environ.get("BERTH_LONG", "0") not in ("", "0") else 60  # then it is killed
 
@@ -47,19 +49,31 @@ def redirect(path, fd):
     os.close(file)
 
 
+def kill(_signal, _frame):
+    """It shows first where its threads are."""
+    os.kill(_pid, signal.SIGQUIT)
+    time.sleep(1)
+    os.kill(_pid, signal.SIGKILL)
+
+
 if __name__ == "__main__":
     import berth  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, kill)  # the starter's own: the code may use the child's
     while _line := sys.stdin.readline():
         _code, _arguments, _out, _err = json.loads(_line)
         _pid = os.fork()
         if _pid == 0:
-            signal.alarm(SECONDS)
             redirect(_out, 1)
             redirect(_err, 2)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGQUIT)
             sys.argv[1:] = _arguments
             exec(compile(_code, "<code>", "exec"))
             break
-        print(os.waitstatus_to_exitcode(os.waitpid(_pid, 0)[1]), flush=True)
+        signal.alarm(SECONDS)
+        _status = os.waitpid(_pid, 0)[1]
+        signal.alarm(0)
+        print(os.waitstatus_to_exitcode(_status), flush=True)

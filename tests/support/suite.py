@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs Python's unit tests, and ends with the line that tools/check counts: N passed, N failed."""
+import faulthandler
+import signal
 import sys
 import unittest
 
@@ -16,6 +18,7 @@ def tests_of(results):
 
 
 def run(suite):
+    faulthandler.register(signal.SIGTERM, chain=True)  # tools/check's time limit: which test it met
     result = unittest.TextTestRunner(verbosity=1).run(suite)
     bad, skipped = tests_of(result.failures + result.errors), tests_of(result.skipped)
     for test, why in result.skipped:

@@ -33,13 +33,16 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object)
     return 0;
 }
 
-/* Adds a step of the way to the value that was refused; the exception that is raised stays. */
+/*
+ * Adds a step of the way to the value that was refused. A step whose repr() fails is left out; ^C
+ * in the middle of one (repr() looks for signals) is raised.
+ */
 static void note_step(bpy_saver *saver, const char *format, PyObject *key, Py_ssize_t i)
 {
-    if (!saver->why)
+    if (!saver->why || PyErr_Occurred())
         return;
     PyObject *step = key ? PyUnicode_FromFormat(format, key) : PyUnicode_FromFormat(format, i);
-    if (!step || PyList_Append(saver->steps, step) < 0)
+    if ((!step || PyList_Append(saver->steps, step) < 0) && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
     Py_XDECREF(step);
 }

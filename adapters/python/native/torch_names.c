@@ -54,12 +54,13 @@ static PyObject *find(const char *module, const char *path)
 static PyObject *find_constant(const char *name)
 {
     PyObject *found = find("torch", name);
-    if (!found)
+    if (!found && PyErr_ExceptionMatches(PyExc_AttributeError))
         PyErr_Clear();
     return found;
 }
 
-static void find_constants(void)
+/* Returns: 0; -1: an exception is raised, for example by ^C: the next call begins again. */
+static int find_constants(void)
 {
     static const char *const LAYOUTS[] = {NULL,         "sparse_coo", "sparse_csr", "sparse_csc",
                                           "sparse_bsr", "sparse_bsc", "strided",    "jagged"};
@@ -71,12 +72,13 @@ static void find_constants(void)
         "per_channel_symmetric",
         "per_channel_affine_float_qparams",
     };
-    for (int i = 1; i < BERTH_DTYPE_COUNT; i++)
+    for (int i = 1; i < BERTH_DTYPE_COUNT && !PyErr_Occurred(); i++)
         names.dtypes[i] = find_constant(berth_dtype_name((berth_dtype)i));
-    for (int i = 1; i <= BERTH_JAGGED; i++)
+    for (int i = 1; i <= BERTH_JAGGED && !PyErr_Occurred(); i++)
         names.layouts[i] = find_constant(LAYOUTS[i]);
-    for (int i = 1; i <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS; i++)
+    for (int i = 1; i <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS && !PyErr_Occurred(); i++)
         names.qschemes[i] = find_constant(QSCHEMES[i]);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 /* torch.storage._new_dtypes(): their storages are saved as bytes. */
@@ -123,9 +125,8 @@ const bpy_torch *bpy_torch_get(void)
         if (!*TABLE[i].place)
             return NULL;
     }
-    find_constants();
     find_exchange();
-    if (find_new_dtypes() < 0 || find_sharing() < 0)
+    if (find_constants() < 0 || find_new_dtypes() < 0 || find_sharing() < 0)
         return NULL;
     done = true;
     return &names;
