@@ -217,6 +217,21 @@ class Ends(Folder):
                 ("['v.pt']\n", ""))
             self.check(length=3_000_000.)
 
+    def test_when_constants_of_torch_are_looked_up(self):
+        """By the first save of a process; the next one looks them up again, and misses none."""
+        self.assertEqual(self.run_code(
+            "known, others = torch.uint1, torch.__getattr__\n"
+            "def interrupted(name):\n"
+            "    torch.uint1, torch.__getattr__ = known, others\n"
+            "    raise KeyboardInterrupt\n"
+            "del torch.uint1\n"
+            "torch.__getattr__ = interrupted\n"
+            "try:\n"
+            "    berth.save(1, path)\n"
+            "except KeyboardInterrupt:\n"
+            "    berth.save([known], path)\n"
+            "    print(berth.counters()['save']['values'])\n"), ("1\n", ""))
+
     def test_anywhere(self):
         """Interrupts at all places: a whole file, no temporary, no hang, nothing left switched."""
         for what in ("berth.save_async(value, path, snapshot=calls % 2 == 0).result()",

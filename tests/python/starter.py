@@ -50,7 +50,7 @@ def redirect(path, fd):
 
 
 def kill(_signal, _frame):
-    """It shows first where its threads are."""
+    """Of a child that takes too long; first it writes to its stderr where its threads are."""
     os.kill(_pid, signal.SIGQUIT)
     time.sleep(1)
     os.kill(_pid, signal.SIGKILL)
