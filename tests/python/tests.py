@@ -12,6 +12,7 @@ import warnings
 
 import torch
 
+import attributes
 import calls
 import command
 import dcp
@@ -57,8 +58,8 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
-               pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
-               wheels, sanitized)
+               pages, unsafe, attributes, raising, processes, jobs, ends, robust, devices, simulated, dcp,
+               integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
