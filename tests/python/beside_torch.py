@@ -453,7 +453,8 @@ class BesideTorch(unittest.TestCase):
         for protocol in range(6):
             with self.assertRaisesRegex(berth.ArgumentError, "pickle is not read|form name=value"):
                 mine.load_config(pickle.dumps({NAME: Evil()}, protocol))
-        for text in (b"save.durability=maybe", b"save.storage_alignment", NAME.encode() + b"=128\nload.mmap=x"):
+        for text in (b"save.durability=maybe", b"save.storage_alignment",
+                     b"save.storage_alignment=128\nload.mmap=x"):
             with self.assertRaises(berth.ArgumentError):
                 mine.load_config(text)
         self.assertEqual(of(mine), 64)
@@ -517,7 +518,8 @@ class BesideTorch(unittest.TestCase):
 
     def test_saved_text_is_that_of_the_command(self):
         mine.save.storage_alignment = 4096
-        code = "from berth import config; print(config.save.storage_alignment, config.describe('debug')['source'])"
+        code = ("from berth import config\n"
+                "print(config.save.storage_alignment, config.describe('debug')['source'])")
         with tempfile.NamedTemporaryFile() as file:
             file.write(mine.save_config())
             file.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Stands for torch.utils.serialization.config where PyTorch has none (2.6): options under its config module."""
+"""Stands for torch.utils.serialization.config, which PyTorch 2.6 has not: options under its config module."""
 
 import sys
 

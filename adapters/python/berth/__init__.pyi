@@ -168,6 +168,7 @@ class _SaveOptions:
     byteorder: Literal["native", "little", "big"]
     method: Literal["auto", "buffered", "direct"]
     durability: Literal["none", "file", "full"]
+    replace: Literal["auto", "always", "in_place"]
 
 class _LoadOptions:
     calculate_storage_offsets: bool

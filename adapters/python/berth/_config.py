@@ -233,7 +233,8 @@ class Config(_Options):
         changes = []
         for each in assignments:
             if not isinstance(each, (str, dict)):
-                raise TypeError(f"patch takes a name and a value, a dict, or a text, not {type(each).__name__}")
+                raise TypeError("patch takes a name and a value, a dict, or a text, not "
+                                f"{type(each).__name__}")
             changes += map(_divided, each.split()) if isinstance(each, str) else each.items()
         return Patch([*changes, *options.items()])
 
