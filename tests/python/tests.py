@@ -20,6 +20,7 @@ import dcp
 import devices
 import ends
 import errors
+import gate
 import installed
 import integrations
 import jobs
@@ -59,7 +60,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings,
-               beside_torch, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust, devices,
+               beside_torch, stubs, pages, unsafe, gate, attributes, raising, processes, jobs, ends, robust, devices,
                simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
