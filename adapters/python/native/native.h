@@ -476,6 +476,8 @@ int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+/* The module's function url_shown. */
+PyObject *bpy_url_shown(PyObject *module, PyObject *url);
 
 /* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
 int bpy_rows_types_add(PyObject *module);
