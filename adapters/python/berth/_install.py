@@ -135,26 +135,26 @@ def _wrapped(name, function):
 def _torch_config(section, name, default):
     """A value of torch.utils.serialization.config, or what PyTorch 2.6 does without it."""
     try:
-        from torch.utils import serialization
+        from torch.utils.serialization import config as torch_config
     except ImportError:
         return default
-    return getattr(getattr(serialization.config, section), name, default)
+    return getattr(getattr(torch_config, section), name, default)
 
 
 def _options():
     """A patch of what torch.utils.serialization.config says, where it says something."""
     import torch
 
-    changes = {}
+    options = {}
     if not torch.serialization.get_crc32_options():
-        changes["save.compute_crc32"] = False
+        options["save.compute_crc32"] = False
     alignment = _torch_config("save", "storage_alignment", 64)
     if alignment != 64:
-        changes["save.storage_alignment"] = alignment
+        options["save.storage_alignment"] = alignment
     endianness = torch.serialization.get_default_load_endianness()
     if endianness is not None:
-        changes["load.endianness"] = endianness
-    return config.patch(changes) if changes else contextlib.nullcontext()
+        options["load.endianness"] = endianness
+    return config.patch(options) if options else contextlib.nullcontext()
 
 
 def _refuse_bytes(name, *arguments):
