@@ -17,7 +17,7 @@ test_packages=(
     g++ clang libclang-rt-14-dev clang-format-14 binutils pkg-config cmake libcriterion-dev
     python3 python3-dev python3-venv ca-certificates
     zip unzip libzip-dev ziptool zipcmp strace util-linux
-    bindfs e2fsprogs xfsprogs
+    bindfs e2fsprogs python3-fusepy xfsprogs
     openmpi-bin libopenmpi-dev mpich libmpich-dev
     fish groff-base tmux zsh
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd

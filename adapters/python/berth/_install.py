@@ -11,6 +11,7 @@ from berth import _conditions, _records
 from berth._config import Patch
 from berth._counters import count, count_reason
 from berth._errors import Error
+from berth._in_place import start_as_torch
 from berth._load import load_plain
 from berth._save import PROTOCOL, save_any
 from berth._source import can_seek, is_path
@@ -132,7 +133,7 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
         count_reason(_records.LEGACY)
         return
     with _options():
-        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record)
+        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record, start_as_torch)
 
 
 # ---- torch.load ----

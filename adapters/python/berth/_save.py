@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
+import functools
+import logging
+import os
 import pickle
 
 from berth import _conditions, _native, _records
+from berth._config import config
 from berth._counters import count
 from berth._errors import Declined
+from berth._source import is_path
 from berth._target import target_of
 
 PROTOCOL = 2
+
+_log = logging.getLogger("berth")
+
+
+def start_plainly(f, function, *arguments):
+    """Calls function(*arguments). Returns: (what it returns, save.replace at that moment)."""
+    return function(*arguments), config.save.replace
 
 
 def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
@@ -37,9 +49,9 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     save_any(obj, f, pickle_module, pickle_protocol, False)
 
 
-def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
-    """torch.save with all its parameters but one."""
-    job, way, end = begin(obj, f, pickle_module, pickle_protocol, disable_byteorder)
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly):
+    """torch.save with all its parameters but one. start: as of begin."""
+    job, way, end = begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start)
     is_saved = False
     try:
         job.finish()
@@ -50,22 +62,43 @@ def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
 
 
 def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
-          snapshot=False):
+          snapshot=False, start=start_plainly):
     """Begins a save: in C if the value is plain, else PyTorch pickles it.
 
+    start: start_plainly, or _in_place.start_as_torch; called with the native function that opens
+        the target.
     Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
     """
     target, end = target_of(f)
     try:
+        job = replace = None
         if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
                 and not _conditions.reason()):
             try:
-                return _native.save_begin(obj, target, None, snapshot), "values", end
+                job, replace = start(f, _native.save_begin, obj, target, None, snapshot)
+                way = "values"
             except Declined:  # before a byte was written
                 pass
-        records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
-        job = _native.save_records_begin(records, target, None, disable_byteorder, snapshot)
-        return job, "records", end
+        if job is None:
+            records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
+            job, replace = start(f, _native.save_records_begin, records, target, None,
+                                 disable_byteorder, snapshot)
+            way = "records"
+        if is_path(f):
+            end = functools.partial(_tell, job, os.fsdecode(f), replace, config.save.durability)
+        return job, way, end
     except BaseException:
         end(False)
         raise
+
+
+def _tell(job, path, replace, durability, is_saved):
+    """What the file system could not do, once it is known."""
+    placed, reached = job.placed()
+    if not is_saved:
+        return
+    if placed == "in place" and replace == "auto":
+        _log.warning("%s was written in place: a rename cannot put a file there", path)
+    if reached and reached != durability:
+        _log.warning("%s: its file system cannot sync: save.durability=%s became %s", path, durability,
+                     reached)
