@@ -144,7 +144,7 @@ class TableTest(Mounts):
                 save(path)
             self.assertEqual(files_of(below)[file], OLD)
             self.assertEqual([name for name in os.listdir(below) if name.startswith(".")], [])
-            with berth.config.patch("save.replace=in_place"), self.in_environment("in_place"):
+            with berth.config.patch("save.replace", "in_place"), self.in_environment("in_place"):
                 save(path)
         else:
             save(path)
@@ -204,7 +204,7 @@ class InPlaceTest(Mounts):
                 installed_save(state(), path)
             self.assertEqual(warned.filename, __file__)
             self.assertTrue(torch.load(path)["weight"].equal(state()["weight"]))
-            with (berth.config.patch("save.replace=always"),
+            with (berth.config.patch("save.replace", "always"),
                   self.assertRaisesRegex(berth.FileError, "cannot rename") as refused):
                 installed_save(state(), path)
             self.assertEqual(refused.exception.status, "BERTH_E_REPLACE")
@@ -282,7 +282,7 @@ class SpecialPathsTest(Folder):
         with self.assertRaisesRegex(berth.FileError, "save.replace=in_place") as refused:
             berth.save(self.value, "/dev/null")
         self.assertEqual(refused.exception.status, "BERTH_E_REPLACE")
-        with berth.config.patch("save.replace=in_place"):
+        with berth.config.patch("save.replace", "in_place"):
             berth.save(self.value, "/dev/null")
 
     def test_a_pipe(self):

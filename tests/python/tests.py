@@ -12,6 +12,9 @@ import warnings
 
 import torch
 
+import attributes
+import beside_torch
+import calls
 import command
 import dcp
 import devices
@@ -56,9 +59,9 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings, stubs,
-               pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
-               wheels, sanitized)
+    modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
+               beside_torch, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust, devices,
+               simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

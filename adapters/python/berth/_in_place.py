@@ -7,12 +7,11 @@ import os
 import stat
 import warnings
 
-from berth._config import Patch, config
+from berth._config import config
 from berth._errors import FileError
 from berth._save import start_plainly
 from berth._source import is_path
 
-IN_PLACE = "save.replace=in_place"
 N_FRAMES = 6  # from the warning to the call of torch.save
 
 
@@ -27,7 +26,7 @@ def start_as_torch(f, function, *arguments):
     replaces = config.save.replace != "auto"
     if not replaces and is_path(f) and _is_open_for_writing(f):
         try:
-            with Patch(IN_PLACE):
+            with config.patch({"save.replace": "in_place"}):
                 return start_plainly(f, function, *arguments)
         except FileError as error:
             if error.errno != errno.EBUSY:
@@ -41,7 +40,7 @@ def start_as_torch(f, function, *arguments):
     if stat.S_ISREG(os.stat(f).st_mode):
         warnings.warn(f"{why}. It is written in place, as PyTorch does: if that fails, the old content is "
                       "lost.", stacklevel=N_FRAMES)
-    with Patch(IN_PLACE):
+    with config.patch({"save.replace": "in_place"}):
         return start_plainly(f, function, *arguments)
 
 
