@@ -33,6 +33,7 @@ import robust
 import rows
 import sanitized
 import saves
+import sets
 import settings
 import simulated
 import stubs
@@ -58,7 +59,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings,
-               beside_torch, stubs, pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated,
+               beside_torch, sets, stubs, pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated,
                dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
