@@ -119,8 +119,8 @@ def begin_safetensors(obj, f, snapshot=False):
             other = f"the key {key!r} has a surrogate, which UTF-8 has not"
     if other:
         raise TypeError(f"{os.fsdecode(f)}: a .safetensors file holds a dict of tensors by their names, and "
-                        f"{other}. Save the dict of tensors alone, or give the file another name, such as .pt, "
-                        "for any value")
+                        f"{other}. Save the dict of tensors alone, or give the file another name, such as "
+                        ".pt, for any value")
     target, end = target_of(f)
     job, replace = start_plainly(f, _native.save_begin, dict(obj), target, None, snapshot, True)
     return job, "values", _telling(job, f, replace, end)
