@@ -165,6 +165,8 @@ class _SaveOptions:
     byteorder: Literal["native", "little", "big"]
     method: Literal["auto", "buffered", "direct"]
     durability: Literal["none", "file", "full"]
+    replace: Literal["auto", "always", "in_place"]
+    readers: Literal["all", "group", "owner"]
 
 class _LoadOptions:
     calculate_storage_offsets: bool

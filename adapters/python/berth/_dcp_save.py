@@ -21,6 +21,7 @@ from berth._dcp_outline import (
 from berth._source import is_path
 
 _workers = {}  # process group -> the thread of its asynchronous saves
+os.register_at_fork(after_in_child=_workers.clear)  # it is the parent's
 
 
 class Entry:

@@ -34,8 +34,8 @@ int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes
     (void)context;
     (void)done_nbytes;
     (void)total_nbytes;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     int stop = PyErr_CheckSignals() < 0;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return stop;
 }

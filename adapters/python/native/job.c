@@ -56,11 +56,11 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
 {
     (void)offset;
     writer *to = context;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     if (!to->type && write_bytes(to, buffer, nbytes) < 0)
         PyErr_Fetch(&to->type, &to->value, &to->traceback);
     int failure = to->type ? EIO : 0;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return failure;
 }
 

@@ -61,9 +61,9 @@ void bpy_loader_free(bpy_loader *loader)
 /* Reads n storages into their memory, without the GIL. */
 static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
 {
-    berth_source *source = bpy_checkpoint_source(loader->checkpoint);
+    berth_source *source = &loader->checkpoint->source;
     const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
-    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_checkpoint *handle = loader->checkpoint->handle;
     berth_error error;
     int status;
     bpy_source_go(source);
@@ -113,7 +113,7 @@ static bool is_one_of(const bpy_loader *loader, const berth_storage *storage, bo
 static int read_storages(bpy_loader *loader, const berth_storage *first, bool that_stay,
                          uint64_t max_nbytes)
 {
-    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    const berth_checkpoint *handle = loader->checkpoint->handle;
     size_t n = 0, made = 0;
     uint64_t nbytes = 0;
     for (const berth_storage *at = first; at && nbytes < max_nbytes;
@@ -140,7 +140,7 @@ int bpy_load_storages(bpy_loader *loader)
 {
     if (loader->in_place || loader->is_meta)
         return 0;
-    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    const berth_checkpoint *handle = loader->checkpoint->handle;
     return read_storages(loader, berth_storage_next(handle, NULL), true, UINT64_MAX);
 }
 
@@ -172,8 +172,7 @@ static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
         return bpy_memory_new(0);
     berth_error error;
     PyThreadState *thread = bpy_checkpoint_begin_wait(loader->checkpoint);
-    const void *address =
-        berth_storage_data(bpy_checkpoint_handle(loader->checkpoint), storage, &error);
+    const void *address = berth_storage_data(loader->checkpoint->handle, storage, &error);
     bpy_checkpoint_end_wait(thread);
     if (!address && error.code != BERTH_OK)
         return bpy_raise(&error), NULL;
@@ -510,7 +509,7 @@ static PyObject *parts_of(bpy_loader *loader, const berth_value *value)
     return parts;
 }
 
-/* torch._utils._rebuild_sparse_tensor(layout, (*parts, size[, is_coalesced])) */
+/* berth._sparse.rebuild(layout, (*parts, size[, is_coalesced])) */
 static PyObject *sparse(bpy_loader *loader, const berth_value *value)
 {
     int layout = 0;

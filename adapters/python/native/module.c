@@ -20,7 +20,6 @@ static PyMethodDef functions[] = {
      "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"
      "owner of the address)."},
     {"has_device", bpy_has_device, METH_O, "has_device(name)\n--\n\n"},
-    {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {"url_shown", bpy_url_shown, METH_O, "url_shown(url)\n--\n\n"},
     {NULL, NULL, 0, NULL},
@@ -39,9 +38,11 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+    bpy_gil_make();
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
         bpy_archive_type_add(module) < 0 || bpy_job_type_add(module) < 0 ||
         bpy_rows_types_add(module) < 0 || bpy_joint_type_add(module) < 0 ||
+        PyModule_AddFunctions(module, bpy_fork_functions) < 0 ||
         PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;

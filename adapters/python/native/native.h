@@ -4,7 +4,9 @@
  *
  *   module.c          the module's functions
  *   error.c           berth_error -> exception
+ *   gil.c             the GIL for threads that Python does not know; forks
  *   walk.c            a long walk lets other threads run
+ *   held.c            what objects have open, as long as it is used
  *   pointer_map.c     addresses -> addresses: identity of objects and values
  *   torch_names.c     torch's types, functions and dtypes, looked up once
  *   save_values.c     Python values -> a tree
@@ -32,6 +34,7 @@
 #ifndef BERTH_NATIVE_H
 #define BERTH_NATIVE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,6 +45,24 @@
 #include <Python.h>
 
 #include <berth.h>
+
+/* ---- the GIL ---- */
+
+/* What a thread that has taken the GIL gives back. */
+typedef struct bpy_gil {
+    PyThreadState *made; /* NULL: Python knew the thread */
+    PyGILState_STATE known;
+} bpy_gil;
+
+/* Once, when the module is made. */
+void bpy_gil_make(void);
+
+/* Takes the GIL, on any thread, with it or without. Each take has its give. */
+bpy_gil bpy_gil_take(void);
+void bpy_gil_give(bpy_gil gil);
+
+/* The module's functions for os.register_at_fork. */
+extern PyMethodDef bpy_fork_functions[];
 
 /* ---- errors ---- */
 
@@ -56,6 +77,61 @@ PyObject *bpy_raise(const berth_error *error);
  * Returns: not 0, which cancels: one has raised an exception.
  */
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+
+/* ---- what objects have open ---- */
+
+/*
+ * What a Python object has open, and can close while others use it (Y8). It is counted: the object
+ * uses it until it is closed, each call until it returns, and so does all that a call hands out.
+ * The last user ends it, on any thread. It is the first field of what is open.
+ */
+typedef struct bpy_held {
+    atomic_size_t n_users;
+    void (*end)(struct bpy_held *held); /* without the GIL, or with it */
+} bpy_held;
+
+/* A Python object that has such a thing open. */
+typedef struct bpy_holder {
+    PyObject_HEAD bpy_held *held; /* NULL: closed */
+} bpy_holder;
+
+/* One more user. Needs no GIL. */
+bpy_held *bpy_use(bpy_held *held);
+
+/* One user less. Needs no GIL; whoever has it gives it up for the end by bpy_release_without_gil.
+ */
+void bpy_release(bpy_held *held);
+void bpy_release_without_gil(bpy_held *held);
+
+/* A new object. Takes a user of what it holds, on failure too. */
+PyObject *bpy_holder_new(PyTypeObject *type, bpy_held *held);
+
+/*
+ * What an object has open, with one more user.
+ * Parameters: closed: what is said if it is closed.
+ * Returns: NULL: ValueError is raised.
+ */
+bpy_held *bpy_hold(PyObject *self, const char *closed);
+
+/*
+ * A method of such an object. It gets no object, but what that has open, held from before the
+ * method runs anything until it has returned: so no method can use what another thread, or a
+ * finalizer, closes.
+ */
+typedef PyObject *(*bpy_held_method)(bpy_held *held, PyObject *arguments);
+PyObject *bpy_call_held(PyObject *self, PyObject *arguments, bpy_held_method method,
+                        const char *closed);
+
+/* The function of METH_VARARGS, METH_O and METH_NOARGS that calls such a method: METHOD_held. */
+#define BPY_HELD_METHOD(METHOD, CLOSED)                                                            \
+    static PyObject *METHOD##_held(PyObject *self, PyObject *arguments)                            \
+    {                                                                                              \
+        return bpy_call_held(self, arguments, METHOD, CLOSED);                                     \
+    }
+
+/* The method close(), which may be called twice, and the end of an object. */
+PyObject *bpy_holder_close(PyObject *self, PyObject *unused);
+void bpy_holder_dealloc(PyObject *self);
 
 /* ---- maps ---- */
 
@@ -122,8 +198,8 @@ int bpy_walk_check(bpy_walk *walk);
 /* Leaves an exception that is raised as it is. */
 void bpy_walk_end(void);
 
-/* after_fork(), in a child: the walks of other threads have ended there. */
-PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused);
+/* In a child: the walks of other threads have ended there. */
+void bpy_walk_after_fork(void);
 
 /* ---- torch ---- */
 
@@ -288,16 +364,14 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
 /* If reading a URL has failed, the error gets the words of the network. */
 void bpy_explain(berth_error *error);
 
-/* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
-typedef struct bpy_checkpoint bpy_checkpoint;
-
-berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint);
-
-/* One more user. Needs no GIL. */
-bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint);
-
-/* One user less. Needs no GIL. */
-void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
+/* An open file. */
+typedef struct bpy_checkpoint {
+    bpy_held held;
+    berth_checkpoint *handle;
+    PyObject *owner; /* of the memory that is read; NULL: a file */
+    Py_buffer buffer;
+    berth_source source;
+} bpy_checkpoint;
 
 /*
  * Opens a file.
@@ -308,7 +382,7 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
 bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
 
 /*
- * What a Python object of the type Checkpoint has open.
+ * What a Python object of the type Checkpoint has open, with one more user.
  * Returns: NULL: an exception is raised: it is closed, or another object.
  */
 bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
@@ -322,9 +396,6 @@ const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *na
  */
 PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint);
 void bpy_checkpoint_end_wait(PyThreadState *thread);
-
-/* Where its bytes come from. */
-berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint);
 
 /* Memory for the bytes of one storage. */
 typedef struct bpy_memory bpy_memory;

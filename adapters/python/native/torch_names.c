@@ -29,7 +29,7 @@ static const struct {
     {"torch._utils", "_set_obj_state", &names.set_state},
     {"torch._utils", "_rebuild_meta_tensor_no_storage", &names.rebuild_meta},
     {"torch._utils", "_rebuild_qtensor", &names.rebuild_quantized},
-    {"torch._utils", "_rebuild_sparse_tensor", &names.rebuild_sparse},
+    {"berth._sparse", "rebuild", &names.rebuild_sparse},
     {"torch._utils", "_rebuild_nested_tensor", &names.rebuild_nested},
     {"torch.utils.hooks", "warn_if_has_hooks", &names.warn_hooks},
     {"torch._weights_only_unpickler", "_get_allowed_globals", &names.allowed_globals},

@@ -70,11 +70,11 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
     if (!stop)
         return 0;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     open_url *found = *open_url_find(context);
     if (found)
         atomic_store(&found->stop, true);
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return stop;
 }
 
@@ -82,11 +82,11 @@ void bpy_source_free(berth_source *source)
 {
     if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized())
         return;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     open_url **at = open_url_find(source), *found = *at;
     if (found)
         *at = found->next;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     berth_source_url_free(source);
     free(found);
 }
