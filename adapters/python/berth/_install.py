@@ -9,7 +9,7 @@ import sys
 from threading import get_ident
 
 from berth import _conditions, _records
-from berth._config import Patch
+from berth._config import config
 from berth._counters import count, count_reason
 from berth._errors import Error
 from berth._load import load_plain
@@ -135,26 +135,26 @@ def _wrapped(name, function):
 def _torch_config(section, name, default):
     """A value of torch.utils.serialization.config, or what PyTorch 2.6 does without it."""
     try:
-        from torch.utils.serialization import config
+        from torch.utils.serialization import config as torch_config
     except ImportError:
         return default
-    return getattr(getattr(config, section), name, default)
+    return getattr(getattr(torch_config, section), name, default)
 
 
 def _options():
     """A patch of what torch.utils.serialization.config says, where it says something."""
     import torch
 
-    assignments = []
+    options = {}
     if not torch.serialization.get_crc32_options():
-        assignments.append("save.compute_crc32=off")
+        options["save.compute_crc32"] = False
     alignment = _torch_config("save", "storage_alignment", 64)
     if alignment != 64:
-        assignments.append(f"save.storage_alignment={alignment}")
+        options["save.storage_alignment"] = alignment
     endianness = torch.serialization.get_default_load_endianness()
     if endianness is not None:
-        assignments.append(f"load.endianness={endianness.name.lower()}")
-    return Patch(" ".join(assignments)) if assignments else contextlib.nullcontext()
+        options["load.endianness"] = endianness
+    return config.patch(options) if options else contextlib.nullcontext()
 
 
 # ---- torch.save ----
