@@ -70,7 +70,10 @@ class Loading:
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
         self._file = _native.open(source_of(self._path), READ)
-        self._match(self._state, value_without_bytes(self._file, self._path), "")
+        value = value_without_bytes(self._file, self._path)
+        if type(value) not in MAPPINGS:
+            raise ValueError(f"{self._path} holds no dict, but {type(value).__name__}: use berth.load")
+        self._match(self._state, value, "")
         if self._strict and self.missing:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: "

@@ -66,7 +66,7 @@ class Kept:
         """No more than these bytes are looked at."""
         if isinstance(self._source, int):
             self.rewind()
-            self._source = memoryview(self.f.read(nbytes))
+            self._source = bytearray(self.f.read(nbytes))
         self._source = self._source[:nbytes]
 
     def leave_behind(self, nbytes):
@@ -103,7 +103,7 @@ def check_whole(kept):
 
 def _is_zip(kept):
     source = kept.source()
-    if isinstance(source, memoryview):
+    if isinstance(source, (memoryview, bytearray)):
         return bytes(source[:4]) == b"PK\3\4"
     if isinstance(source, int):
         return os.pread(source, 4, 0) == b"PK\3\4"

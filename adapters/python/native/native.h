@@ -74,6 +74,13 @@ extern PyMethodDef bpy_fork_functions[];
 PyObject *bpy_raise(const berth_error *error);
 
 /*
+ * The UTF-8 text of a str, which owns it. What cannot be one is refused: a NUL would end it (Y11).
+ * Parameters: what: for messages: "an option".
+ * Returns: NULL: TypeError or berth.ArgumentError is raised.
+ */
+const char *bpy_text(PyObject *object, const char *what);
+
+/*
  * A progress function, called without the GIL: runs the handlers of signals.
  * Returns: not 0, which cancels: one has raised an exception.
  */
@@ -377,6 +384,8 @@ typedef struct bpy_checkpoint {
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
+    bool is_own; /* a bytearray that nobody else has; else it was lent, and tensors get copies (Y10)
+                  */
     berth_source source;
 } bpy_checkpoint;
 
