@@ -25,6 +25,28 @@ class Values(Folder):
         same(mine, theirs, empty_are_shared=mmap, **how)
         return mine
 
+    def test_an_empty_storage_of_two_classes(self):
+        """As PyTorch's own test_save_different_dtype_unallocated; identity as there."""
+        types = torch.float32, torch.float64, torch.int8, torch.bool, torch.complex64, torch.bfloat16
+        for first in types:
+            empty = torch.tensor([], dtype=first)
+            for second in types:
+                other = torch.TypedStorage(wrap_storage=empty.untyped_storage(), dtype=second, _internal=True)
+                own = torch.TypedStorage(wrap_storage=empty.untyped_storage(), dtype=first, _internal=True)
+                for value in ([empty, other], [own, other, own, other], [other, empty],
+                              [empty, torch.tensor([], dtype=second)]):
+                    buffer = io.BytesIO()
+                    torch.save(value, buffer)
+                    for data in (io.BytesIO(buffer.getvalue()), self.write("v.pt", buffer.getvalue())):
+                        with self.subTest(first=first, second=second):
+                            mine = berth.load(data)
+                            if not isinstance(data, str):
+                                data.seek(0)
+                            theirs = torch.load(data, weights_only=True)
+                            self.assertEqual([each.dtype for each in mine], [each.dtype for each in value])
+                            self.assertEqual([[a is b for a in mine] for b in mine],
+                                             [[a is b for a in theirs] for b in theirs])
+
     def test_every_case_of_the_peers(self):
         for name, make in cases.CASES.items():
             differs, path = make.differs, self.path("v.pt")

@@ -269,6 +269,44 @@ static PyObject *forget_without_address(bpy_loader *loader, const berth_storage 
     return made;
 }
 
+/* A TypedStorage around an UntypedStorage. dtype: 0: bytes. */
+static PyObject *typed_around(const bpy_loader *loader, PyObject *untyped, int dtype)
+{
+    PyObject *type = loader->torch->dtypes[dtype ? dtype : BERTH_UINT8];
+    PyObject *arguments = PyTuple_New(0);
+    PyObject *keywords =
+        Py_BuildValue("{sOsOsO}", "wrap_storage", untyped, "dtype", type, "_internal", Py_True);
+    PyObject *made = arguments && keywords
+                         ? PyObject_Call(loader->torch->TypedStorage, arguments, keywords)
+                         : NULL;
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return made;
+}
+
+/*
+ * An empty storage can be named by two classes. PyTorch 2.15 keeps the TypedStorage of the class
+ * that named it first; each other time it makes one around the same bytes.
+ */
+static PyObject *typed_of_another_class(bpy_loader *loader, const berth_value *value,
+                                        PyObject *untyped, int dtype)
+{
+    PyObject *known = bpy_map_get(&loader->objects, value);
+    PyObject *made = known ? Py_NewRef(known) : typed_around(loader, untyped, dtype);
+    if (known || !made)
+        return made;
+    if (bpy_map_set(&loader->objects, value, made) < 0)
+        Py_CLEAR(made);
+    Py_XINCREF(made); /* of the map */
+    return made;
+}
+
+static bool is_of_first_class(const berth_storage *storage, int dtype)
+{
+    int first = (int)berth_storage_get_info(storage)->dtype;
+    return (dtype ? dtype : BERTH_UINT8) == (first ? first : BERTH_UINT8);
+}
+
 PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
 {
     const berth_storage *storage = berth_as_storage(value);
@@ -280,16 +318,10 @@ PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value)
     PyObject *untyped = slot ? untyped_of(loader, storage, slot) : NULL;
     if (!untyped)
         return NULL;
-    if (!slot->typed) {
-        PyObject *type = loader->torch->dtypes[dtype ? dtype : BERTH_UINT8];
-        PyObject *arguments = PyTuple_New(0);
-        PyObject *keywords =
-            Py_BuildValue("{sOsOsO}", "wrap_storage", untyped, "dtype", type, "_internal", Py_True);
-        if (arguments && keywords)
-            slot->typed = PyObject_Call(loader->torch->TypedStorage, arguments, keywords);
-        Py_XDECREF(arguments);
-        Py_XDECREF(keywords);
-    }
+    if (loader->torch->shares_all && !is_of_first_class(storage, dtype))
+        return typed_of_another_class(loader, value, untyped, dtype);
+    if (!slot->typed)
+        slot->typed = typed_around(loader, untyped, dtype);
     PyObject *typed = slot->typed;
     Py_XINCREF(typed);
     return forget_without_address(loader, storage, slot, typed);
@@ -451,16 +483,9 @@ static PyObject *typed_for(bpy_loader *loader, const berth_tensor *tensor)
 {
     bpy_loaded_storage *slot = storage_slot(loader, tensor->storage);
     PyObject *untyped = slot ? untyped_of(loader, tensor->storage, slot) : NULL;
-    PyObject *dtype = untyped ? dtype_of(loader, tensor->dtype) : NULL;
-    PyObject *arguments = PyTuple_New(0);
-    PyObject *keywords = dtype && arguments ? Py_BuildValue("{sOsOsO}", "wrap_storage", untyped,
-                                                            "dtype", dtype, "_internal", Py_True)
-                                            : NULL;
-    PyObject *made =
-        keywords ? PyObject_Call(loader->torch->TypedStorage, arguments, keywords) : NULL;
-    Py_XDECREF(arguments);
-    Py_XDECREF(keywords);
-    return made;
+    return untyped && dtype_of(loader, tensor->dtype)
+               ? typed_around(loader, untyped, (int)tensor->dtype)
+               : NULL;
 }
 
 static PyObject *quantized(bpy_loader *loader, const berth_tensor *tensor)
