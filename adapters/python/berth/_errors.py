@@ -2,6 +2,7 @@
 """Exceptions. The library's messages are passed on as they are."""
 
 import concurrent.futures
+import contextlib
 import pickle
 
 NO_OFFSET = 2**64 - 1
@@ -79,6 +80,23 @@ def make(status, message, errno, offset, record):
     error.record = record
     error.errno = errno
     return error
+
+
+@contextlib.contextmanager
+def of_file(name, by_caller=()):
+    """What PyTorch says of a value of the file becomes an exception of ours, which names the file.
+
+    by_caller: the exceptions of the caller's own code, such as map_location; they stay as they are
+    """
+    try:
+        yield
+    except (Error, NotImplementedError, MemoryError):  # this PyTorch cannot; the file is good
+        raise
+    except (RuntimeError, TypeError, LookupError, ArithmeticError, EOFError) as error:
+        if type(error).__module__ != "builtins" or any(error is each for each in by_caller):
+            raise
+        raise make("BERTH_E_TENSOR", f"{name}: PyTorch does not make a value of the file: {error}", 0, NO_OFFSET,
+                   "") from error
 
 
 def declined(steps, reason):

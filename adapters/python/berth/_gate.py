@@ -19,7 +19,7 @@ import struct
 
 from berth import _native, _records
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
-from berth._source import is_path, source_of
+from berth._source import is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
 TRUE = ("1", "y", "yes", "true")
@@ -75,7 +75,7 @@ class Kept:
             self.f.seek(self._at + nbytes)
 
     def name(self):
-        return os.fsdecode(self.f) if is_path(self.f) else f"the object of {type(self.f)}"
+        return name_of(self.f)
 
     def reader(self):
         return contextlib.closing(_records.Reader(self.source(), name=self.name()))

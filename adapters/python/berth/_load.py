@@ -4,9 +4,9 @@
 import functools
 import io
 
-from berth import _conditions, _device, _gate, _native, _set, _sparse
+from berth import _conditions, _device, _gate, _native, _records, _set, _sparse
 from berth._counters import count
-from berth._errors import Error, UnsafeFileError
+from berth._errors import Error, UnsafeFileError, of_file
 from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
@@ -94,8 +94,10 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
 def load_plain(kept, map_location, mmap):
     """A file of plain values, in C."""
     file = _opened(kept, MAPPED if mmap else READ)
+    by_caller = []
     try:
-        value = _value_of(file, map_location, mmap)
+        with of_file(kept.name(), by_caller):
+            value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():
             kept.leave_behind(file.info()["nbytes"])
     finally:
@@ -119,11 +121,12 @@ def _read_all(f):
     return bytes(source_of(f))
 
 
-def _value_of(file, map_location, mmap):
+def _value_of(file, map_location, mmap, by_caller):
     """The value of an open file."""
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
+    restore = restore and _records.noted(restore, by_caller)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():

@@ -7,9 +7,9 @@ import operator
 import os
 
 from berth import _native, _set, _sparse
-from berth._errors import NO_OFFSET, Error, make
+from berth._errors import NO_OFFSET, Error, make, of_file
 from berth._load import MAPPED
-from berth._source import Url, from_caller, is_path, source_of
+from berth._source import Url, from_caller, is_path, name_of, source_of
 from berth._verify import report_of, report_of_files
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
@@ -156,9 +156,9 @@ class File:
 
         Raises: KeyError: there is none; TypeError: the name is no str; berth.Error: it cannot be loaded.
         """
-        if name is None:  # to the native module: the whole value
-            raise TypeError("a name is a str, not None")
-        with missing_is_key_error(), _sparse.checked():
+        if not isinstance(name, str):  # None is the whole value to the native module
+            raise TypeError(f"a name is a str, not {name!r:.100}")
+        with missing_is_key_error(), of_file(name_of(self._opened)), _sparse.checked():
             return self._file.value(name, True, True, False, None, True, None)
 
     def slice(self, name):

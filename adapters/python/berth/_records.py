@@ -256,21 +256,26 @@ def _save_of(writer):
         "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
+def noted(restore, by_caller):
+    """A function that moves storages, which appends to by_caller what it raises."""
+    import torch
+
+    def of_caller(storage, location):
+        try:
+            return _untyped(torch, restore(storage, location))
+        except Exception as error:
+            by_caller.append(error)
+            raise
+
+    return of_caller
+
+
 def _load_that_notes(by_caller):
     """PyTorch's _load, which appends to by_caller what the caller's map_location raises."""
     import torch
 
     def restore_location_of(map_location):
-        restore = torch.serialization._get_restore_location(map_location)
-
-        def noted(storage, location):
-            try:
-                return _untyped(torch, restore(storage, location))
-            except Exception as error:
-                by_caller.append(error)
-                raise
-
-        return noted
+        return noted(torch.serialization._get_restore_location(map_location), by_caller)
 
     return with_names(torch.serialization._load, {"_get_restore_location": restore_location_of})
 

@@ -44,6 +44,13 @@ def path_bytes(f):
     return found
 
 
+def name_of(f):
+    """For messages: of a URL without its password and query (U1)."""
+    if isinstance(f, Url):
+        return _native.url_shown(f)
+    return os.fsdecode(f) if is_path(f) else f"the object of {type(f)}"
+
+
 def descriptor_of(f, kinds):
     """The descriptor of a real file; None: it is another kind of object."""
     if type(f) is tempfile._TemporaryFileWrapper:
