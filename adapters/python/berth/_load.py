@@ -126,7 +126,8 @@ def _value_of(file, map_location, mmap, by_caller):
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
-    restore = restore and _records.noted(restore, by_caller)
+    if restore and map_location is not None:  # else a location of the file is to blame
+        restore = _records.noted(restore, by_caller)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():
