@@ -134,7 +134,7 @@ class Loading:
 
     def _read_tensor(self, tensor, name):
         if not is_dtensor(tensor):
-            bare = torch.Tensor.detach(tensor)  # without attributes, of which a file may have chosen names (Y5)
+            bare = torch.Tensor.detach(tensor)  # without attributes, which a file may have named (Y5)
             if bare.numel():
                 read_box(self._file, bare, name, (0,) * bare.dim(), tuple(bare.shape))
             return

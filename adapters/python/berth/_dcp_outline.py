@@ -119,7 +119,7 @@ class Outliner:
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
         if not (is_plain and is_dense(value)):
             return Refused(value)
-        bare = torch.Tensor.detach(value)  # without attributes, of which a file may have chosen names (Y5)
+        bare = torch.Tensor.detach(value)  # without attributes, which a file may have named (Y5)
         made = Elsewhere(facts_of(value, self._key_of(bare, None)), keys, self._rank)
         made.pieces = [(Box((0,) * bare.dim(), tuple(bare.shape)), self._on_host(bare))]
         return made

@@ -95,8 +95,8 @@ def of_file(name, by_caller=()):
     except (RuntimeError, TypeError, LookupError, ArithmeticError, EOFError) as error:
         if type(error).__module__ != "builtins" or any(error is each for each in by_caller):
             raise
-        raise make("BERTH_E_TENSOR", f"{name}: PyTorch does not make a value of the file: {error}", 0, NO_OFFSET,
-                   "") from error
+        raise make("BERTH_E_TENSOR", f"{name}: PyTorch does not make a value of the file: {error}", 0,
+                   NO_OFFSET, "") from error
 
 
 def declined(steps, reason):

@@ -7,8 +7,8 @@ It opens for what the program asks for, and for nothing in a file or in the envi
   does not know (torch.serialization.add_safe_globals);
 - the program is in a state that Berth's reader does not know: a mode of PyTorch, shared maps, another
   encoding. Then all that the file names must be known to Berth.
-In the last two cases it is PyTorch's weights_only unpickler, and Berth has read the same pickle before: what it
-refuses, for its form, its depth, the cost of its keys, is refused.
+In the last two cases it is PyTorch's weights_only unpickler, and Berth has read the same pickle before:
+what it refuses, for its form, its depth, the cost of its keys, is refused.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_O
           "BERTH_E_NOT_FOUND")
 REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
 LEGACY_N_PICKLES = 5
-# What PyTorch allows in each file, and Berth's reader does not: a file that names one has a class of its own.
+# What PyTorch allows in each file, and Berth's reader does not; a file that names one has its own class.
 WITH_CLASSES = frozenset("torch._utils." + name for name in (
     "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"))
 

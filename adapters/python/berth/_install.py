@@ -194,9 +194,9 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
         return _refuse_bytes("load", f)
     maps = bool(_torch_config("load", "mmap", False) if mmap is None else mmap)
     if weights_only is None and _gate.is_set("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
-        warnings.warn("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is not obeyed while Berth is installed: no variable makes "
-                      "a load run what is in a file. Pass weights_only=False for a file that you trust", UserWarning,
-                      stacklevel=3)
+        warnings.warn("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is not obeyed while Berth is installed: no variable "
+                      "makes a load run what is in a file. Pass weights_only=False for a file that you trust",
+                      UserWarning, stacklevel=3)
     is_only = _gate.is_weights_only(weights_only)
     _check_file(torch, f, map_location, maps)
     with _options():
