@@ -133,7 +133,8 @@ typedef enum berth_status {
     BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
     BERTH_E_BUSY = -22,           /* live tickets still use the row cache */
     BERTH_E_TIMEOUT = -23,        /* not done in the given time */
-    BERTH_E_PEER = -24            /* another writer of the joint save failed */
+    BERTH_E_PEER = -24,           /* another writer of the joint save failed */
+    BERTH_E_REPLACE = -25         /* the file cannot be replaced, only written in place */
 } berth_status;
 
 /* The value of `berth_error.offset` if the error concerns no byte of a file. */
@@ -1273,7 +1274,10 @@ typedef struct berth_stats {
                                 "mixed" (storages differ), ... */
     const char *reason;      /* why this method */
     uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
-    uint64_t reserved[7];
+    const char *placed;      /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
+    const char *durability;  /* saves to paths that succeeded: what they reached, "none", "file" or
+                                "full": less than save.durability if the file system cannot sync */
+    uint64_t reserved[5];
 } berth_stats;
 
 /* What is known of a record's CRC. */

@@ -14,33 +14,38 @@ static PyObject *value_object(const berth_option *option)
 
 #define NAME "the name of an option"
 
-static PyObject *option_get(PyObject *module, PyObject *object)
+/* Calls a function for the option of a name. */
+static PyObject *with_option(PyObject *object, PyObject *(*make)(const berth_option *option))
 {
-    (void)module;
     berth_option option;
     berth_error error;
-    const char *name = bpy_text(object, NAME);
+    PyObject *name = bpy_text(object, NAME);
     if (!name)
         return NULL;
-    return berth_config_describe(name, &option, &error) < 0 ? bpy_raise(&error)
-                                                            : value_object(&option);
+    int status = berth_config_describe(PyBytes_AsString(name), &option, &error);
+    Py_DECREF(name);
+    return status < 0 ? bpy_raise(&error) : make(&option);
 }
 
-static PyObject *option_describe(PyObject *module, PyObject *object)
+static PyObject *option_get(PyObject *module, PyObject *name)
 {
     (void)module;
-    berth_option option;
-    berth_error error;
-    const char *name = bpy_text(object, NAME);
-    if (!name)
-        return NULL;
-    if (berth_config_describe(name, &option, &error) < 0)
-        return bpy_raise(&error);
-    return Py_BuildValue("{sssssssssssssssssNsO}", "name", option.name, "type", option.type, "unit",
-                         option.unit, "bounds", option.bounds, "default", option.initial, "help",
-                         option.help, "aliases", option.aliases, "source", option.source, "value",
-                         value_object(&option), "is_default",
-                         option.is_default ? Py_True : Py_False);
+    return with_option(name, value_object);
+}
+
+static PyObject *facts_object(const berth_option *option)
+{
+    return Py_BuildValue("{sssssssssssssssssNsO}", "name", option->name, "type", option->type,
+                         "unit", option->unit, "bounds", option->bounds, "default", option->initial,
+                         "help", option->help, "aliases", option->aliases, "source", option->source,
+                         "value", value_object(option), "is_default",
+                         option->is_default ? Py_True : Py_False);
+}
+
+static PyObject *option_describe(PyObject *module, PyObject *name)
+{
+    (void)module;
+    return with_option(name, facts_object);
 }
 
 static PyObject *done(int status, const berth_error *error)
@@ -57,25 +62,39 @@ static PyObject *option_set(PyObject *module, PyObject *arguments)
     berth_error error;
     if (!PyArg_ParseTuple(arguments, "OO", &objects[0], &objects[1]))
         return NULL;
-    const char *name = bpy_text(objects[0], NAME);
-    const char *text = name ? bpy_text(objects[1], "the value of an option") : NULL;
-    return text ? done(berth_config_set(name, text, &error), &error) : NULL;
+    PyObject *name = bpy_text(objects[0], NAME);
+    PyObject *text = name ? bpy_text(objects[1], "the value of an option") : NULL;
+    PyObject *result =
+        text
+            ? done(berth_config_set(PyBytes_AsString(name), PyBytes_AsString(text), &error), &error)
+            : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(text);
+    return result;
 }
 
 static PyObject *option_reset(PyObject *module, PyObject *object)
 {
     (void)module;
     berth_error error;
-    const char *name = object == Py_None ? NULL : bpy_text(object, NAME);
-    return name || object == Py_None ? done(berth_config_reset(name, &error), &error) : NULL;
+    if (object == Py_None)
+        return done(berth_config_reset(NULL, &error), &error);
+    PyObject *name = bpy_text(object, NAME);
+    PyObject *result =
+        name ? done(berth_config_reset(PyBytes_AsString(name), &error), &error) : NULL;
+    Py_XDECREF(name);
+    return result;
 }
 
 static PyObject *option_patch(PyObject *module, PyObject *object)
 {
     (void)module;
     berth_error error;
-    const char *assignments = bpy_text(object, "options and their values");
-    return assignments ? done(berth_config_patch(assignments, &error), &error) : NULL;
+    PyObject *text = bpy_text(object, "a list of options");
+    PyObject *result =
+        text ? done(berth_config_patch(PyBytes_AsString(text), &error), &error) : NULL;
+    Py_XDECREF(text);
+    return result;
 }
 
 static PyObject *option_unpatch(PyObject *module, PyObject *unused)
@@ -100,12 +119,54 @@ static PyObject *option_names(PyObject *module, PyObject *unused)
     return names;
 }
 
+/* Lines "name=value" of what is in force on this thread. */
+static PyObject *option_print(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    berth_error error;
+    int64_t size = berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error);
+    if (size < 0)
+        return bpy_raise(&error);
+    PyObject *text = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (text) /* a bytes object has room for the NUL */
+        (void)berth_config_print(NULL, BERTH_CONFIG_PORTABLE, PyBytes_AsString(text),
+                                 (size_t)size + 1, NULL);
+    return text;
+}
+
+static PyObject *option_parse(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *text;
+    berth_error error;
+    return PyArg_ParseTuple(arguments, "y", &text)
+               ? done(berth_config_parse(text, NULL, &error), &error)
+               : NULL;
+}
+
+static PyObject *option_hash(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned classes;
+    berth_error error;
+    if (!PyArg_ParseTuple(arguments, "I", &classes))
+        return NULL;
+    uint64_t hash = berth_config_hash(NULL, classes);
+    if (hash == 0 && berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error) < 0)
+        return bpy_raise(&error);
+    return PyLong_FromUnsignedLongLong(hash);
+}
+
 PyMethodDef bpy_option_functions[] = {
     {"option_get", option_get, METH_O, "option_get(name)\n--\n\n"},
     {"option_set", option_set, METH_VARARGS, "option_set(name, text)\n--\n\n"},
     {"option_reset", option_reset, METH_O, "option_reset(name)\n--\n\n"},
     {"option_patch", option_patch, METH_O, "option_patch(assignments)\n--\n\n"},
     {"option_unpatch", option_unpatch, METH_NOARGS, "option_unpatch()\n--\n\n"},
+    {"option_print", option_print, METH_NOARGS, "option_print()\n--\n\n"},
+    {"option_parse", option_parse, METH_VARARGS, "option_parse(text)\n--\n\n"},
+    {"option_hash", option_hash, METH_VARARGS, "option_hash(classes)\n--\n\n"},
     {"option_names", option_names, METH_NOARGS, "option_names()\n--\n\n"},
     {"option_describe", option_describe, METH_O, "option_describe(name)\n--\n\n"},
     {NULL, NULL, 0, NULL},
