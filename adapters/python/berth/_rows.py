@@ -247,6 +247,7 @@ class Ids:
     def _take_tensor(self, ids):
         import torch
 
+        ids = torch.Tensor.detach(ids)  # without attributes, of which a file may have chosen names (Y5)
         check_on_host(ids, "the ids")
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
@@ -332,9 +333,9 @@ class Request:
     def _use_tensor(self):
         import torch
 
-        out = self.output
+        out = torch.Tensor.detach(self.output)  # as ids are
         check_on_host(out, "the rows of out")
-        if out.requires_grad or out.is_conj() or out.is_neg():
+        if self.output.requires_grad or out.is_conj() or out.is_neg():
             raise ValueError("out requires gradients, is conjugate or negative: use out.detach()")
         self._check(out.dtype, getattr(torch, self.table.dtype), out.shape)
         self._set_stride(out.stride(), out.element_size())

@@ -5,13 +5,20 @@ import io
 import os
 import tempfile
 
+from berth import _native
 from berth._errors import NO_OFFSET, make
 
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
 class Url(str):
-    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL."""
+    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL.
+
+    Its repr shows what messages show of it: no password, no query (U1).
+    """
+
+    def __repr__(self):
+        return f"Url({_native.url_shown(self)!r})"
 
 
 def from_caller(f):

@@ -102,6 +102,19 @@ void bpy_explain(berth_error *error)
             (void)berth_source_url_explain(&at->source, error);
 }
 
+PyObject *bpy_url_shown(PyObject *module, PyObject *url)
+{
+    (void)module;
+    const char *text = PyUnicode_AsUTF8AndSize(url, NULL);
+    char *shown = text ? berth_url_shown(text) : NULL;
+    PyObject *made = shown ? PyUnicode_FromString(shown) : NULL;
+
+    if (!made && !PyErr_Occurred())
+        PyErr_NoMemory();
+    free(shown);
+    return made;
+}
+
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
 {
     if (PyUnicode_Check(from))
