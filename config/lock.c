@@ -22,8 +22,32 @@ _Atomic uint64_t *bth_process_page;
 static _Atomic uint64_t n_processes; /* the last number, here and in the parents */
 static _Atomic uint64_t n_forks;
 
-static void process_count_fork(void)
+/* Recursive: the handler of a signal may fork in a thread that has it. */
+static pthread_mutex_t fork_hold;
+
+static void fork_hold_initialize(void)
 {
+    pthread_mutexattr_t recursive;
+
+    (void)pthread_mutexattr_init(&recursive);
+    (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    (void)pthread_mutex_init(&fork_hold, &recursive);
+    (void)pthread_mutexattr_destroy(&recursive);
+}
+
+void bth_fork_hold(void)
+{
+    (void)pthread_mutex_lock(&fork_hold);
+}
+
+void bth_fork_release(void)
+{
+    (void)pthread_mutex_unlock(&fork_hold);
+}
+
+static void process_before_fork(void)
+{
+    bth_fork_hold();
     atomic_fetch_add(&n_forks, 1);
 }
 
@@ -38,7 +62,8 @@ __attribute__((constructor)) static void process_page_create(void)
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    (void)pthread_atfork(process_count_fork, NULL, NULL);
+    fork_hold_initialize();
+    (void)pthread_atfork(process_before_fork, bth_fork_release, fork_hold_initialize);
     if (page == MAP_FAILED)
         return;
     /* Emulators that accept any advice (qemu before 8.0) ignore it. */

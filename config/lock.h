@@ -35,6 +35,13 @@ static inline uint64_t bth_process_unique_number(void)
  */
 uint64_t bth_fork_count(void);
 
+/*
+ * Forks of this process wait from hold to release: for calls of the C library that a fork would
+ * tear. Nothing in between may wait for another thread, or for Python's global lock.
+ */
+void bth_fork_hold(void);
+void bth_fork_release(void);
+
 /* What is known about the data that a lock protects. */
 typedef enum bth_lock_state {
     BTH_LOCK_OURS,      /* this process has had the lock before */

@@ -6,6 +6,7 @@ the caller gave raises; ^C; a fork. `raising.py`, `ends.py` and `processes.py` l
 """
 
 import contextlib
+import copy
 import gc
 import inspect
 import io
@@ -108,6 +109,11 @@ def awaited(job):
     asyncio.run(wait())
 
 
+def copied(file):
+    with copy.copy(file) as other:
+        return other.keys()
+
+
 def called_back(job):
     called = threading.Event()
     job.add_done_callback(lambda _: called.set())
@@ -158,6 +164,11 @@ TABLE = {
     "File.__len__": lambda s: len(s.file),
     "File.__contains__": lambda s: ("emb" in s.file, "none" in s.file),
     "File.__getitem__": lambda s: (s.file["emb"], s.file["list"], s.file["n"]),
+    "File.items": lambda s: [name for name, _ in s.file.items()],
+    "File.values": lambda s: list(s.file.values()),
+    "File.get": lambda s: (s.file.get("n"), s.file.get("none", 3)),
+    "File.__repr__": lambda s: repr(s.file)[:11],
+    "File.__reduce_ex__": lambda s: copied(s.file),
     "File.slice": lambda s: s.file.slice("deep").shape,
     "File.numpy": lambda s: s.file.numpy("emb"),
     "File.verify": lambda s: bool(s.file.verify()),

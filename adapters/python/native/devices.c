@@ -9,12 +9,14 @@ PyObject *bpy_has_device(PyObject *module, PyObject *name)
     berth_error error;
     uintptr_t address;
     int status;
-    const char *text = bpy_text(name, "the name of a device");
+    PyObject *bytes = bpy_text(name, "the name of a device");
+    const char *text = bytes ? PyBytes_AsString(bytes) : NULL;
     if (!text)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
     status = berth_device_memory_new(text, 0, &address, &error);
     Py_END_ALLOW_THREADS;
+    Py_DECREF(bytes);
     return PyBool_FromLong(status == 0);
 }
 

@@ -29,22 +29,22 @@ PyObject *bpy_raise(const berth_error *failure)
     return NULL;
 }
 
-const char *bpy_text(PyObject *object, const char *what)
+PyObject *bpy_text(PyObject *object, const char *what)
 {
     berth_error error = {.code = BERTH_E_ARGUMENT, .offset = BERTH_NO_OFFSET};
-    Py_ssize_t nbytes;
-    if (!PyUnicode_Check(object)) {
-        PyErr_Format(PyExc_TypeError, "%s is a str, not %R", what, (PyObject *)Py_TYPE(object));
+    if (!PyUnicode_Check(object))
+        return PyErr_Format(PyExc_TypeError, "%s is a str, not %R", what,
+                            (PyObject *)Py_TYPE(object));
+    PyObject *bytes = PyUnicode_EncodeFSDefault(object);
+    if (bytes && strlen(PyBytes_AsString(bytes)) == (size_t)PyBytes_Size(bytes))
+        return bytes;
+    if (!bytes && !PyErr_ExceptionMatches(PyExc_UnicodeError))
         return NULL;
-    }
-    const char *text = PyUnicode_AsUTF8AndSize(object, &nbytes);
-    if (text && !memchr(text, 0, (size_t)nbytes))
-        return text;
     (void)snprintf(error.message, sizeof error.message, "%s has %s", what,
-                   text ? "a NUL character" : "characters that cannot be encoded");
+                   bytes ? "a NUL character" : "characters that cannot be encoded");
+    Py_XDECREF(bytes);
     PyErr_Clear();
-    bpy_raise(&error);
-    return NULL;
+    return bpy_raise(&error);
 }
 
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)

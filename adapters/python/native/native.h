@@ -74,11 +74,11 @@ extern PyMethodDef bpy_fork_functions[];
 PyObject *bpy_raise(const berth_error *error);
 
 /*
- * The UTF-8 text of a str, which owns it. What cannot be one is refused: a NUL would end it (Y11).
- * Parameters: what: for messages: "an option".
- * Returns: NULL: TypeError or berth.ArgumentError is raised.
+ * A str as bytes, in the encoding of paths. What cannot be one text is refused: a NUL would end it
+ * (Y11). Parameters: what: for messages: "the name of an option". Returns: a new reference; NULL:
+ * TypeError or berth.ArgumentError is raised.
  */
-const char *bpy_text(PyObject *object, const char *what);
+PyObject *bpy_text(PyObject *object, const char *what);
 
 /*
  * A progress function, called without the GIL: runs the handlers of signals.

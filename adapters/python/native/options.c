@@ -14,33 +14,38 @@ static PyObject *value_object(const berth_option *option)
 
 #define NAME "the name of an option"
 
-static PyObject *option_get(PyObject *module, PyObject *object)
+/* Calls a function for the option of a name. */
+static PyObject *with_option(PyObject *object, PyObject *(*make)(const berth_option *option))
 {
-    (void)module;
     berth_option option;
     berth_error error;
-    const char *name = bpy_text(object, NAME);
+    PyObject *name = bpy_text(object, NAME);
     if (!name)
         return NULL;
-    return berth_config_describe(name, &option, &error) < 0 ? bpy_raise(&error)
-                                                            : value_object(&option);
+    int status = berth_config_describe(PyBytes_AsString(name), &option, &error);
+    Py_DECREF(name);
+    return status < 0 ? bpy_raise(&error) : make(&option);
 }
 
-static PyObject *option_describe(PyObject *module, PyObject *object)
+static PyObject *option_get(PyObject *module, PyObject *name)
 {
     (void)module;
-    berth_option option;
-    berth_error error;
-    const char *name = bpy_text(object, NAME);
-    if (!name)
-        return NULL;
-    if (berth_config_describe(name, &option, &error) < 0)
-        return bpy_raise(&error);
-    return Py_BuildValue("{sssssssssssssssssNsO}", "name", option.name, "type", option.type, "unit",
-                         option.unit, "bounds", option.bounds, "default", option.initial, "help",
-                         option.help, "aliases", option.aliases, "source", option.source, "value",
-                         value_object(&option), "is_default",
-                         option.is_default ? Py_True : Py_False);
+    return with_option(name, value_object);
+}
+
+static PyObject *facts_object(const berth_option *option)
+{
+    return Py_BuildValue("{sssssssssssssssssNsO}", "name", option->name, "type", option->type,
+                         "unit", option->unit, "bounds", option->bounds, "default", option->initial,
+                         "help", option->help, "aliases", option->aliases, "source", option->source,
+                         "value", value_object(option), "is_default",
+                         option->is_default ? Py_True : Py_False);
+}
+
+static PyObject *option_describe(PyObject *module, PyObject *name)
+{
+    (void)module;
+    return with_option(name, facts_object);
 }
 
 static PyObject *done(int status, const berth_error *error)
@@ -53,14 +58,18 @@ static PyObject *done(int status, const berth_error *error)
 static PyObject *option_set(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *object, *text;
+    PyObject *objects[2];
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "OO&", &object, PyUnicode_FSConverter, &text))
+    if (!PyArg_ParseTuple(arguments, "OO", &objects[0], &objects[1]))
         return NULL;
-    const char *name = bpy_text(object, NAME);
+    PyObject *name = bpy_text(objects[0], NAME);
+    PyObject *text = name ? bpy_text(objects[1], "the value of an option") : NULL;
     PyObject *result =
-        name ? done(berth_config_set(name, PyBytes_AsString(text), &error), &error) : NULL;
-    Py_DECREF(text);
+        text
+            ? done(berth_config_set(PyBytes_AsString(name), PyBytes_AsString(text), &error), &error)
+            : NULL;
+    Py_XDECREF(name);
+    Py_XDECREF(text);
     return result;
 }
 
@@ -68,19 +77,23 @@ static PyObject *option_reset(PyObject *module, PyObject *object)
 {
     (void)module;
     berth_error error;
-    const char *name = object == Py_None ? NULL : bpy_text(object, NAME);
-    return name || object == Py_None ? done(berth_config_reset(name, &error), &error) : NULL;
+    if (object == Py_None)
+        return done(berth_config_reset(NULL, &error), &error);
+    PyObject *name = bpy_text(object, NAME);
+    PyObject *result =
+        name ? done(berth_config_reset(PyBytes_AsString(name), &error), &error) : NULL;
+    Py_XDECREF(name);
+    return result;
 }
 
 static PyObject *option_patch(PyObject *module, PyObject *object)
 {
     (void)module;
-    PyObject *assignments;
     berth_error error;
-    if (!PyUnicode_FSConverter(object, &assignments))
-        return NULL;
-    PyObject *result = done(berth_config_patch(PyBytes_AsString(assignments), &error), &error);
-    Py_DECREF(assignments);
+    PyObject *text = bpy_text(object, "a list of options");
+    PyObject *result =
+        text ? done(berth_config_patch(PyBytes_AsString(text), &error), &error) : NULL;
+    Py_XDECREF(text);
     return result;
 }
 

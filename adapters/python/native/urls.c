@@ -27,17 +27,21 @@ static int signal_came(void *context)
 
 static int open_url_new(PyObject *text, berth_source *source)
 {
-    const char *url = bpy_text(text, "a URL");
+    PyObject *bytes = bpy_text(text, "a URL");
+    const char *url = bytes ? PyBytes_AsString(bytes) : NULL;
     open_url *opened = url ? calloc(1, sizeof *opened) : NULL;
     const berth_url_params params = {.cancelled = signal_came, .context = opened};
     berth_error error;
     int status;
 
-    if (!opened)
+    if (!opened) {
+        Py_XDECREF(bytes);
         return url ? (PyErr_NoMemory(), -1) : -1;
+    }
     Py_BEGIN_ALLOW_THREADS;
     status = berth_source_url(url, &params, source, &error);
     Py_END_ALLOW_THREADS;
+    Py_DECREF(bytes);
     if (status < 0) {
         free(opened);
         bpy_raise(&error);
