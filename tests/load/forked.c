@@ -28,7 +28,7 @@ static void set_up(void)
     berth_tree_free(tree);
 }
 
-TestSuite(forked, .init = set_up, .fini = end_scene, .timeout = 60);
+TestSuite(forked, .init = set_up, .fini = end_scene);
 
 static const uint8_t *data_of(int i)
 {
