@@ -194,6 +194,7 @@ class _IoOptions:
     chunk_nbytes: _Bytes
     numa: Literal["local", "interleave"]
     memory_nbytes: _Bytes
+    url_deadline: int
 
 class _DeviceOptions:
     staging_nbytes: _Bytes
