@@ -39,9 +39,10 @@ list_parts() {
 
 # ---- time ----
 
-# In the long form nobody knows: it is as long as it is.
+# A limit ends what hangs, not what is slow: this machine may be a slow one, or busy with ten other things. In the
+# long form nobody knows: it is as long as it is.
 limit_of() {
-    [ "$BERTH_LONG" = 0 ] && say $((180 + recorded[$1] * 5 * slowness / 100)) || say 43200
+    [ "$BERTH_LONG" = 0 ] && say $((1200 + recorded[$1] * 5 * slowness / 100)) || say 43200
 }
 
 clock() {
