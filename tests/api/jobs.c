@@ -14,7 +14,7 @@ static berth_error error;
 
 #define OLD "the old file"
 
-TestSuite(jobs, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
+TestSuite(jobs, .init = begin_jobs, .fini = end_jobs);
 
 static berth_job *begin(uint32_t flags, const berth_params *call)
 {

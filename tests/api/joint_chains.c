@@ -18,7 +18,7 @@ static uint8_t bytes[MAX_BYTES + N_TENSORS];
 static char names[N_TENSORS][NAME_NBYTES];
 static uint32_t state;
 
-TestSuite(joint_chains, .init = begin_joint_scene, .fini = end_joint_scene, .timeout = 120);
+TestSuite(joint_chains, .init = begin_joint_scene, .fini = end_joint_scene);
 
 static uint32_t random_below(uint32_t n)
 {

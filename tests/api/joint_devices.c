@@ -42,7 +42,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(joint_devices, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(joint_devices, .init = set_up, .fini = tear_down);
 
 /* ---- the state ---- */
 

@@ -21,7 +21,7 @@ static writer_group group;
 
 static group_result results[MAX_GROUP];
 
-TestSuite(joint_exchange, .init = begin_joint_scene, .fini = end_joint_scene, .timeout = 120);
+TestSuite(joint_exchange, .init = begin_joint_scene, .fini = end_joint_scene);
 
 /* ---- writers ---- */
 

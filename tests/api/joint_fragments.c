@@ -48,7 +48,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(joint_fragments, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(joint_fragments, .init = set_up, .fini = tear_down);
 
 static berth_value *state_new(berth_tree *tree, bool is_outline)
 {

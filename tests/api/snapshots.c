@@ -5,7 +5,7 @@
 
 #include "tests/support/job_scene.h"
 
-TestSuite(snapshots, .init = begin_jobs, .fini = end_jobs, .timeout = 60);
+TestSuite(snapshots, .init = begin_jobs, .fini = end_jobs);
 
 static berth_job *begin(const berth_params *call)
 {

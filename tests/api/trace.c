@@ -31,7 +31,7 @@ static void tear_down(void)
     end_jobs();
 }
 
-TestSuite(trace, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(trace, .init = set_up, .fini = tear_down);
 
 /* ---- one event a line ---- */
 

@@ -11,7 +11,7 @@
 
 static bth_lock lock;
 
-TestSuite(lock, .timeout = 30);
+TestSuite(lock);
 
 static void begin(bool by_id)
 {

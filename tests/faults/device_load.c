@@ -28,7 +28,7 @@ static void end(void)
     end_devices();
 }
 
-TestSuite(device_load_faults, .init = begin, .fini = end, .timeout = 300);
+TestSuite(device_load_faults, .init = begin, .fini = end);
 
 static const char *const all_options[] = {
     "io.threads=1 io.chunk_nbytes=65536 load.mmap=off load.check=data",

@@ -62,7 +62,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(device_faults, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(device_faults, .init = set_up, .fini = tear_down);
 
 static int save_by_job(const berth_value *value, uint32_t flags, berth_error *error)
 {

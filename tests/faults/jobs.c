@@ -62,7 +62,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(job_faults, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(job_faults, .init = set_up, .fini = tear_down);
 
 static void check_held(int status, const char *about)
 {

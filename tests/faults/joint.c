@@ -51,7 +51,7 @@ static void tear_down(void)
     end_faults();
 }
 
-TestSuite(joint_faults, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(joint_faults, .init = set_up, .fini = tear_down);
 
 /* ---- a joint save in steps ---- */
 

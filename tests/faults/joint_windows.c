@@ -41,7 +41,7 @@ static void tear_down(void)
     end_faults();
 }
 
-TestSuite(joint_windows, .init = set_up, .fini = tear_down, .timeout = 300);
+TestSuite(joint_windows, .init = set_up, .fini = tear_down);
 
 /* ---- one save ---- */
 

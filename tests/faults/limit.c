@@ -144,7 +144,7 @@ static void try_while_one_is_pending(void)
         _exit(6);
 }
 
-TestSuite(limit, .init = begin_faults, .fini = end_faults, .timeout = 60);
+TestSuite(limit, .init = begin_faults, .fini = end_faults);
 
 /* X14, W1 */
 Test(limit, of_a_file_is_an_error_of_a_save_to_a_descriptor)

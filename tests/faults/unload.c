@@ -84,7 +84,7 @@ Test(patches, end_with_their_thread)
     test_memory_unwatch();
 }
 
-TestSuite(unload, .init = find_library, .fini = end_faults, .timeout = 60);
+TestSuite(unload, .init = find_library, .fini = end_faults);
 
 /* X12 */
 Test(unload, is_harmless_while_a_thread_has_a_patch)

@@ -27,7 +27,7 @@ static void tear_down(void)
     berth_tree_free(from);
 }
 
-TestSuite(copy, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(copy, .init = set_up, .fini = tear_down);
 
 static berth_value *compact(const berth_value *value)
 {

@@ -31,7 +31,7 @@ static void tear_down(void)
     berth_tree_free(tree);
 }
 
-TestSuite(names_asked, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(names_asked, .init = set_up, .fini = tear_down);
 
 static berth_value *tensor(void)
 {

@@ -10,7 +10,7 @@
 #include "tests/support/support.h"
 #include "tests/support/tree_scene.h"
 
-TestSuite(walk, .init = begin_tree, .fini = end_tree, .timeout = 60);
+TestSuite(walk, .init = begin_tree, .fini = end_tree);
 
 static berth_value *text(const char *characters)
 {

@@ -30,7 +30,7 @@ static void set_up(void)
     begin_scene("variant.pt");
 }
 
-TestSuite(ambiguity, .init = set_up, .fini = end_scene, .timeout = 300);
+TestSuite(ambiguity, .init = set_up, .fini = end_scene);
 
 /* One variant: what it is called, its archive, what each way says of it. */
 struct variant {

@@ -12,7 +12,7 @@
 
 #include "tests/support/load/archive.h"
 
-TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file, .timeout = 100);
+TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file);
 
 /* ---- paths and descriptors ---- */
 

@@ -16,7 +16,7 @@ static void set_up(void)
     begin_sample_file();
 }
 
-TestSuite(debug, .init = set_up, .fini = end_sample_file, .timeout = 300);
+TestSuite(debug, .init = set_up, .fini = end_sample_file);
 
 /* ---- lies ---- */
 

@@ -81,7 +81,7 @@ static void tear_down_kernels(void)
     end_devices();
 }
 
-TestSuite(device_ready, .init = set_up_kernels, .fini = tear_down_kernels, .timeout = 60);
+TestSuite(device_ready, .init = set_up_kernels, .fini = tear_down_kernels);
 
 static int give(void *context, const berth_storage *storage, berth_storage_choice *placement)
 {

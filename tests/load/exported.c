@@ -5,7 +5,7 @@
 #include "format/values/node.h"
 #include "tests/support/load/archive.h"
 
-TestSuite(exported, .init = begin_sample, .fini = end_sample, .timeout = 60);
+TestSuite(exported, .init = begin_sample, .fini = end_sample);
 
 #define CONFIG_OF(model) "data/weights/" model "_weights_config.json"
 

@@ -12,7 +12,7 @@
 #include "tests/support/load/archive.h"
 #include "tests/support/load/deflated_scene.h"
 
-TestSuite(failing_reads, .init = begin_sample, .fini = end_sample, .timeout = 100);
+TestSuite(failing_reads, .init = begin_sample, .fini = end_sample);
 
 struct flaky {
     const uint8_t *bytes;

@@ -28,7 +28,7 @@ static void set_up(void)
     berth_tree_free(tree);
 }
 
-TestSuite(forked, .init = set_up, .fini = end_scene, .timeout = 60);
+TestSuite(forked, .init = set_up, .fini = end_scene);
 
 static const uint8_t *data_of(int i)
 {
@@ -52,7 +52,7 @@ static int read_all(void)
     berth_named_tensor named;
     berth_info info;
 
-    (void)alarm(10);
+    (void)alarm(120);
     for (size_t i = 0; i < 3; i++)
         if (berth_tensor_at(checkpoint, i, &named, &error) < 0 || strcmp(named.name, names[i]) != 0)
             return 1;
@@ -70,7 +70,7 @@ static int read_all(void)
 /* What is half changed must not be freed. */
 static int close_at_once(void)
 {
-    (void)alarm(10);
+    (void)alarm(120);
     close_opened();
     return 0;
 }

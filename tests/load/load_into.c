@@ -3,7 +3,7 @@
 #include "tests/support/load/fetch_scene.h"
 #include "tests/support/support.h"
 
-TestSuite(load_into, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
+TestSuite(load_into, .init = begin_fetch, .fini = end_fetch);
 
 #define N_DESTINATIONS (2 * N_TENSORS)
 

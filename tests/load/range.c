@@ -3,7 +3,7 @@
 #include "tests/support/io/refusals.h"
 #include "tests/support/load/fetch_scene.h"
 
-TestSuite(range, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
+TestSuite(range, .init = begin_fetch, .fini = end_fetch);
 
 /* Of the long tensor "t3": nothing in it begins or ends where a chunk, a block or a unit does. */
 enum { LONG = 3, FIRST = 3, N = 499990 };

@@ -4,7 +4,7 @@
 
 #include "tests/support/load/archive.h"
 
-TestSuite(safetensors_read, .init = begin_sample, .fini = end_sample, .timeout = 60);
+TestSuite(safetensors_read, .init = begin_sample, .fini = end_sample);
 
 #define T(dtype, shape, begin, end)                                                                \
     "{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"

@@ -2,7 +2,7 @@
 /* Slices of tensors, and tensors that a program expects. */
 #include "tests/support/load/fetch_scene.h"
 
-TestSuite(slice, .init = begin_fetch, .fini = end_fetch, .timeout = 100);
+TestSuite(slice, .init = begin_fetch, .fini = end_fetch);
 
 /* Of "t3", as [5][100][1000] of int64, with any strides. */
 static int64_t shape[] = {5, 100, 1000}, stride[] = {100000, 1000, 1};

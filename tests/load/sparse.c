@@ -5,7 +5,7 @@
  */
 #include "tests/support/load/archive.h"
 
-TestSuite(sparse, .init = begin_sample, .fini = end_sample, .timeout = 60);
+TestSuite(sparse, .init = begin_sample, .fini = end_sample);
 
 struct row {
     /* "layout shape | a part of indices | the values' shape". "coo+": marked as coalesced. A part

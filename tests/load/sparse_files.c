@@ -2,7 +2,7 @@
 /* T6: indices of sparse tensors in legacy files, and in storages that are deflated (Z12). */
 #include "tests/support/load/deflated_scene.h"
 
-TestSuite(sparse_files, .init = begin_sample, .fini = end_sample, .timeout = 60);
+TestSuite(sparse_files, .init = begin_sample, .fini = end_sample);
 
 #define ADVICE                                                                                     \
     "; PyTorch's check_sparse_tensor_invariants refuses this torch.sparse_coo tensor, too; "       \

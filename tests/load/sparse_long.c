@@ -5,7 +5,7 @@
  */
 #include "tests/support/load/archive.h"
 
-TestSuite(sparse_long, .init = begin_sample, .fini = end_sample, .timeout = 60);
+TestSuite(sparse_long, .init = begin_sample, .fini = end_sample);
 
 static int check_t(void)
 {

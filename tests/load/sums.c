@@ -32,7 +32,7 @@ static void set_up(void)
     begin_scene("sums.pt");
 }
 
-TestSuite(sums, .init = set_up, .fini = end_sample_file, .timeout = 100);
+TestSuite(sums, .init = set_up, .fini = end_sample_file);
 
 /* ---- what was read ---- */
 

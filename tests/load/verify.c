@@ -19,7 +19,7 @@ static void tear_down(void)
     end_sample_file();
 }
 
-TestSuite(verify, .init = begin_sample_file, .fini = tear_down, .timeout = 300);
+TestSuite(verify, .init = begin_sample_file, .fini = tear_down);
 
 /* With these options alone, whatever the environment says of debug. */
 static int verify_with(const char *options, berth_record_function tell, void *context)

@@ -432,7 +432,7 @@ static void judge_all(void (*judge)(const struct kind *kind))
         judge(&directories[i]);
 }
 
-Test(costs, of_the_worst_inputs_are_bounded, .timeout = 300)
+Test(costs, of_the_worst_inputs_are_bounded)
 {
     judge_all(judge_bounds);
     printf("worst bytes per input byte: %.1f (%s)\n", worst.nbytes, worst.hungry);
@@ -440,7 +440,7 @@ Test(costs, of_the_worst_inputs_are_bounded, .timeout = 300)
     printf("peak stack of the parsers: %zu bytes (%s)\n", worst.stack_nbytes, worst.deep);
 }
 
-Test(costs, grow_as_the_input_grows_and_no_faster, .timeout = 300)
+Test(costs, grow_as_the_input_grows_and_no_faster)
 {
     /* Memory stays the process's: only large inputs would ask the kernel for it, at a price. */
     (void)mallopt(M_MMAP_MAX, 0);

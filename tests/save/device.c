@@ -20,7 +20,7 @@ static void set_up(void)
     scene_begin(&scene);
 }
 
-TestSuite(save_device, .init = set_up, .fini = end_scene, .timeout = 60);
+TestSuite(save_device, .init = set_up, .fini = end_scene);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 #define DEVICE_TEST(name)                                                                          \

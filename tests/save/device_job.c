@@ -28,7 +28,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(save_device_job, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(save_device_job, .init = set_up, .fini = tear_down);
 
 /* ---- a sink that takes nothing until it is let ---- */
 

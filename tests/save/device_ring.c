@@ -29,7 +29,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(save_ring, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(save_ring, .init = set_up, .fini = tear_down);
 
 /* Eight tiles of devices' bytes. Anew: nothing is kept pinned from before. */
 static int save(const char *options)

@@ -16,7 +16,7 @@ static uint8_t writer_of[MAX_BLOCKS]; /* who wrote each block */
 static _Atomic uint8_t now;           /* who writes */
 static atomic_size_t n_shared, n_written;
 
-TestSuite(joint_blocks, .init = begin_model_scene, .fini = end_scene, .timeout = 60);
+TestSuite(joint_blocks, .init = begin_model_scene, .fini = end_scene);
 
 static void note(off_t offset, size_t nbytes)
 {

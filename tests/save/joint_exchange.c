@@ -44,7 +44,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(joint_exchange_save, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(joint_exchange_save, .init = set_up, .fini = tear_down);
 
 /* ---- an honest writer, number 0, and a liar ---- */
 

@@ -68,7 +68,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(joint_hostile, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(joint_hostile, .init = set_up, .fini = tear_down);
 
 /* A copy that ends where its memory ends, so that the address sanitizer sees a read behind it. */
 static uint8_t *copy_of(const void *bytes, size_t nbytes)

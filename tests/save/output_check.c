@@ -23,7 +23,7 @@ static void set_up(void)
     begin_model_scene();
 }
 
-TestSuite(output_check, .init = set_up, .fini = end_scene, .timeout = 120);
+TestSuite(output_check, .init = set_up, .fini = end_scene);
 
 /* ---- what goes wrong on the way ---- */
 

@@ -46,7 +46,7 @@ static void tear_down(void)
     end_scene();
 }
 
-TestSuite(tally, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(tally, .init = set_up, .fini = tear_down);
 
 /* ---- a machine on which direct writes go everywhere and all memory lies in large pages ---- */
 

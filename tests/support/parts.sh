@@ -13,7 +13,6 @@ passed=0
 failed=0
 skipped=0
 told_at=0
-minutes= # in all; empty: as many as it takes
 logs=$BUILD/check
 at_once=$(($(nproc) < 4 ? $(nproc) : 4))
 
@@ -40,7 +39,8 @@ list_parts() {
 
 # ---- time ----
 
-# In the long form nobody knows: it is as long as it is.
+# A limit ends what hangs, not what is slow: this machine may be a slow one, or busy with ten other things. In the
+# long form nobody knows: it is as long as it is.
 limit_of() {
     [ "$BERTH_LONG" = 0 ] && say $((900 + recorded[$1] * 5 * slowness / 100)) || say 43200
 }
@@ -159,13 +159,13 @@ may() {
 }
 
 # criterion NAME PROGRAM...: counts by Criterion's synthesis line, and what it skips by the lines that it prints
-# if it is verbose; no synthesis, or no test, is a failure. A test that hangs is ended, and the others go on.
+# if it is verbose; no synthesis, or no test, is a failure. A test that hangs is ended (tests/support/main.c).
 criterion() {
     local name=$1 code tested good without
     begin "$name"
     shift
     # One job at a time: with more, Criterion 2.4's own runner leaks now and then.
-    "$@" --jobs=1 --verbose --timeout=$((BERTH_LONG ? 3600 : 300)) >"$log" 2>&1 </dev/null {events}>&-
+    "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
     code=$?
     without=$(grep -c '\[.*SKIP.*\]' "$log")
     sed -i '/\[[^][]*\(RUN\|PASS\) *[^][]*\]/d' "$log" # the end of the log shows what fails
@@ -247,6 +247,7 @@ start_part() {
         part=$1
         set +m
         trap - INT TERM EXIT
+        exec {lock}>&-
         "part_${1//-/_}"
         [ $? -eq 0 ] && result=done || result=failed
         times >"$logs/$1.times"
@@ -378,6 +379,8 @@ run_parts() {
     unfit=()
     hard_end=$((${minutes:-0} * 2 * 60))
     pipe=$(mktemp -u) && mkfifo "$pipe" && exec {events}<>"$pipe" && rm "$pipe" || exit 2
+    exec {lock}>"$BUILD/check.lock"
+    flock -n "$lock" || { say "another tools/check runs in $BUILD; BUILD=folder builds in another place" >&2; exit 2; }
     rm -rf "$logs"
     mkdir -p "$logs"
     : >"$logs/none"

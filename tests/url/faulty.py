@@ -423,5 +423,5 @@ class Stops(Misbehaves):
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=15)
             self.assertEqual(process.returncode, code, (words, err))
-            self.assertLess(time.monotonic() - begin, 5)
+            self.assertLess(time.monotonic() - begin, 15)
         self.assertEqual(self.entries(), ["demo.pt"])

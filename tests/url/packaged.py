@@ -126,7 +126,7 @@ assert good and os.waitpid(child, 0)[1] == 0
 with berth.config.patch("io.url_deadline=1"):
     begin = time.monotonic()
     error = fails(OSError, berth.load, url)
-    assert "io.url_deadline" in str(error) and time.monotonic() - begin < 5, error
+    assert "io.url_deadline" in str(error) and time.monotonic() - begin < 30, error
 """)
 
     def test_no_text_of_a_url_has_a_credential(self):
@@ -157,7 +157,7 @@ for i, wait in enumerate((lambda: berth.open(url), lambda: berth.load(url.replac
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     begin = time.monotonic()
     fails(KeyboardInterrupt, wait)
-    assert time.monotonic() - begin < 3, (i, time.monotonic() - begin)
+    assert time.monotonic() - begin < 9, (i, time.monotonic() - begin)
 """)
 
 
@@ -217,7 +217,7 @@ class FromC(case.Case):
             changed = "the object changed while it was read: open it again"
             self.assertEqual(said, f"{server.url}/mid.pt: {changed}\n")
         with Server(b"", lambda request: time.sleep(2)) as server:
-            subprocess.run([self.path("program"), f"{server.url}/mid.pt", "cancel"], check=True, timeout=5)
+            subprocess.run([self.path("program"), f"{server.url}/mid.pt", "cancel"], check=True, timeout=60)
 
 
 class WithoutLibcurl(case.Case):
