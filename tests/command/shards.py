@@ -114,20 +114,21 @@ class Shards(Case):
         self.refused("show", "m.bin.index.json", "layers.9.weight", code=1, says="layers.9.weight")
 
     def test_tied_tensors_stay_together(self):
-        self.write("tied.safetensors", safetensors({"a": range(40), "z": range(40)}, format="pt", b="a"))
+        self.write("tied.safetensors", safetensors({"a.w": range(40), "z.w": range(40)}, format="pt",
+                                                 **{"b.w": "a.w"}))
         self.berth("convert", "tied.safetensors", "tied.pt")
         self.berth("convert", "tied.pt", "m.bin.index.json", "--shard-size", "200")
         found = self.index("m.bin.index.json")
-        self.assertEqual(found["weight_map"]["a"], found["weight_map"]["b"])
-        self.assertNotEqual(found["weight_map"]["a"], found["weight_map"]["z"])
+        self.assertEqual(found["weight_map"]["a.w"], found["weight_map"]["b.w"])
+        self.assertNotEqual(found["weight_map"]["a.w"], found["weight_map"]["z.w"])
         self.assertEqual(found["metadata"]["total_size"], 320)
         self.berth("convert", "m.bin.index.json", "m.safetensors.index.json", "--shard-size", "200")
-        self.assertEqual(sorted(self.index("m.safetensors.index.json")["weight_map"]), ["a", "z"])
+        self.assertEqual(sorted(self.index("m.safetensors.index.json")["weight_map"]), ["a.w", "z.w"])
         self.assertEqual(self.berth("diff", "m.safetensors.index.json", "tied.pt").out, "equal\n")
         self.berth("convert", "m.safetensors.index.json", "again.pt")
         self.assertEqual(json.loads(self.berth("info", "--json", "again.pt").out)["storages"], 2)
         self.berth("convert", "--copy-ties", "tied.pt", "c.safetensors.index.json")
-        self.assertEqual(sorted(self.index("c.safetensors.index.json")["weight_map"]), ["a", "b", "z"])
+        self.assertEqual(sorted(self.index("c.safetensors.index.json")["weight_map"]), ["a.w", "b.w", "z.w"])
         self.assertEqual(self.index("c.safetensors.index.json")["metadata"]["total_size"], 480)
 
     @unittest.skipUnless(PYTHON, "BERTH_PYTHON names no Python with PyTorch")
