@@ -1293,7 +1293,7 @@ typedef struct berth_stats {
     const char *reason;      /* why this method */
     uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
     const char *placed;     /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
-    const char *durability; /* saves to paths that succeeded: what they reached, "none", "file" or
+    const char *durability; /* saved files: what they reached, "none", "file" or
                                "full": less than save.durability if the file system cannot sync */
     uint64_t reserved[5];
 } berth_stats;

@@ -387,7 +387,7 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
                              &is_synced, error) < 0)
         return error->code;
     if (!is_file)
-        commit->reached = BTH_DURABILITY_NONE;
+        commit->reached = -1;
     else if (!is_synced) {
         bth_log("%s: its file system cannot sync files: a power cut may lose it",
                 commit->target.name);

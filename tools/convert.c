@@ -247,6 +247,8 @@ static int conversion_open_and_run(conversion *c)
         code = conversion_set_metadata(c);
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
         code = fail(&error);
+    if (!code && !is_shard_index(c->out))
+        code = check_in_place_output_is_not_read(c->out);
     if (!code)
         code = is_shard_index(c->out) ? conversion_write_shards(c) : conversion_run(c);
     berth_tree_free(c->tree);

@@ -348,6 +348,10 @@ int run_copy(int argc, char **argv)
         return EXIT_NO;
     if (open_archive(in, NULL, &c.archive, &error) < 0)
         return fail(&error);
+    if (check_in_place_output_is_not_read(out)) {
+        berth_archive_close(c.archive);
+        return EXIT_TROUBLE;
+    }
     register_remark_printer(shared);
     note_input(options.words.words[0]);
     limit_readers_of(out);

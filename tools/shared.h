@@ -172,6 +172,9 @@ bool has_extension(const char *name, const char *extension);
  * that is read. Returns 0, or EXIT_TROUBLE after printing why.
  */
 int check_in_place_output_has_name(const char *in, const char *out);
+/* W11: the same with save.replace=in_place, of any file that is open for reading: after the inputs
+ * were opened, and before the output is. */
+int check_in_place_output_is_not_read(const char *out);
 /* For an output that does not hold what the input does. Returns 0, or EXIT_TROUBLE after a message.
  */
 int check_output_is_another_file(const char *in, const char *out);
