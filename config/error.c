@@ -218,7 +218,7 @@ static size_t text_character_begin(const char *text, size_t at)
 /* Puts text before the message. Of a long one both ends: the name of a file is at one of them. */
 static void error_message_prepend(berth_error *error, const char *text, const char *between)
 {
-    enum { MAX_NBYTES = 300, FRONT_NBYTES = 100, BACK_NBYTES = 190 };
+    enum { MAX_NBYTES = 400, FRONT_NBYTES = 100, BACK_NBYTES = 290 };
     char message[sizeof error->message];
     size_t n = strlen(text);
 
