@@ -155,6 +155,24 @@ typedef struct berth_error {
     char message[640];
 } berth_error;
 
+/* How berth_show_text escapes. */
+typedef enum berth_text_form {
+    BERTH_TEXT_PLAIN = 0, /* \n, \x1b, \u202e, \U000e0001; a byte that is no UTF-8: \xff */
+    BERTH_TEXT_JSON = 1   /* for the inside of a string of JSON: \u001b, surrogates; \ufffd */
+} berth_text_form;
+
+/*
+ * Makes a text from a file safe for a terminal: what moves the cursor, ends a line, turns, joins or
+ * hides text, is not seen, or is no UTF-8 is shown as an escape. All else stays, backslashes too.
+ * Messages of errors have been made so.
+ * Parameters: out, out_nbytes: the caller's; what does not fit is left out, but no part of a
+ * character or of an escape is written. NULL, 0: only counts.
+ * Returns: the size of the whole in bytes, without NUL. It is `nbytes` only if nothing is escaped.
+ * Threads: any.
+ */
+BERTH_API size_t berth_show_text(const char *text, size_t nbytes, berth_text_form form, char *out,
+                                 size_t out_nbytes);
+
 /*
  * The general meaning of a status, for example "out of memory".
  * Lifetime: static.

@@ -72,23 +72,23 @@ void bth_error_clear(berth_error *error)
 }
 
 /*
- * Messages hold names of records and globals from untrusted files. They stay one line of UTF-8
- * without control characters, which a terminal would execute. If the text was cut inside a
- * sequence, that sequence is removed.
+ * Messages hold names of records and globals from untrusted files. They stay one line of UTF-8 that
+ * a terminal only shows. If the text was cut inside a sequence, that sequence is removed.
  */
-static void text_replace_unprintable(char *text, size_t text_nbytes)
+static void text_make_safe(char *text, size_t text_nbytes)
 {
-    uint8_t *bytes = (uint8_t *)text;
-    size_t length = strlen(text), n;
+    char whole[sizeof((berth_error *)0)->message];
+    size_t length = strlen(text), cut = length;
 
-    for (size_t i = 0; i < length; i += n) {
-        n = bth_utf8_sequence_nbytes(bytes + i, length - i);
-        if (n > 0 && !bth_utf8_is_control(bytes + i))
-            continue;
-        bool is_cut = n == 0 && length == text_nbytes - 1 && length - i < 4 && bytes[i] >= 0xC2;
-        text[i] = is_cut ? '\0' : '?';
-        n = is_cut ? length - i : 1;
+    if (length == text_nbytes - 1) {
+        while (cut > 0 && length - cut < 3 && ((uint8_t)text[cut - 1] & 0xC0) == 0x80)
+            cut--;
+        if (cut > 0 && (uint8_t)text[cut - 1] >= 0xC2 &&
+            bth_utf8_sequence_nbytes((uint8_t *)text + cut - 1, length - cut + 1) == 0)
+            length = cut - 1;
     }
+    memcpy(whole, text, length);
+    (void)berth_show_text(whole, length, BERTH_TEXT_PLAIN, text, text_nbytes);
 }
 
 /* Appends to the message, as much as fits. */
@@ -119,7 +119,7 @@ static void error_set_code_and_begin_message(berth_error *error, int code, const
     error->offset = offset;
     if (record && *record) {
         (void)snprintf(error->record, sizeof error->record, "%s", record);
-        text_replace_unprintable(error->record, sizeof error->record);
+        text_make_safe(error->record, sizeof error->record);
         error_message_append(error, "%s", error->record);
     }
     if (offset != BERTH_NO_OFFSET)
@@ -177,7 +177,7 @@ error_fail_va_list(berth_error *error, int code, int system_errno, const char *r
         error_message_append(error, ": error %d", system_errno);
     else if (*text)
         error_message_append(error, ": %s", text);
-    text_replace_unprintable(error->message, sizeof error->message);
+    text_make_safe(error->message, sizeof error->message);
     return error->code;
 }
 
@@ -205,15 +205,32 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
     return error->code;
 }
 
-/* Puts text before the message. */
+/* Where the character begins that the byte `at` is in. */
+static size_t text_character_begin(const char *text, size_t at)
+{
+    size_t begin = at;
+
+    while (begin > 0 && at - begin < 3 && ((uint8_t)text[begin] & 0xC0) == 0x80)
+        begin--;
+    return begin;
+}
+
+/* Puts text before the message. Of a long one both ends: the name of a file is at one of them. */
 static void error_message_prepend(berth_error *error, const char *text, const char *between)
 {
+    enum { MAX_NBYTES = 400, FRONT_NBYTES = 100, BACK_NBYTES = 290 };
     char message[sizeof error->message];
+    size_t n = strlen(text);
 
     memcpy(message, error->message, sizeof message);
     error->message[0] = '\0';
-    error_message_append(error, "%s%s%s", text, between, message);
-    text_replace_unprintable(error->message, sizeof error->message);
+    if (n > MAX_NBYTES)
+        error_message_append(error, "%.*s...%s%s%s", (int)text_character_begin(text, FRONT_NBYTES),
+                             text, text + text_character_begin(text, n - BACK_NBYTES), between,
+                             message);
+    else
+        error_message_append(error, "%s%s%s", text, between, message);
+    text_make_safe(error->message, sizeof error->message);
 }
 
 int bth_error_prefix(berth_error *error, const char *name)
@@ -231,7 +248,7 @@ int bth_error_append(berth_error *error, const char *format, ...)
         va_start(arguments, format);
         error_message_append_va_list(error, format, arguments);
         va_end(arguments);
-        text_replace_unprintable(error->message, sizeof error->message);
+        text_make_safe(error->message, sizeof error->message);
     }
     return error->code;
 }
@@ -251,7 +268,7 @@ int bth_error_add_record(berth_error *error, const char *record)
     if (error->code == BERTH_OK || error->record[0])
         return error->code;
     (void)snprintf(error->record, sizeof error->record, "%s", record);
-    text_replace_unprintable(error->record, sizeof error->record);
+    text_make_safe(error->record, sizeof error->record);
     error_message_prepend(error, error->record,
                           strncmp(error->message, at, sizeof at - 1) == 0 ? " " : ": ");
     return error->code;
@@ -284,6 +301,6 @@ void bth_log(const char *format, ...)
     va_start(arguments, format);
     error_message_append_va_list(&line, format, arguments);
     va_end(arguments);
-    text_replace_unprintable(line.message, sizeof line.message);
+    text_make_safe(line.message, sizeof line.message);
     log_function(log_context, line.message);
 }

@@ -10,7 +10,7 @@
 #include "config/lock.h"
 #include "config/memory.h"
 #include "config/option_text.h"
-#include "config/utf8.h"
+#include "config/shown_text.h"
 #include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
@@ -42,26 +42,19 @@ static void files_acquire(void)
 /* ---- texts ---- */
 
 /* One character at `at`: its bytes there; *out_n: those that were written to `out`. */
-static size_t char_escape(const char *at, size_t rest, char out[8], size_t *out_n)
+static size_t char_escape(const char *at, size_t rest, char out[BTH_SHOWN_CHARACTER_NBYTES],
+                          size_t *out_n)
 {
-    const uint8_t *bytes = (const uint8_t *)at;
-    size_t n = bth_utf8_sequence_nbytes(bytes, rest);
-
-    if (n == 0)
-        *out_n = (size_t)snprintf(out, 8, "\\ufffd");
-    else if (bth_utf8_is_control(bytes))
-        *out_n = (size_t)snprintf(out, 8, "\\u%04x", bytes[n - 1]);
-    else if (*at == '"' || *at == '\\')
-        *out_n = (size_t)snprintf(out, 8, "\\%c", *at);
-    else
-        memcpy(out, at, *out_n = n);
-    return n ? n : 1;
+    if (*at != '"' && *at != '\\')
+        return bth_show_character((const uint8_t *)at, rest, true, out, out_n);
+    *out_n = (size_t)snprintf(out, BTH_SHOWN_CHARACTER_NBYTES, "\\%c", *at);
+    return 1;
 }
 
 const char *bth_trace_escape(const char *text, char *out, size_t out_nbytes)
 {
     size_t rest = strlen(text), length = 0, n, out_n;
-    char escaped[8];
+    char escaped[BTH_SHOWN_CHARACTER_NBYTES];
 
     for (; rest > 0; text += n, rest -= n) {
         n = char_escape(text, rest, escaped, &out_n);

@@ -107,7 +107,7 @@ static int commit_check_any_order(const bth_commit *commit, berth_error *error)
                                    "alone, or the file goes to another file system");
 }
 
-/* Of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
+/* F6: of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
 static mode_t commit_new_mode(const struct berth_config *config)
 {
     static const mode_t modes[] = {0666, 0660, 0600};

@@ -44,6 +44,6 @@ const char *paint(colour chosen)
 void print_painted(colour chosen, const char *text)
 {
     fputs(paint(chosen), stdout);
-    print_without_control_chars(stdout, text);
+    print_shown(stdout, text);
     fputs(paint(PLAIN), stdout);
 }

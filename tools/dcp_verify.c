@@ -37,9 +37,9 @@ static int findings_add_bad(dcp_findings *found, const dcp_entry *entry, const d
     }
     files_print_prefix(found->files);
     fputs("\"", stdout);
-    print_without_control_chars(stdout, entry->name);
+    print_shown(stdout, entry->name);
     fputs("\": ", stdout);
-    print_without_control_chars(stdout, error->message);
+    print_shown(stdout, error->message);
     putchar('\n');
     return 0;
 }

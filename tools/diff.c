@@ -338,6 +338,7 @@ static int open_sides(comparison *c, const char *left, const char *right)
     berth_info info;
 
     set_prefetch_for_large_files(left, right);
+    read_tied_names_by_default();
     int code = open_side(&c->left, left);
 
     if (!code)

@@ -129,7 +129,7 @@ static void print_storages_by_device(const device_summary *devices, size_t n)
 
     for (size_t i = 0; i < n && i < MAX_DEVICES; i++) {
         printf("%-18s ", i ? "" : "devices");
-        print_without_control_chars(stdout, devices[i].device); /* the file's own text */
+        print_shown(stdout, devices[i].device); /* the file's own text */
         printf(", %zu storages, %s\n", devices[i].n_storages,
                human_nbytes(devices[i].nbytes, text));
     }

@@ -91,8 +91,7 @@ static void print_tensor(const ls_options *options, const berth_named_tensor *na
     else
         printf("%14" PRIu64, named->offset);
     fputs("  ", stdout);
-    print_without_control_chars(stdout,
-                                tensor_device_name(named->tensor)); /* also the file's own text */
+    print_shown(stdout, tensor_device_name(named->tensor)); /* also the file's own text */
     printf("%*s ", n < 7 ? 7 - (int)n : 0, "");
     print_painted(BOLD, named->name);
     putchar('\n');
@@ -104,7 +103,7 @@ static int print_alias(void *context, const char *path, const char *first)
     (void)context;
     printf("%-13s %-20s %12s  %14s  %-7s ", "alias of", *first ? first : "the whole", "-", "-",
            "-");
-    print_without_control_chars(stdout, path);
+    print_shown(stdout, path);
     putchar('\n');
     return 0;
 }
@@ -208,7 +207,7 @@ static int list_records(files *all, const common *options)
         else {
             printf("%14" PRIu64 "  %14" PRIu64 "  %08x  %-8s  ", record.offset, record.nbytes,
                    record.crc32, record.method ? "deflated" : "stored");
-            print_without_control_chars(stdout, record.name);
+            print_shown(stdout, record.name);
             putchar('\n');
         }
     }

@@ -67,9 +67,9 @@ static void print_help(FILE *out, const char *group)
 static int check_options_for_control_chars(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (argv[i][0] == '-' && has_control(argv[i]))
+        if (argv[i][0] == '-' && !is_shown_as_it_is(argv[i]))
             return print_trouble(
-                "'%s' is not an option: it contains control characters; for a file, "
+                "'%s' is not an option: it contains characters that are not shown; for a file, "
                 "write ./ before its name",
                 argv[i]);
     return 0;

@@ -49,30 +49,15 @@ typedef struct box {
 /* At most NAME_NBYTES of a name, as XML; what XML does not allow becomes a question mark. */
 static void print_xml(FILE *out, const char *text)
 {
-    char *valid = NULL;
-    json_t *string = text_json(text);
-    size_t n;
+    char shown[NAME_NBYTES + 1];
+    size_t nbytes = berth_show_text(text, strlen(text), BERTH_TEXT_PLAIN, shown, sizeof shown);
 
-    if (string)
-        valid = strdup(json_string_value(string));
-    json_decref(string);
-    for (const char *at = valid; at && *at; at += n) {
-        n = 1;
-        if (at - valid >= NAME_NBYTES && ((unsigned char)*at & 0xc0) != 0x80) {
-            fputs("...", out);
-            break;
-        }
-        if (control_nbytes(at) > 0 || !strncmp(at, "\xef\xbf\xbe", 3) ||
-            !strncmp(at, "\xef\xbf\xbf", 3)) {
-            fputc('?', out);
-            n = control_nbytes(at) > 0 ? control_nbytes(at) : 3;
-        } else if (strchr("<>&\"", *at)) {
+    for (const char *at = shown; *at; at++)
+        if (strchr("<>&\"", *at))
             fprintf(out, "&#%d;", *at);
-        } else {
+        else
             fputc(*at, out);
-        }
-    }
-    free(valid);
+    fputs(nbytes > NAME_NBYTES ? "..." : "", out);
 }
 
 static const char *file_name(const char *path)

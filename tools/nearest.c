@@ -59,7 +59,7 @@ void print_word(const char *path, char *text, size_t room)
     bool is_plain = path[strspn(path, plain)] == '\0';
     size_t n = is_plain ? 0 : 1;
 
-    if (*path == '-' || 4 * strlen(path) + 3 > room) {
+    if (*path == '-' || !is_shown_as_it_is(path) || 4 * strlen(path) + 3 > room) {
         snprintf(text, room, "IN");
         return;
     }

@@ -34,15 +34,14 @@ static const struct argp_option common_options[] = {
 
 void print_usage_error_and_exit(const struct argp_state *state, const char *format, ...)
 {
-    char text[1024];
+    char text[1024], shown[1024];
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    for (char *at = text; *at; at++)
-        memset(at, '?', control_nbytes(at));
-    argp_error(state, "%s", text);
+    (void)berth_show_text(text, strlen(text), BERTH_TEXT_PLAIN, shown, sizeof shown);
+    argp_error(state, "%s", shown);
 }
 
 /* ---- setting ---- */
@@ -66,11 +65,9 @@ static void set_option(const char *assignment, struct argp_state *state)
 
 static int parse_options_of_file(const char *text, const char *path, berth_error *error)
 {
-    char source[PATH_MAX + sizeof "file "]; /* a longer path cannot be opened */
+    char source[PATH_MAX + sizeof "file "] = "file "; /* a longer path cannot be opened */
 
-    snprintf(source, sizeof source, "file %s", path);
-    for (char *at = source; *at; at++)
-        memset(at, '?', control_nbytes(at));
+    (void)berth_show_text(path, strlen(path), BERTH_TEXT_PLAIN, source + 5, sizeof source - 5);
     return berth_config_parse(text, source, error);
 }
 
@@ -165,6 +162,12 @@ void set_load_check_data_by_default(void)
 {
     if (option_is_default("load.check"))
         (void)berth_config_set("load.check", "data", NULL); /* a valid value */
+}
+
+void read_tied_names_by_default(void)
+{
+    if (option_is_default("load.tied_names"))
+        (void)berth_config_set("load.tied_names", "rule", NULL); /* a valid value */
 }
 
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words)

@@ -13,20 +13,30 @@
 
 #include "tools/set.h"
 
-size_t control_nbytes(const char *at)
+bool is_shown_as_it_is(const char *text)
 {
-    unsigned char byte = (unsigned char)at[0];
+    size_t n = strlen(text);
 
-    if (byte == 0xc2 && (unsigned char)at[1] >= 0x80 && (unsigned char)at[1] < 0xa0)
-        return 2;
-    return byte < 0x20 || byte == 0x7f;
+    return berth_show_text(text, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
 }
 
-bool has_control(const char *text)
+/* Prints n bytes of a text in a form. */
+static void print_shown_part(FILE *out, const char *text, size_t n, berth_text_form form)
 {
-    while (*text && !control_nbytes(text))
-        text++;
-    return *text != '\0';
+    char part[512];
+    size_t nbytes = berth_show_text(text, n, form, part, sizeof part);
+    char *whole = nbytes < sizeof part ? part : malloc(nbytes + 1);
+
+    if (whole && whole != part)
+        (void)berth_show_text(text, n, form, whole, nbytes + 1);
+    fputs(whole ? whole : part, out);
+    if (whole != part)
+        free(whole);
+}
+
+void print_shown(FILE *out, const char *text)
+{
+    print_shown_part(out, text, strlen(text), BERTH_TEXT_PLAIN);
 }
 
 int exit_code(const berth_error *error)
@@ -64,8 +74,24 @@ int fail(const berth_error *failure)
         (void)raise(SIGPIPE);
     }
     (void)fflush(stdout);
-    fprintf(stderr, "berth: %s\n", error->message);
+    fputs("berth: ", stderr);
+    print_shown(stderr, error->message);
+    fputc('\n', stderr);
     return exit_code(error);
+}
+
+/* Cut to fit, but not inside a character. */
+__attribute__((format(printf, 3, 0))) static void
+format_message(char *text, size_t room, const char *format, va_list arguments)
+{
+    size_t n = room - 1;
+
+    if (vsnprintf(text, room, format, arguments) < (int)room)
+        return;
+    while (n > 0 && room - n < 4 && ((unsigned char)text[n - 1] & 0xc0) == 0x80)
+        n--;
+    n -= n > 0 && (unsigned char)text[n - 1] >= 0xc0;
+    memcpy(text + (n < room - 4 ? n : room - 4), "...", 4);
 }
 
 int print_trouble(const char *format, ...)
@@ -77,10 +103,10 @@ int print_trouble(const char *format, ...)
     /* If nobody reads standard error, the command goes on. */
     void (*before)(int) = signal(SIGPIPE, SIG_IGN);
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    format_message(text, sizeof text, format, arguments);
     va_end(arguments);
     fputs("berth: ", stderr);
-    print_without_control_chars(stderr, text);
+    print_shown(stderr, text);
     fputc('\n', stderr);
     (void)signal(SIGPIPE, before);
     return EXIT_TROUBLE;
@@ -98,14 +124,6 @@ void register_remark_printer(const common *options)
         berth_set_log(print_remark, NULL);
 }
 
-void print_without_control_chars(FILE *out, const char *name)
-{
-    for (size_t n; *name; name += n ? n : 1) {
-        n = control_nbytes(name);
-        fputc(n ? '?' : *name, out);
-    }
-}
-
 int finish_output(int code)
 {
     if (fflush(stdout) != 0 || ferror(stdout))
@@ -117,13 +135,10 @@ json_t *text_json(const char *text)
 {
     json_t *string = json_string(text);
     char safe[512];
-    size_t n = 0;
 
     if (string)
         return string;
-    for (const char *at = text; *at && n < sizeof safe - 1; at++)
-        safe[n++] = (char)((unsigned char)*at < 0x80 ? *at : '?');
-    safe[n] = '\0';
+    (void)berth_show_text(text, strlen(text), BERTH_TEXT_PLAIN, safe, sizeof safe);
     return json_string(safe);
 }
 
@@ -136,17 +151,17 @@ json_t *json_ints(const int64_t *numbers, int32_t n)
     return array;
 }
 
-/* Escapes the control characters that JSON allows in strings: terminals would obey them. */
-static void print_json_escape_control_chars(const char *json)
+/* Escapes what JSON allows in strings, and terminals would obey. Line by line: no string has one.
+ */
+static void print_shown_json(const char *json)
 {
-    for (; *json; json++) {
-        unsigned char byte = (unsigned char)*json, next = (unsigned char)json[1];
-        bool is_control = byte == 0xc2 && next >= 0x80 && next < 0xa0;
-        if (is_control || byte == 0x7f)
-            printf("\\u%04x", is_control ? next : byte);
-        else
-            putchar(byte);
-        json += is_control;
+    for (size_t n; *json; json += n) {
+        n = strcspn(json, "\n");
+        print_shown_part(stdout, json, n, BERTH_TEXT_JSON);
+        if (json[n] == '\n') {
+            putchar('\n');
+            n++;
+        }
     }
 }
 
@@ -157,7 +172,7 @@ int print_json(json_t *value)
     json_decref(value);
     if (!text)
         return print_trouble("out of memory");
-    print_json_escape_control_chars(text);
+    print_shown_json(text);
     free(text);
     putchar('\n');
     return finish_output(EXIT_YES);

@@ -120,6 +120,8 @@ bool option_is_default(const char *name);
  * not hide that the input was broken.
  */
 void set_load_check_data_by_default(void);
+/* Sets load.tied_names=rule, unless the option is set. */
+void read_tied_names_by_default(void);
 
 /* ---- shared.c ---- */
 
@@ -127,17 +129,16 @@ void set_load_check_data_by_default(void);
 int fail(const berth_error *error);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Bytes of the control character at `at`: 1, or 2 for U+0080 to U+009F; 0: it is none. */
-size_t control_nbytes(const char *at);
-bool has_control(const char *text);
-/* Prints a name from a file, without control characters. */
-void print_without_control_chars(FILE *out, const char *name);
+/* Whether berth_show_text changes nothing. */
+bool is_shown_as_it_is(const char *text);
+/* Prints a text from a file by berth_show_text, so that a terminal only shows it. */
+void print_shown(FILE *out, const char *text);
 /* EXIT_NO if the error is in the content of a file, else EXIT_TROUBLE. */
 int exit_code(const berth_error *error);
 /* Flushes stdout. Returns `code`, or EXIT_TROUBLE if that fails. */
 int finish_output(int code);
 
-/* A JSON string of any text. Bytes that are not UTF-8 become question marks. */
+/* A JSON string of any text. What is not UTF-8 is in it as berth_show_text shows it. */
 json_t *text_json(const char *text);
 /* An array of n numbers. */
 json_t *json_ints(const int64_t *numbers, int32_t n);

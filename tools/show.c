@@ -264,7 +264,7 @@ static int show_alias(void *context, const berth_walk *walk, const berth_value *
     }
     show_print_key(s, next.depth);
     fputs("alias of ", stdout);
-    print_without_control_chars(stdout, first);
+    print_shown(stdout, first);
     putchar('\n');
     return 0;
 }

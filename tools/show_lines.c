@@ -58,7 +58,7 @@ static void print_leaf(const berth_value *value, bool whole)
 {
     char *text = leaf_text_start(value, whole ? SIZE_MAX : SHOWN_TEXT_NBYTES);
 
-    print_without_control_chars(stdout, text ? text : "out of memory");
+    print_shown(stdout, text ? text : "out of memory");
     free(text);
 }
 

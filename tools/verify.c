@@ -195,10 +195,10 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
 static void print_bad_record(const files *all, const bad_record *bad)
 {
     files_print_prefix(all);
-    print_without_control_chars(stdout, bad->error.message);
+    print_shown(stdout, bad->error.message);
     for (size_t i = 0; i < MAX_NAMED && bad->tensors[i]; i++) {
         fputs(i == 0 ? "; in it: " : ", ", stdout);
-        print_without_control_chars(stdout, bad->tensors[i]);
+        print_shown(stdout, bad->tensors[i]);
     }
     if (bad->n_tensors > MAX_NAMED)
         printf(" and %zu more", bad->n_tensors - MAX_NAMED);
@@ -343,9 +343,9 @@ static void print_set(files *all, const absent_tensors *absent, bool is_ok)
     for (size_t i = 0; i < absent->n && i < MAX_NAMED; i++) {
         files_print_prefix(all);
         fputs("\"", stdout);
-        print_without_control_chars(stdout, absent->names[i]);
+        print_shown(stdout, absent->names[i]);
         fputs("\" is not in ", stdout);
-        print_without_control_chars(stdout, absent->in[i]);
+        print_shown(stdout, absent->in[i]);
         putchar('\n');
     }
     files_print_prefix(all);

@@ -4,10 +4,12 @@
  * of the object that was opened: its size, and its ETag or the time of its last change.
  */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <time.h>
 
 #include "adapters/curl/url.h"
@@ -53,6 +55,40 @@ int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t 
     answer->next_check = now + CHECK_SECONDS;
     return bcurl_is_cancelled(answer->range->url) ||
            bcurl_range_is_late(answer->range, answer->error);
+}
+
+/* Of this link alone: where clouds give credentials to whoever asks from the machine. */
+static bool is_link_local(const struct sockaddr *address)
+{
+    static const uint8_t v4[] = {169, 254}, amazon[] = {0xfd, 0x00, 0x0e, 0xc2};
+    struct sockaddr_in6 six;
+    struct sockaddr_in four;
+
+    if (address->sa_family == AF_INET) {
+        memcpy(&four, address, sizeof four);
+        return memcmp(&four.sin_addr, v4, sizeof v4) == 0;
+    }
+    if (address->sa_family != AF_INET6)
+        return false;
+    memcpy(&six, address, sizeof six);
+    const uint8_t *bytes = six.sin6_addr.s6_addr;
+    return (bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80) ||
+           memcmp(bytes, amazon, sizeof amazon) == 0 ||
+           (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && memcmp(bytes + 12, v4, sizeof v4) == 0);
+}
+
+/* U2: libcurl calls it for each connection, when the address is known. */
+curl_socket_t bcurl_answer_socket(void *context, curlsocktype purpose, struct curl_sockaddr *to)
+{
+    bcurl_answer *answer = context;
+
+    (void)purpose;
+    if ((answer->is_redirected || answer->status / 100 == 3) && is_link_local(&to->addr)) {
+        (void)bcurl_fail(answer->error, BERTH_E_SYSTEM, EACCES,
+                         "a redirect leads to a link-local address, which is not followed");
+        return CURL_SOCKET_BAD;
+    }
+    return socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
 }
 
 /* ---- headers ---- */
@@ -138,12 +174,14 @@ static void answer_begin(bcurl_answer *answer, const char *line)
     bcurl_range *range = answer->range;
     berth_error *error = answer->error;
     double next_check = answer->next_check;
+    bool is_redirected = answer->is_redirected || answer->status / 100 == 3;
     const char *status = strchr(line, ' ');
 
     memset(answer, 0, sizeof *answer);
     answer->range = range;
     answer->error = error;
     answer->next_check = next_check;
+    answer->is_redirected = is_redirected;
     answer->total = UINT64_MAX;
     answer->status = status ? (int)strtol(status, NULL, 10) : 0;
 }

@@ -16,19 +16,6 @@ bcurl_functions bcurl;
 
 static berth_error why_not; /* code 0: libcurl is there */
 
-/* A server, or a name in a URL, must not move a terminal's cursor. */
-static void hide_control_chars(char *text)
-{
-    for (; *text; text++) {
-        bool is_two = (unsigned char)text[0] == 0xc2 && (unsigned char)text[1] >= 0x80 &&
-                      (unsigned char)text[1] < 0xa0;
-        if ((unsigned char)*text < 0x20 || *text == 0x7f || is_two)
-            *text = '?';
-        if (is_two)
-            *++text = '?';
-    }
-}
-
 int bcurl_fail(berth_error *error, berth_status status, int system_errno, const char *format, ...)
 {
     va_list arguments;
@@ -39,20 +26,25 @@ int bcurl_fail(berth_error *error, berth_status status, int system_errno, const 
     error->code = status;
     error->system_errno = system_errno;
     error->offset = BERTH_NO_OFFSET;
+    char text[sizeof error->message]; /* a server, or a name, must not move a terminal's cursor */
     va_start(arguments, format);
-    (void)vsnprintf(error->message, sizeof error->message, format, arguments);
+    (void)vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    hide_control_chars(error->message);
+    (void)berth_show_text(text, strlen(text), BERTH_TEXT_PLAIN, error->message,
+                          sizeof error->message);
     return status;
 }
 
 int bcurl_name_error(berth_error *error, const char *name)
 {
-    char message[sizeof error->message];
+    char message[401], shown[201];
 
-    memcpy(message, error->message, sizeof message);
-    (void)snprintf(error->message, sizeof error->message, "%.200s: %.400s", name, message);
-    hide_control_chars(error->message);
+    (void)berth_show_text(error->message, strlen(error->message), BERTH_TEXT_PLAIN, message,
+                          sizeof message);
+    bool is_cut =
+        berth_show_text(name, strlen(name), BERTH_TEXT_PLAIN, shown, sizeof shown) >= sizeof shown;
+    (void)snprintf(error->message, sizeof error->message, "%s%s: %s", shown, is_cut ? "..." : "",
+                   message);
     return error->code;
 }
 

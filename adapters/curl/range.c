@@ -79,6 +79,8 @@ static CURLcode attempts_ask(attempts *all)
     (void)bcurl.easy_setopt(handle, CURLOPT_HEADERDATA, &all->answer);
     (void)bcurl.easy_setopt(handle, CURLOPT_WRITEFUNCTION, bcurl_answer_body);
     (void)bcurl.easy_setopt(handle, CURLOPT_WRITEDATA, &all->answer);
+    (void)bcurl.easy_setopt(handle, CURLOPT_OPENSOCKETFUNCTION, bcurl_answer_socket);
+    (void)bcurl.easy_setopt(handle, CURLOPT_OPENSOCKETDATA, &all->answer);
     (void)bcurl.easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, bcurl_answer_progress);
     (void)bcurl.easy_setopt(handle, CURLOPT_XFERINFODATA, &all->answer);
     CURLcode code = bcurl_perform(handle);

@@ -175,6 +175,7 @@ typedef struct bcurl_answer {
     uint64_t length;             /* Content-Length */
     uint64_t received_nbytes;
     char etag[BCURL_TAG_NBYTES], modified[64], region[32];
+    bool is_redirected;     /* an answer of this request was a redirect */
     bool has_bad_validator; /* an ETag or a time that is too long, or two different ones */
     char text[2048];        /* the beginning of a body that says why not */
     size_t text_nbytes;
@@ -184,6 +185,7 @@ typedef struct bcurl_answer {
 /* Callbacks of libcurl; context: the answer. */
 size_t bcurl_answer_header(char *data, size_t size, size_t n, void *context);
 size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context);
+curl_socket_t bcurl_answer_socket(void *context, curlsocktype purpose, struct curl_sockaddr *to);
 int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d);
 /* What the answer is for, also if it has no body. */
 bcurl_use bcurl_answer_check(bcurl_answer *answer);

@@ -41,6 +41,13 @@ int bth_safetensors_check_length(uint64_t header_nbytes, uint64_t file_nbytes, b
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error);
 
+/*
+ * Adds tensors for names that a text of __metadata__ ties to one of the file's, with its storage,
+ * as save_model of the safetensors package writes them. by_rule: only what no remark looks like.
+ */
+int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
+                                   berth_error *error);
+
 /* One tensor to be written. */
 typedef struct bth_safetensors_entry {
     const char *name;

@@ -235,12 +235,21 @@ static int header_make_values(header_reading *reading, berth_error *error)
 }
 
 /*
- * Tied tensors: the safetensors package writes one of them, and a text of __metadata__ from each
- * other name to its name. These names get tensors with the same storage.
+ * S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
+ * say what the tensor is in its module: "weight". A remark such as "best_layer": "weight" has no
+ * parts.
  */
-static int header_add_tied_tensors(header_reading *reading, berth_error *error)
+static bool name_is_tied_by_rule(const char *name, const char *other)
 {
-    berth_value *root = reading->contents->root, *metadata = reading->contents->metadata;
+    const char *part = strrchr(name, '.'), *other_part = strrchr(other, '.');
+
+    return part && other_part && strcmp(part, other_part) == 0 && strcmp(name, other) > 0;
+}
+
+int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
+                                   berth_error *error)
+{
+    berth_value *root = contents->root, *metadata = contents->metadata;
     size_t n = berth_value_count(metadata);
 
     for (size_t i = 0; i < n; i++) {
@@ -248,10 +257,11 @@ static int header_add_tied_tensors(header_reading *reading, berth_error *error)
         (void)berth_dict_at(metadata, i, &key, &value);
         const char *name = berth_as_text(key, NULL), *other = berth_as_text(value, NULL);
         const berth_tensor *tensor = berth_as_tensor(berth_dict_get(root, other));
-        if (!tensor || strcmp(name, "format") == 0 || berth_dict_get(root, name))
+        if (!tensor || strcmp(name, "format") == 0 || berth_dict_get(root, name) ||
+            (by_rule && !name_is_tied_by_rule(name, other)))
             continue;
-        if (berth_dict_set(root, name, bth_tensor_adopt(reading->tree, tensor)) < 0)
-            return berth_tree_error(reading->tree, error);
+        if (berth_dict_set(root, name, bth_tensor_adopt(tree, tensor)) < 0)
+            return berth_tree_error(tree, error);
     }
     return 0;
 }
@@ -274,9 +284,8 @@ static int header_read_entries(header_reading *reading, berth_error *error)
         if (error->code < 0)
             return error->code;
     }
-    if (header_check_ranges(reading, error) < 0 || header_make_values(reading, error) < 0)
-        return error->code;
-    return header_add_tied_tensors(reading, error);
+    return header_check_ranges(reading, error) < 0 ? error->code
+                                                   : header_make_values(reading, error);
 }
 
 /* The parser takes -0 for 0; the package refuses it. The metadata are all texts. */

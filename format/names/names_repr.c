@@ -3,6 +3,7 @@
 #include "format/names/names_inner.h"
 
 #include "config/memory.h"
+#include "config/shown_text.h"
 #include "format/values/value.h"
 
 #include <inttypes.h>
@@ -172,14 +173,6 @@ static size_t repr_decode_code_point(const uint8_t *text, uint32_t *point)
     return n;
 }
 
-static bool repr_is_printable(uint32_t point)
-{
-    return point >= 0x20 && point != 0x7f && !(point >= 0x80 && point <= 0xa0) && point != 0xad &&
-           !(point >= 0xd800 && point <= 0xdfff) && !(point >= 0x200b && point <= 0x200f) &&
-           !(point >= 0x2028 && point <= 0x202e) && !(point >= 0x2060 && point <= 0x206f) &&
-           point != 0xfeff;
-}
-
 /* Writes a character that repr escapes. A text in " has no ' to escape. */
 static void repr_escape(bth_name_text *out, uint32_t point)
 {
@@ -188,7 +181,11 @@ static void repr_escape(bth_name_text *out, uint32_t point)
     if (known)
         bth_name_text_append_format(out, "\\%c", to[known - from]);
     else
-        bth_name_text_append_format(out, point < 0x100 ? "\\x%02" PRIx32 : "\\u%04" PRIx32, point);
+        bth_name_text_append_format(out,
+                                    point < 0x100     ? "\\x%02" PRIx32
+                                    : point < 0x10000 ? "\\u%04" PRIx32
+                                                      : "\\U%08" PRIx32,
+                                    point);
 }
 
 /* ASCII that repr writes unchanged, in any quotes. */
@@ -216,7 +213,8 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
             break;
         uint32_t point = text[at];
         size_t n = is_str ? repr_decode_code_point(text + at, &point) : 1;
-        bool is_printable = is_str ? repr_is_printable(point) : point >= 0x20 && point < 0x7f;
+        bool is_printable =
+            is_str ? !bth_character_is_unseen(point) : point >= 0x20 && point < 0x7f;
         if (!is_printable || point == '\\' || point == (uint8_t)*quote) {
             bth_name_text_append_bytes(out, (const char *)text + plain, at - plain);
             repr_escape(out, point);

@@ -162,7 +162,7 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
     return n > 0 ? n : 1;
 }
 
-/* As Python reads the text. What is no printable character becomes '?'. */
+/* As Python reads the text. NUL, and what an escape says beyond ASCII, becomes '?'. */
 static void name_read(seen_value value, shown_name *name)
 {
     bool is_escaped = value.opcode == BTH_OP_UNICODE || value.opcode == BTH_OP_STRING;
@@ -175,7 +175,7 @@ static void name_read(seen_value value, shown_name *name)
     for (size_t i = 0; i < value.nbytes && name->nbytes < BTH_GLOBAL_SHOWN_NBYTES; i++) {
         uint32_t code = (uint8_t)value.text[i];
         size_t used = is_escaped && code == '\\' ? escape_read(&value, i + 1, &code) : 0;
-        bool is_shown = code >= ' ' && code != 0x7f && (used == 0 || code < 0x7f);
+        bool is_shown = used == 0 ? code != 0 : code >= ' ' && code < 0x7f;
         name->text[name->nbytes++] = (char)(is_shown ? code : '?');
         i += used;
     }

@@ -345,6 +345,7 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
 {
     bth_head_cache *cache = &opening->cache;
     bth_contents *contents = opening->contents;
+    int64_t tied_names = opening->config->load_tied_names;
     bth_safetensors read;
 
     contents->kind = BTH_CONTAINER_SAFETENSORS;
@@ -352,7 +353,10 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
         bth_head_cache_extend_head(cache, BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes, error) <
             0 ||
         bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
-                             &read, error) < 0)
+                             &read, error) < 0 ||
+        (tied_names != BTH_TIED_NAMES_OFF &&
+         bth_safetensors_add_tied_names(contents->tree, &read, tied_names == BTH_TIED_NAMES_RULE,
+                                        error) < 0))
         return error->code;
     contents->root = read.root;
     contents->metadata = read.metadata;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "config/error.h"
-#include "config/utf8.h"
 #include "load/open/refusal.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */
@@ -22,15 +21,12 @@ static bool name_is_word(const char *name)
     return true;
 }
 
-/* UTF-8 without control characters, and no option. */
+/* Shown as it is, and no option. */
 static bool name_can_be_quoted(const char *name)
 {
-    const uint8_t *at = (const uint8_t *)name;
-    size_t left = strlen(name), n = *name == '-' ? 0 : 1;
+    size_t n = strlen(name);
 
-    for (; left > 0 && n > 0; at += n, left -= n)
-        n = bth_utf8_is_control(at) ? 0 : bth_utf8_sequence_nbytes(at, left);
-    return n > 0;
+    return *name != '-' && berth_show_text(name, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
 }
 
 /* In single quotes; one in the name stands outside of them: '\''. If it is too long: `otherwise`.

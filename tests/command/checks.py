@@ -72,7 +72,7 @@ class Verify(Case):
             archive.writestr("v/version", b"3\n")
         self.write("views.pt", self.read("views.pt").replace(b"good", b"evil"))
         line, last = self.berth("verify", "views.pt", code=1).out.splitlines()
-        self.assertIn("; in it: a?[2J, b, " + "c" * 400 + "... and 2 more", line)
+        self.assertIn("; in it: a\\x1b[2J, b, " + "c" * 400 + "... and 2 more", line)
         report = json.loads(self.berth("verify", "views.pt", "--json", code=1).out)
         self.assertEqual([(len(bad["tensors"]), bad["n_tensors"]) for bad in report["bad"]], [(3, 5)])
 

@@ -159,7 +159,10 @@ class Selections(Case):
 
     def test_names_of_tied_tensors_go_with_them(self):
         self.berth("convert", "-tq", self.demo, "all.safetensors")
-        self.assertEqual(len(self.names("all.safetensors")), 9)
+        self.assertEqual(len(self.names("all.safetensors")), 8)
+        self.berth("convert", "all.safetensors", "all.pt", "-q")
+        self.assertEqual(len(self.names("all.pt")), 9)
+        self.assertEqual(self.berth("diff", "all.safetensors", "all.pt").out, "equal\n")
         for container in ("some.safetensors", "some.pt"):
             self.berth("convert", "all.safetensors", container, "--only", "*.head.*", "-q")
             self.assertEqual(self.names(container), ["model.head.weight"])

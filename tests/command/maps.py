@@ -207,4 +207,4 @@ class Map(Case):
         path = self.path("<b>&\x01\xe9.pt")
         os.rename(self.demo, path)
         root = self.picture(path)
-        self.assertEqual(root.find(SVG + "title").text, "Map of <b>&?\xe9.pt")
+        self.assertEqual(root.find(SVG + "title").text, "Map of <b>&\\x01\xe9.pt")

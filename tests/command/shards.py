@@ -113,21 +113,40 @@ class Shards(Case):
         self.assertEqual(self.read("one.safetensors"), self.read("other.safetensors"))
         self.refused("show", "m.bin.index.json", "layers.9.weight", code=1, says="layers.9.weight")
 
+    def test_an_index_is_parsed_in_bounded_memory(self):
+        """P3: as the header of a safetensors file. And a pipe is not waited for."""
+        rows = {"many objects": '{"weight_map":{"a":"b"},"x":[' + "{}," * 100000 + "{}]}", "deep": "[" * 100000,
+                "a name twice": '{"weight_map":{"a":"b","a":"c"}}', "a number": '{"weight_map":1e999}',
+                "NUL": '{"weight_map":{"a":"b\\u0000"}}', "a NUL in a name": '{"weight_map":{"a\\u0000":"b"}}',
+                "absolute": '{"weight_map":{"a":"/etc/passwd"}}', "above": '{"weight_map":{"a":"../demo.pt"}}',
+                "below and above": '{"weight_map":{"a":"x/../../demo.pt"}}', "dots": '{"weight_map":{"a":".."}}',
+                "no text": '{"weight_map":{"a":["b"]}}', "more": '{"weight_map":{"a":"b"}} {}'}
+        for kind, text in rows.items():
+            with self.subTest(kind):
+                self.write("m.bin.index.json", text.encode())
+                self.refused("ls", "m.bin.index.json", code=1, says="m.bin.index.json: ")
+        self.write("m.bin.index.json", rows["many objects"].encode())
+        self.refused("ls", "m.bin.index.json", code=1, says="too many objects")
+        os.remove(self.path("m.bin.index.json"))
+        os.mkfifo(self.path("m.bin.index.json"))
+        self.refused("ls", "m.bin.index.json", code=1, says="no file of at most")
+
     def test_tied_tensors_stay_together(self):
-        self.write("tied.safetensors", safetensors({"a": range(40), "z": range(40)}, format="pt", b="a"))
+        self.write("tied.safetensors", safetensors({"a.w": range(40), "z.w": range(40)}, format="pt",
+                                                 **{"b.w": "a.w"}))
         self.berth("convert", "tied.safetensors", "tied.pt")
         self.berth("convert", "tied.pt", "m.bin.index.json", "--shard-size", "200")
         found = self.index("m.bin.index.json")
-        self.assertEqual(found["weight_map"]["a"], found["weight_map"]["b"])
-        self.assertNotEqual(found["weight_map"]["a"], found["weight_map"]["z"])
+        self.assertEqual(found["weight_map"]["a.w"], found["weight_map"]["b.w"])
+        self.assertNotEqual(found["weight_map"]["a.w"], found["weight_map"]["z.w"])
         self.assertEqual(found["metadata"]["total_size"], 320)
         self.berth("convert", "m.bin.index.json", "m.safetensors.index.json", "--shard-size", "200")
-        self.assertEqual(sorted(self.index("m.safetensors.index.json")["weight_map"]), ["a", "z"])
+        self.assertEqual(sorted(self.index("m.safetensors.index.json")["weight_map"]), ["a.w", "z.w"])
         self.assertEqual(self.berth("diff", "m.safetensors.index.json", "tied.pt").out, "equal\n")
         self.berth("convert", "m.safetensors.index.json", "again.pt")
         self.assertEqual(json.loads(self.berth("info", "--json", "again.pt").out)["storages"], 2)
         self.berth("convert", "--copy-ties", "tied.pt", "c.safetensors.index.json")
-        self.assertEqual(sorted(self.index("c.safetensors.index.json")["weight_map"]), ["a", "b", "z"])
+        self.assertEqual(sorted(self.index("c.safetensors.index.json")["weight_map"]), ["a.w", "b.w", "z.w"])
         self.assertEqual(self.index("c.safetensors.index.json")["metadata"]["total_size"], 480)
 
     @unittest.skipUnless(PYTHON, "BERTH_PYTHON names no Python with PyTorch")

@@ -283,7 +283,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(33) && !berth_config_name(34) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(34) && !berth_config_name(35) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -315,6 +315,7 @@ Test(values, have_the_documented_defaults)
                                           {"load.rows_passes", "0"},
                                           {"load.rows_min_pass_ids", "65536"},
                                           {"load.unknown_globals", "refuse"},
+                                          {"load.tied_names", "off"},
                                           {"io.threads", "0"},
                                           {"io.chunk_nbytes", "0"},
                                           {"io.numa", "local"},

@@ -361,7 +361,7 @@ Test(names, quote_text_and_escape_what_could_not_be_seen)
         {"\xc2\xa0", "['\\xa0']", false},
         {"\xc2\xa1", "['\xc2\xa1']", false},
         {"\xc2\xad", "['\\xad']", false},
-        {"\xe2\x80\x8a", "['\xe2\x80\x8a']", false},
+        {"\xe2\x80\x8a", "['\\u200a']", false},
         {"\xe2\x80\x8b", "['\\u200b']", false},
         {"\xe2\x80\x8f", "['\\u200f']", false},
         {"\xe2\x80\x90", "['\xe2\x80\x90']", false},

@@ -79,7 +79,8 @@ Test(pickle_global, texts_that_are_names)
         {"UNICODE \\ STRING \"\\\" STACK_GLOBAL", "the global \\ \\"},
         {"UNICODE \\u00e4 STRING \"\\x07\\377\" STACK_GLOBAL", "the global ? ??"},
         {"UNICODE a STRING b STACK_GLOBAL", "the global a b"},
-        {"BINUNICODE 0x0061 BINUNICODE 0x7f1b62 STACK_GLOBAL", "the global ?a ??b"},
+        {"BINUNICODE 0x0061 BINUNICODE 0x7f1b62 STACK_GLOBAL", "the global ?a \x7f\x1b"
+                                                               "b"},
         {"BINBYTES 'os' 'system' STACK_GLOBAL", ""},
     };
     char source[400] = "GLOBAL ", words[300] = "the global ";

@@ -39,7 +39,7 @@ Test(small_records, any_other_byteorder_is_refused)
     refuse_byteorder("Little",
                      "byteorder at byte 700: 'Little' (6 bytes) is neither 'little' nor 'big'");
     refuse_byteorder("big\n",
-                     "byteorder at byte 700: 'big?' (4 bytes) is neither 'little' nor 'big'");
+                     "byteorder at byte 700: 'big\\n' (4 bytes) is neither 'little' nor 'big'");
     refuse_byteorder("a byteorder that is longer than what is shown",
                      "byteorder at byte 700: 'a byteorder that is longer than ' (45 bytes) is "
                      "neither 'little' nor 'big'");
@@ -103,6 +103,6 @@ Test(small_records, format_versions_are_decimal)
     cr_expect_eq(version, 1);
     cr_expect_eq(bth_record_parse_format_version(bytes_of("1x\n"), 3, 448, &version, &error),
                  BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, ".format_version at byte 448: '1x?' (3 bytes) is no decimal "
+    cr_expect_str_eq(error.message, ".format_version at byte 448: '1x\\n' (3 bytes) is no decimal "
                                     "number of up to 9 digits");
 }

@@ -99,8 +99,8 @@ NAMES = {  # other names than posix system
     "nearly allowed": (b"ctorch\nSize.__class__\n", "torch Size.__class__"),
     "the first of two": (b"cnt\nsystem\ncposix\nsystem\n\x86", "nt system"),
     "in UTF-8": ("cm\u043edule\nname\n".encode(), "m\u043edule name"),
-    "no UTF-8": (b"cm\xff\nname\n", "m? name"),
-    "control characters": (b"cm\x1b[2J\r\nna\0me\n", "m?[2J? na?me"),
+    "no UTF-8": (b"cm\xff\nname\n", r"m\xff name"),
+    "control characters": (b"cm\x1b[2J\r\nna\0me\n", r"m\x1b[2J\r na?me"),
     "long": (b"c" + b"m" * 500 + b"\n" + b"n" * 500 + b"\n", "m" * 100 + " " + "n" * 100),
     "empty": (b"c\n\n", " "),
 }

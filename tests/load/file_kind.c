@@ -137,7 +137,7 @@ Test(file_kind, texts)
         {BYTES(LFS OID "size 123456789012345678901\n\1"), NONE "76 65 72 73"},
         {BYTES("<!doctype html><title>Not Found</title>"), "a web page (HTML)" SAYS "Not Found"},
         {BYTES("\xef\xbb\xbf\r\n <HTML><head><TITLE lang=\"en\">\n404:\n  Not\33[2J\xff Found "),
-         "a web page (HTML)" SAYS "404: Not?[2J? Found "},
+         "a web page (HTML)" SAYS "404: Not\\x1b[2J\\xff Found "},
         {BYTES("<html><title>" HUNDRED "and more</title>"), "a web page (HTML)" SAYS HUNDRED},
         {BYTES("<html><title> </title>"), "a web page (HTML)" DOWNLOAD},
         {BYTES("\n<!-- a -->\n<!----><html><title>No"), "a web page (HTML)" SAYS "No"},

@@ -211,11 +211,50 @@ Test(safetensors_read, every_failing_allocation_of_the_parser_is_a_clean_error)
     cr_expect_gt(n_memory, 0);
 }
 
+/* S4: what no remark looks like; and only for load.tied_names=rule. */
+Test(safetensors_read, ties_by_rule)
+{
+    static const struct {
+        const char *name, *other;
+        size_t n_off, n_rule, n_all;
+    } texts[] = {
+        {"lm_head.weight", "embed.weight", 1, 2, 2},
+        {"best_layer", "weight", 1, 1, 2},
+        {"b", "a", 1, 1, 2},
+        {"best.weight", "weight", 1, 1, 2},
+        {"zbest", "a.weight", 1, 1, 2},
+        {"a.weight", "b.weight", 1, 1, 2},
+        {"b.bias", "a.weight", 1, 1, 2},
+        {"format", "a.format", 1, 1, 1},
+        {"a.weight", "a.weight", 1, 1, 1},
+        {"b.weight", "c.weight no tensor", 0, 0, 0},
+    };
+    char header[200];
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        bool is_there = texts[i].n_off > 0;
+        (void)snprintf(header, sizeof header, "{\"__metadata__\":{\"%s\":\"%s\"}%s%s%s}",
+                       texts[i].name, texts[i].other, is_there ? ",\"" : "",
+                       is_there ? texts[i].other : "",
+                       is_there ? "\":" T("\"U8\"", "[2]", "0", "2") : "");
+        make_file(header, strlen(header), is_there ? 2 : 0);
+        const size_t n[] = {texts[i].n_off, texts[i].n_off, texts[i].n_rule, texts[i].n_all};
+        static const char *const options[] = {"", "load.tied_names=off", "load.tied_names=rule",
+                                              "load.tied_names=all"};
+        for (size_t k = 0; k < sizeof n / sizeof *n; k++) {
+            open_file(options[k]);
+            cr_expect_eq(berth_value_count(berth_root(checkpoint)), n[k], "%s, %s", header,
+                         options[k]);
+            close_opened();
+        }
+    }
+}
+
 /* A text of __metadata__ ties a name only to a tensor, and only if no tensor has the name. */
 Test(safetensors_read, ties)
 {
     make_file(rows[4].header, strlen(rows[4].header), 2);
-    open_file("load.check=data debug=on");
+    open_file("load.check=data debug=on load.tied_names=all");
     cr_expect_eq(berth_value_count(berth_root(checkpoint)), 2);
     cr_expect_eq(berth_find_tensor(checkpoint, "a", &error)->storage,
                  berth_find_tensor(checkpoint, "b", &error)->storage);
@@ -234,7 +273,7 @@ Test(safetensors_read, every_failing_allocation_is_a_clean_error)
         (void)snprintf(text + strlen(text), 100, ",\"w%d\":" T("\"U8\"", "[0]", "0", "0"), i);
     strcat(text, "}");
     make_file(text, strlen(text), 0);
-    expect_clean_failing_allocations("", 4);
+    expect_clean_failing_allocations("load.tied_names=all", 4);
     make_file("{\"__metadata__\":{}}", 19, 0);
     expect_clean_failing_allocations("", 4);
 }

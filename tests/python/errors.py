@@ -236,3 +236,47 @@ class Errors(Folder):
         with open(path, "wb") as file, self.assertRaises(OSError) as caught:
             berth.save(torch.ones(1 << 20), file)
         self.assertEqual(caught.exception.errno, errno.ENOSPC)
+
+
+class Shown(Folder):
+    """F7: a name of a file, or in one, hides nothing in an exception's text."""
+
+    NAMES = ("a\x1b[2Jb", "a\nb", "a\u202eb", "a\u2066b", "a\u2028b", "a\ufeffb", "a\U000e0041b", "a\x9bb", "a\u200bb",
+             "a\ufe0fb")
+
+    def test_names_are_escaped(self):
+        import json
+        import struct
+
+        path = self.path("m.safetensors")
+        for name in self.NAMES:
+            header = json.dumps({name: {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}).encode()
+            with open(path, "wb") as file:
+                file.write(struct.pack("<Q", len(header)) + header + bytes(4))
+            index = self.path("m.safetensors.index.json")
+            with open(index, "w", encoding="utf-8") as file:
+                json.dump({"weight_map": {name: "x.safetensors"}}, file)
+            berth.save({"x": torch.ones(1)}, self.path("x.pt"))
+            with berth.open(self.path("x.pt")) as opened:
+                calls = [lambda: berth.load(path), lambda: berth.open(path), lambda: berth.load(self.path(name + ".pt")),
+                         lambda: berth.load(self.path(name + ".safetensors.index.json")), lambda: opened.slice(name),
+                         lambda: berth.verify(self.path(name))]
+                for number, call in enumerate(calls):
+                    with self.assertRaises((berth.Error, OSError, KeyError)) as caught:
+                        call()
+                    self.assertNotIn(name, str(caught.exception), number)
+            self.assertNotIn(name, str(self.raised(berth.load, index)))
+            for wrong in (name + "\ud800", "../" + name, "/" + name):
+                with open(index, "w", encoding="utf-8") as file:
+                    json.dump({"weight_map": {"a": wrong}}, file)
+                told = self.raised(berth.load, index)
+                self.assertIn("is not a name of a file in the index's folder", str(told))
+                self.assertNotIn(name, str(told))
+
+    @staticmethod
+    def raised(call, *arguments):
+        try:
+            call(*arguments)
+        except berth.Error as error:
+            return error
+        raise AssertionError("nothing was raised")

@@ -72,6 +72,34 @@ class Values(Folder):
             with self.assertRaises(Different):
                 same(mine, theirs)
 
+    def test_texts_of_safetensors_make_no_tensors(self):
+        """S4: what load_file gives, whatever __metadata__ says, and whoever wrote it."""
+        import safetensors.torch
+
+        class Tied(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embed, self.lm_head = torch.nn.Embedding(4, 4), torch.nn.Linear(4, 4, bias=False)
+                self.lm_head.weight = self.embed.weight
+
+        path, model = self.path("m.safetensors"), Tied()
+        for metadata in ({"best_layer": "weight"}, {"zz": "weight", "format": "weight"}, {"weight": "weight"},
+                         {"other.weight": "a.weight"}):
+            safetensors.torch.save_file({"weight": torch.ones(2), "a.weight": torch.zeros(3)}, path, metadata=metadata)
+            same(berth.load(path), safetensors.torch.load_file(path))
+            with berth.open(path) as file:
+                self.assertEqual(sorted(file.keys()), ["a.weight", "weight"])
+            berth.install()
+            try:
+                same(torch.load(path), safetensors.torch.load_file(path))
+            finally:
+                berth.uninstall()
+        safetensors.torch.save_model(model, path)
+        same(berth.load(path), safetensors.torch.load_file(path))
+        with berth.config.patch("load.tied_names=rule"):
+            model.load_state_dict(berth.load(path))  # strict
+        self.assertEqual(safetensors.torch.load_model(Tied(), path), (set(), []))
+
     def test_files_of_other_versions(self):
         """All files of tests/data that torch.load takes; among them legacy ones with views."""
         n = 0

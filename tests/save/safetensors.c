@@ -60,10 +60,11 @@ static berth_checkpoint *saved_and_opened(const berth_value *metadata, uint32_t 
     berth_checkpoint *checkpoint;
     size_t nbytes;
 
+    assert_ok(berth_config_apply(config, "load.tied_names=all", &error));
     assert_ok(berth_config_apply(config, options, &error));
     assert_ok(berth_save_to(TO_MEMORY(bytes, &nbytes), &content, &params, &error));
     const berth_source source = berth_from_memory(*bytes, nbytes);
-    assert_ok(berth_open_source(&source, NULL, &checkpoint, &error));
+    assert_ok(berth_open_source(&source, &params, &checkpoint, &error));
     berth_config_free(config);
     return checkpoint;
 }

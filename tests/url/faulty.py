@@ -300,6 +300,20 @@ class Secrets(Misbehaves):
         self.assertTrue(other.requests)
         self.assertFalse(any("Authorization" in request for request in other.requests))
 
+    def test_redirects_lead_to_no_link_local_address(self):
+        """U2: where clouds give credentials; in any writing, and with the range asked for."""
+        for host in ("169.254.169.254", "0xa9fea9fe", "2852039166", "[::ffff:169.254.169.254]", "[fd00:ec2::254]",
+                     "[fe80::1]"):
+            server = self.serve(lambda request, host=host: request.send(302, Location=f"http://{host}/latest/meta-data"))
+            says = self.refused("info", f"{server.url}/mid.pt", says=f"{server.url}/mid.pt: ")
+            self.assertIn("a redirect leads to a link-local address", says, host)
+
+    def test_redirects_lead_to_no_file(self):
+        """U2"""
+        for place in (f"file://{self.demo}", "ftp://127.0.0.1/a", "gopher://127.0.0.1/a"):
+            server = self.serve(lambda request, place=place: request.send(302, Location=place))
+            self.refused("info", f"{server.url}/mid.pt", says="redirect leads to another protocol")
+
     def test_redirects_on_the_same_host(self):
         server = self.serve(
             lambda request: request.path != "/real.pt" and request.send(302, Location="/real.pt"))

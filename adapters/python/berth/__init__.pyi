@@ -192,6 +192,7 @@ class _LoadOptions:
     rows_passes: int
     rows_min_pass_ids: int
     unknown_globals: Literal["refuse", "inert"]
+    tied_names: Literal["off", "rule", "all"]
 
 class _IoOptions:
     threads: int

@@ -37,8 +37,15 @@ def found(f):
     return found(os.path.join(path, models[0]))
 
 
-def _failed(path, why, status="BERTH_E_ARGUMENT"):
-    return make(status, f"{os.fsdecode(path)}: {why}", 0, NO_OFFSET, "")
+def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
+    """F7: what a file, or its name, says is shown as in all messages, and its reason is not lost in it."""
+    text = path + b": " + why.encode("utf-8", "surrogateescape" if _has_no_surrogates(why) else "backslashreplace")
+    return make(status, _native.show_text(text), number, NO_OFFSET, "")
+
+
+def _has_no_surrogates(text):
+    """But for those that stand for bytes of a file's name."""
+    return not any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in text)
 
 
 class Index:
@@ -54,8 +61,7 @@ class Index:
                 data = file.read(MAX_INDEX_NBYTES + 1)
         except OSError as error:
             status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
-            raise make(status, f"{os.fsdecode(path)}: cannot be opened: {error.strerror}", error.errno,
-                       NO_OFFSET, "") from None
+            raise _failed(path, f"cannot be opened: {error.strerror}", status, error.errno) from None
         if len(data) > MAX_INDEX_NBYTES:
             raise self._refused(f"it has more than {MAX_INDEX_NBYTES} bytes")
         try:
@@ -69,8 +75,8 @@ class Index:
         self.files = dict.fromkeys(self.weight_map.values() if all(
             isinstance(each, str) for each in self.weight_map.values()) else [None])
         for name in self.files:
-            if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-                raise self._refused(f"the file {name!r} is not a name of a file in the index's folder")
+            if not name or "\0" in name or not _has_no_surrogates(name) or any(part in ("", ".", "..") for part in name.split("/")):
+                raise self._refused(f"the file {name and name[:200]!r} is not a name of a file in the index's folder")
 
     def _refused(self, why):
         return _failed(self.path, f"is no index of a checkpoint: {why}", "BERTH_E_ARCHIVE")
@@ -79,7 +85,7 @@ class Index:
         return os.path.join(self.folder, path_bytes(name))
 
     def missing(self, name, file):
-        return _failed(self.path, f'"{name}" is not in {file}', "BERTH_E_ARCHIVE")
+        return _failed(self.path, f'"{name[:200]}" is not in {file[:200]}', "BERTH_E_ARCHIVE")
 
     def load(self, load):
         """The tensors that it names, in its order. load: of one file"""

@@ -21,6 +21,7 @@ static PyMethodDef functions[] = {
      "owner of the address)."},
     {"has_device", bpy_has_device, METH_O, "has_device(name)\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
+    {"show_text", bpy_show_text, METH_O, "show_text(text)\n--\n\n"},
     {"url_shown", bpy_url_shown, METH_O, "url_shown(url)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };

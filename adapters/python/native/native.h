@@ -510,6 +510,8 @@ int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+/* The module's function show_text. */
+PyObject *bpy_show_text(PyObject *module, PyObject *bytes);
 /* The module's function url_shown. */
 PyObject *bpy_url_shown(PyObject *module, PyObject *url);
 

@@ -115,6 +115,23 @@ PyObject *bpy_url_shown(PyObject *module, PyObject *url)
     return made;
 }
 
+PyObject *bpy_show_text(PyObject *module, PyObject *bytes)
+{
+    (void)module;
+    char *text;
+    Py_ssize_t n;
+    if (PyBytes_AsStringAndSize(bytes, &text, &n) < 0)
+        return NULL;
+    size_t nbytes = berth_show_text(text, (size_t)n, BERTH_TEXT_PLAIN, NULL, 0);
+    char *shown = malloc(nbytes + 1);
+    if (!shown)
+        return PyErr_NoMemory();
+    (void)berth_show_text(text, (size_t)n, BERTH_TEXT_PLAIN, shown, nbytes + 1);
+    PyObject *made = PyUnicode_DecodeUTF8(shown, (Py_ssize_t)nbytes, NULL);
+    free(shown);
+    return made;
+}
+
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
 {
     if (PyUnicode_Check(from))
