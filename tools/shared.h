@@ -367,6 +367,13 @@ bool is_standard(const char *word);
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);
+/*
+ * F6: nobody reads what a command writes who could not read all that it was made of: the file, or
+ * the files of the folder. Rights of URLs and of standard input are not known.
+ */
+void note_input(const char *path);
+/* Sets save.readers for a new file there, unless the user has. */
+void limit_readers_of(const char *out);
 /* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
 int check_written_path(const char *word);
 /* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */

@@ -12,8 +12,14 @@ import sys
 import berth
 import numpy
 import torch
+from berth._open import OF_ML_DTYPES
 
 from folder import Folder
+
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
 
 
 class Open(Folder):
@@ -107,9 +113,24 @@ class Open(Folder):
             self.assertEqual(file.numpy("model.b").strides, (8, 24))
             self.assertEqual(file.numpy("empty").shape, (0, 3))
             self.assertEqual(file.numpy("scalar")[()], 2.5)
-            for name in ("half", "conj", "meta"):
+            for name in ("conj", "meta"):
                 with self.assertRaises(TypeError):
                     file.numpy(name)
+
+    def test_numpy_by_ml_dtypes(self):
+        kinds = [getattr(torch, name) for name in OF_ML_DTYPES if hasattr(torch, name)]
+        value = {str(kind): torch.arange(4 * kind.itemsize, dtype=torch.uint8).view(kind).reshape(2, 2).t()
+                 for kind in kinds}
+        berth.save(value, self.file)
+        with berth.open(self.file) as file:
+            for kind in kinds:
+                if ml_dtypes and hasattr(ml_dtypes, str(kind)[6:]):
+                    array = file.numpy(str(kind))
+                    self.assertEqual((array.shape, array.dtype.name), ((2, 2), str(kind)[6:]))
+                    self.assertEqual(array.T.tobytes(), bytes(range(4 * kind.itemsize)))
+                else:
+                    with self.assertRaisesRegex(TypeError, "pip install ml_dtypes"):
+                        file.numpy(str(kind))
 
     def test_numpy_without_torch(self):
         code = ("import sys, berth\n"

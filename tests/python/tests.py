@@ -35,6 +35,7 @@ import robust
 import rows
 import sanitized
 import saves
+import sets
 import settings
 import simulated
 import stubs
@@ -60,8 +61,8 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
-               beside_torch, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust, devices,
-               simulated, dcp, integrations, wheels, sanitized)
+               beside_torch, sets, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust,
+               devices, simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

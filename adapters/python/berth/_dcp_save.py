@@ -18,6 +18,7 @@ from berth._dcp_outline import (
     tree_of,
     unpickled,
 )
+from berth._save import is_safetensors
 from berth._source import is_path, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
@@ -99,6 +100,9 @@ class Saving:
     def _begin(self, state, is_snapshot):
         if not is_path(self._path):
             raise TypeError("berth.dcp.save saves to a path")
+        if is_safetensors(self._path):
+            raise TypeError(f"{os.fsdecode(self._path)}: berth.dcp.save writes the file of torch.save, not "
+                            "safetensors. Name it .pt; `berth convert` makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
         self._outline = self._outline_of(state, is_snapshot)

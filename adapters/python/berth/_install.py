@@ -158,6 +158,11 @@ def _options():
     return config.patch(options) if options else contextlib.nullcontext()
 
 
+def _refuse_bytes(name, *arguments):
+    """A path to Berth, and no file to PyTorch, which says so."""
+    return _records.originals()[name](*arguments)
+
+
 # ---- torch.save ----
 
 
@@ -169,6 +174,8 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
         count("save", "torch")
         count_reason(_records.LEGACY)
         return
+    if isinstance(f, bytes):
+        return _refuse_bytes("save", obj, f)
     with _options():
         save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record, start_as_torch)
 
@@ -180,6 +187,8 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
           **pickle_load_args):
     import torch
 
+    if isinstance(f, bytes):
+        return _refuse_bytes("load", f)
     maps = _torch_config("load", "mmap", False) if mmap is None else mmap
     with _options():
         if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)

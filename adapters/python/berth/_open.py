@@ -2,15 +2,20 @@
 """berth.open: a file whose tensors are read when they are asked for."""
 
 import builtins
+import errno
 import operator
+import os
 
-from berth import _native, _sparse
-from berth._errors import Error
+from berth import _native, _set, _sparse
+from berth._errors import NO_OFFSET, Error, make
 from berth._load import MAPPED
-from berth._source import from_caller, source_of
-from berth._verify import report_of
+from berth._source import Url, from_caller, is_path, source_of
+from berth._verify import report_of, report_of_files
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
+# Whose bytes are PyTorch's.
+OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+                "float8_e8m0fnu", "complex32")
 
 
 def open(f):
@@ -18,13 +23,18 @@ def open(f):
 
     f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do. A str that
         begins with https://, http:// or s3:// is a URL: its bytes are requested when they are asked for.
+        A path can be that of several files, as for berth.load: an index, whose files are opened; a folder; a
+        directory of torch.distributed.checkpoint, which is copied into memory.
     Returns: a File. Use it as a context manager, or call close().
     Raises: as berth.load.
     Threads: any.
     """
-    f = from_caller(f)
-    source = source_of(f)
-    return File(_native.open(source, MAPPED), f.fileno if isinstance(source, int) else lambda: source)
+    found = _set.found(from_caller(f))
+    if isinstance(found, (_set.Index, _set.Dcp)):
+        return File(*found.open(MAPPED), found.path)
+    source = source_of(found)
+    again = found.fileno if isinstance(source, int) else lambda: source
+    return File(_native.open(source, MAPPED), again, found)
 
 
 class Slice:
@@ -67,10 +77,31 @@ class File:
     Threads: any.
     """
 
-    def __init__(self, native, source=None):
+    def __init__(self, native, source=None, opened=None):
         self._file = native
         self._names = None
         self._source = source  # a function: a file object may have been closed since
+        if is_path(opened) and not isinstance(opened, Url):
+            opened = os.path.abspath(os.fsdecode(opened))
+        self._opened = opened  # for messages, and for another process
+        self._stamp = _stamp(opened)
+
+    def __repr__(self):
+        try:
+            n = len(self)
+            state = f"{self.info['container']}, {n} tensor{'s' * (n != 1)}"
+        except ValueError:
+            state = "closed"
+        name = repr(str(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
+        return f"<berth.File {name}, {state}>"
+
+    def __reduce_ex__(self, _):
+        """In another process, such as a DataLoader's worker, the path is opened again."""
+        if not is_path(self._opened):
+            raise TypeError(f"a berth.File over {type(self._opened)} cannot be pickled: another process has "
+                            "no such file. Open a path")
+        self._file.is_legacy()  # raises if this file is closed
+        return _open_again, (str(self._opened), isinstance(self._opened, Url), self._stamp)
 
     def close(self):
         """Closes the file; what was taken of it stays valid. It may be closed twice."""
@@ -87,6 +118,21 @@ class File:
         if self._names is None:
             self._names = self._file.names()
         return list(self._names)
+
+    def values(self):
+        """The tensors, in the order of keys(); an iterator, which reads one at a time."""
+        return map(self.__getitem__, self.keys())
+
+    def items(self):
+        """(name, tensor), in the order of keys(); an iterator, which reads one at a time."""
+        return ((name, self[name]) for name in self.keys())
+
+    def get(self, name, default=None):
+        """A tensor, or any other value; the default if there is none. Raises: berth.Error."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
     def __iter__(self):
         return iter(self.keys())
@@ -121,7 +167,8 @@ class File:
             return Slice(self._file, name)
 
     def numpy(self, name):
-        """A tensor as a numpy array over the file's pages; torch is not needed.
+        """A tensor as a numpy array over the file's pages; torch is not needed. bfloat16 and float8 need the
+        package ml_dtypes.
 
         Raises: KeyError; TypeError: numpy has no such dtype, or the tensor has no elements of its
         own (meta, sparse); berth.Error.
@@ -146,7 +193,8 @@ class File:
         Returns: a Report. Raises: as berth.verify; ValueError: the file object was closed.
         """
         self._file.is_legacy()  # raises if this file is closed
-        return report_of(self._source())
+        source = self._source()
+        return report_of(source) if not isinstance(source, list) else report_of_files(source)
 
     @property
     def info(self):
@@ -159,6 +207,26 @@ class File:
         return self._file.metadata()
 
 
+def _stamp(opened):
+    """What tells one state of a file from another; None: it is no path."""
+    if not is_path(opened) or isinstance(opened, Url):
+        return None
+    try:
+        status = os.stat(opened)
+    except OSError:  # it was opened: it has been removed since
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _open_again(name, is_url, stamp):
+    file = open(Url(name) if is_url else os.fspath(name))
+    if file._stamp != stamp:
+        file.close()
+        raise make("BERTH_E_SYSTEM", f"{name}: has changed since the berth.File that is unpickled here was "
+                   "opened", errno.ESTALE, NO_OFFSET, "")
+    return file
+
+
 class missing_is_key_error:
     def __enter__(self):
         return self
@@ -169,6 +237,14 @@ class missing_is_key_error:
 
 
 def numpy_dtype(numpy, name):
+    if name in OF_ML_DTYPES:
+        try:
+            import ml_dtypes
+
+            return numpy.dtype(getattr(ml_dtypes, name))
+        except (ImportError, AttributeError):
+            raise TypeError(f"numpy has no dtype {name} of its own: pip install ml_dtypes, a newer one if it is "
+                            "there; or use the tensor itself") from None
     try:
         return numpy.dtype(name)
     except TypeError:

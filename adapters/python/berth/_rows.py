@@ -8,6 +8,7 @@ import sys
 from berth import _native
 from berth._open import FLAGS_CONJ, FLAGS_NEG, File, numpy_dtype
 from berth._load import MAPPED
+from berth._set import Files
 from berth._source import is_path, source_of
 
 
@@ -94,8 +95,9 @@ class Rows:
             if part._flags & (FLAGS_CONJ | FLAGS_NEG) or part.dtype.startswith(("q", "bits")):
                 raise TypeError(f"{name}: rows of conjugate, negative and quantized tensors, and of "
                                 "bits, are not supported")
-            number = self._native.add(file._file, name)
-            nbytes = file._file.tensor(name)[3]
+            native = file._file.of(name) if isinstance(file._file, Files) else file._file
+            number = self._native.add(native, name)
+            nbytes = native.tensor(name)[3]
         finally:
             if opened:
                 opened.close()
