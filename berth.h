@@ -1370,11 +1370,16 @@ typedef struct berth_params {
  * Saves a value to a path, as torch.save(value, path) does, atomically: `path` holds the old file
  * or the whole new one, whatever happens. The tensors' bytes must not change until this returns.
  *
- * Path: symbolic links are followed. A save refuses what could not be written in place (a
- * read-only file, a folder, a device), and what the rename would refuse: in a sticky or
- * append-only folder, under a mount. A path such as /dev/fd/3 that leads to a file without a name
+ * Path: symbolic links are followed. A save refuses what could not be opened for writing (a
+ * read-only file, a folder), and what the rename would refuse: in a sticky or append-only folder,
+ * under a mount, a device. A path such as /dev/fd/3 that leads to a file without a name
  * (memfd_create, O_TMPFILE, removed) is written in place; a failure leaves there what was
  * written. Never save values to the file that they are mapped from.
+ *
+ * In place: where a file system has no rename, a new file is written at its path, from its
+ * beginning to its end; a failure removes it. save.replace=in_place overwrites an old file so, and
+ * writes to devices, pipes and mount points; then a failure loses the old content. stats->placed
+ * tells.
  *
  * Rights: the new file has owner, group, mode, ACL, security label and user.* attributes of the
  * file that it replaces (but no set-id bits, and no checksums of the old bytes), before the first
@@ -1389,8 +1394,10 @@ typedef struct berth_params {
  * path removes its temporary, if that save certainly is dead: same host, same container, no such
  * process. berth_clean_temporaries removes others.
  * Returns: 0: the file is as durable as save.durability says.
- * Errors: BERTH_E_NOT_DURABLE: the new file is in place, but may be lost in a power cut. After any
- * other error the path keeps its old file.
+ * If the file system cannot sync, it is less: see stats->durability.
+ * Errors: BERTH_E_NOT_DURABLE: the new file is in place, but may be lost in a power cut.
+ * BERTH_E_REPLACE: only save.replace=in_place could write it. After any other error than the first
+ * the path keeps its old file, but for save.replace=in_place.
  * Threads: any; several saves may run at once, also of one value.
  */
 BERTH_API BERTH_MUST_CHECK int berth_save(const char *path, const berth_value *value,

@@ -300,7 +300,8 @@ class SpecialPathsTest(Folder):
 
     def test_a_pipe_without_a_reader_can_be_interrupted(self):
         os.mkfifo(self.path("pipe"))
-        program = ("import signal, sys, torch, berth; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        program = ("import signal, sys, torch, berth\n"
+                   "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                    "berth.install(); print('begins', flush=True); torch.save([1], sys.argv[1])")
         saving = subprocess.Popen([sys.executable, "-c", program, self.path("pipe")], text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)

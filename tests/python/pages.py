@@ -11,7 +11,7 @@ from folder import Folder
 from starter import Starter
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-PAGES = ("README.md", "docs/python.md", "docs/map.md", "docs/urls.md")
+PAGES = ("README.md", "docs/python.md", "docs/map.md", "docs/urls.md", "docs/file-systems.md")
 
 # What a reader has before the first line: a model, its optimizer, a training.
 SETUP = """
@@ -94,6 +94,11 @@ assert state == [1] and berth.config.save.durability == "file"
 """),
     ("docs/map.md", "Where the bytes lie"): ("", "assert os.path.getsize('model.pt') > 100_000"),
     ("docs/urls.md", "URLs"): "needs servers, which tests/url/run has",
+    ("docs/file-systems.md", "Under berth.install()"): ("""
+import tempfile, berth
+state = model.state_dict()
+berth.install()
+""", "assert os.listdir() == []"),
 }
 NEEDS = {("docs/python.md", "With Lightning"): "pytorch_lightning"}
 PRINTED = {("README.md", "Berth"): "5.0\n"}

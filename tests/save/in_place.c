@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/syscalls.h"
+#include "tests/support/faults/inject.h"
 #include "tests/support/save/records.h"
 
 #define OLD "the old file"
@@ -339,6 +340,40 @@ Test(in_place, a_failure_removes_a_new_file_and_tells_of_an_old_one)
         cr_assert_neq(berth_open(path, NULL, &checkpoint, &error), 0);
         cr_assert_eq(unlink(path), 0);
     }
+}
+
+/* Each call fails once, at its first time, its second, ...: the file is whole, or there is none. */
+Test(in_place, a_new_file_is_whole_or_gone_whatever_call_fails)
+{
+    static const enum fault_row rows[] = {
+        FAULT_open,  FAULT_openat,    FAULT_close,     FAULT_dup,      FAULT_write,
+        FAULT_fstat, FAULT_fstatat,   FAULT_statx,     FAULT_fstatvfs, FAULT_faccessat,
+        FAULT_fsync, FAULT_getrandom, FAULT_readlinkat};
+    const struct habits habits = {.rename = ENOSYS, .order = EOPNOTSUPP};
+    unsigned n_failed = 0;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bool is_hit = true;
+        for (unsigned nth = 1; is_hit; nth++) {
+            berth_error error;
+            fault_set(rows[i], nth, EIO, false);
+            has = habits;
+            bth_system.renameat = no_renameat;
+            bth_system.fstatfs = as_fuse;
+            int status = save(path, "io.chunk_nbytes=64KiB", NULL, &error);
+            is_hit = atomic_load(&fault.n_hits) > 0;
+            fault_clear();
+            n_failed += status < 0;
+            bool is_there = access(path, F_OK) == 0;
+            cr_assert_eq(is_there, status == 0 || status == BERTH_E_NOT_DURABLE, "%s %u: %s",
+                         fault_row_names[rows[i]], nth, error.message);
+            cr_assert(!is_there || test_file_holds(path, expected, expected_nbytes));
+            cr_assert_eq(test_folder_count(folder), is_there, "%s %u: something is left behind",
+                         fault_row_names[rows[i]], nth);
+            (void)unlink(path);
+        }
+    }
+    cr_assert_gt(n_failed, 20);
 }
 
 /* A disk that is too small is told before the old content is lost. */
