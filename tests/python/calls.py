@@ -10,6 +10,7 @@ import gc
 import inspect
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -158,6 +159,11 @@ TABLE = {
     "File.__len__": lambda s: len(s.file),
     "File.__contains__": lambda s: ("emb" in s.file, "none" in s.file),
     "File.__getitem__": lambda s: (s.file["emb"], s.file["list"], s.file["n"]),
+    "File.values": lambda s: next(s.file.values()),
+    "File.items": lambda s: next(s.file.items()),
+    "File.get": lambda s: s.file.get("emb"),
+    "File.__repr__": lambda s: repr(s.file).partition(",")[0],  # "closed" is behind it
+    "File.__reduce_ex__": lambda s: opened(lambda: pickle.loads(pickle.dumps(s.file))),
     "File.slice": lambda s: s.file.slice("deep").shape,
     "File.numpy": lambda s: s.file.numpy("emb"),
     "File.verify": lambda s: bool(s.file.verify()),

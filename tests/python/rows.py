@@ -126,7 +126,7 @@ class Gathers(Tables):
                 (torch.zeros(3, 2, N_COLUMNS).transpose(0, 1), ValueError, "equal distances"),
                 (readonly.copy()[:, ::-1], ValueError, "equal distances"),
                 (readonly, ValueError, "read-only"), (bytearray(7), ValueError, "288 bytes"),
-                (bytes(288), ValueError, "writable"), (3, TypeError, "bytes-like"),
+                (bytes(288), ValueError, "writable"), (3, TypeError, "out is a tensor, an array or a writable buffer"),
                 (torch.zeros(2, 3, N_COLUMNS, requires_grad=True), ValueError, "detach"),
                 (torch.zeros(2, 3, N_COLUMNS, device="meta"), TypeError, "meta")):
             with self.subTest(words, kind=type(out)), self.rows.prefetch(self.emb, ids) as ticket:
@@ -143,8 +143,11 @@ class Gathers(Tables):
         for rows, of, name in zip(found, (ids, few, [5, 0, 19, 7, 5]), ("emb", "half", "ints")):
             self.assert_rows(rows, of, name)
         self.assertEqual(self.rows.gather_many([]), [])
-        with self.assertRaisesRegex(TypeError, "bfloat16"):
-            self.rows.gather(half, few.numpy())
+        try:
+            rows = self.rows.gather(half, few.numpy())
+            self.assert_rows(torch.from_numpy(rows.view("int16")).view(torch.bfloat16), few, "half")
+        except TypeError as error:  # numpy has it by ml_dtypes
+            self.assertRegex(str(error), "bfloat16.*pip install ml_dtypes")
 
     def test_pruned_ids(self):
         ids = torch.tensor([3, -1, 4999, -1])
@@ -157,7 +160,7 @@ class Gathers(Tables):
         out = torch.full((2, N_COLUMNS), 7.)
         for ids, kind, words in (([1, N_ROWS], IndexError, "id 5000.*emb"), ([1, -1], IndexError, "-1"),
                                  ([1, -2], IndexError, "-2"), (["a", "b"], TypeError, "str"),
-                                 ([1, 2**63], OverflowError, ""), ([1., 2.], TypeError, "float"),
+                                 ([1, 2**63], IndexError, "64 bits"), ([1., 2.], TypeError, "float"),
                                  (torch.ones(2), TypeError, "int64, not torch.float32"),
                                  (numpy.ones(2, numpy.uint64), TypeError, "int64, not uint64"),
                                  (numpy.ones(2, ">i8"), TypeError, "int64, not >i8"),

@@ -12,6 +12,7 @@ import warnings
 
 import torch
 
+import attributes
 import beside_torch
 import calls
 import command
@@ -59,8 +60,8 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings,
-               beside_torch, sets, stubs, pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated,
-               dcp, integrations, wheels, sanitized)
+               beside_torch, sets, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust,
+               devices, simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

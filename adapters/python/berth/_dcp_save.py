@@ -19,7 +19,7 @@ from berth._dcp_outline import (
     unpickled,
 )
 from berth._save import is_safetensors
-from berth._source import is_path
+from berth._source import is_path, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
 os.register_at_fork(after_in_child=_workers.clear)  # it is the parent's
@@ -120,7 +120,7 @@ class Saving:
 
     def _plan(self, extras):
         self._merge(map(unpickled, extras))
-        self._joint = _native.joint_begin(self._outline, os.fsencode(self._path), self._n_ranks, Elsewhere)
+        self._joint = _native.joint_begin(self._outline, path_bytes(self._path), self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:

@@ -12,25 +12,27 @@ static PyObject *value_object(const berth_option *option)
     return PyUnicode_DecodeFSDefault(option->text ? option->text : option->value);
 }
 
-static PyObject *option_get(PyObject *module, PyObject *arguments)
+#define NAME "the name of an option"
+
+static PyObject *option_get(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_option option;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "s", &name))
+    const char *name = bpy_text(object, NAME);
+    if (!name)
         return NULL;
     return berth_config_describe(name, &option, &error) < 0 ? bpy_raise(&error)
                                                             : value_object(&option);
 }
 
-static PyObject *option_describe(PyObject *module, PyObject *arguments)
+static PyObject *option_describe(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_option option;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "s", &name))
+    const char *name = bpy_text(object, NAME);
+    if (!name)
         return NULL;
     if (berth_config_describe(name, &option, &error) < 0)
         return bpy_raise(&error);
@@ -51,31 +53,31 @@ static PyObject *done(int status, const berth_error *error)
 static PyObject *option_set(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    const char *name;
-    PyObject *text;
+    PyObject *object, *text;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "sO&", &name, PyUnicode_FSConverter, &text))
+    if (!PyArg_ParseTuple(arguments, "OO&", &object, PyUnicode_FSConverter, &text))
         return NULL;
-    PyObject *result = done(berth_config_set(name, PyBytes_AsString(text), &error), &error);
+    const char *name = bpy_text(object, NAME);
+    PyObject *result =
+        name ? done(berth_config_set(name, PyBytes_AsString(text), &error), &error) : NULL;
     Py_DECREF(text);
     return result;
 }
 
-static PyObject *option_reset(PyObject *module, PyObject *arguments)
+static PyObject *option_reset(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_error error;
-    return PyArg_ParseTuple(arguments, "z", &name) ? done(berth_config_reset(name, &error), &error)
-                                                   : NULL;
+    const char *name = object == Py_None ? NULL : bpy_text(object, NAME);
+    return name || object == Py_None ? done(berth_config_reset(name, &error), &error) : NULL;
 }
 
-static PyObject *option_patch(PyObject *module, PyObject *arguments)
+static PyObject *option_patch(PyObject *module, PyObject *object)
 {
     (void)module;
     PyObject *assignments;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "O&", PyUnicode_FSConverter, &assignments))
+    if (!PyUnicode_FSConverter(object, &assignments))
         return NULL;
     PyObject *result = done(berth_config_patch(PyBytes_AsString(assignments), &error), &error);
     Py_DECREF(assignments);
@@ -144,15 +146,15 @@ static PyObject *option_hash(PyObject *module, PyObject *arguments)
 }
 
 PyMethodDef bpy_option_functions[] = {
-    {"option_get", option_get, METH_VARARGS, "option_get(name)\n--\n\n"},
+    {"option_get", option_get, METH_O, "option_get(name)\n--\n\n"},
     {"option_set", option_set, METH_VARARGS, "option_set(name, text)\n--\n\n"},
-    {"option_reset", option_reset, METH_VARARGS, "option_reset(name)\n--\n\n"},
-    {"option_patch", option_patch, METH_VARARGS, "option_patch(assignments)\n--\n\n"},
+    {"option_reset", option_reset, METH_O, "option_reset(name)\n--\n\n"},
+    {"option_patch", option_patch, METH_O, "option_patch(assignments)\n--\n\n"},
     {"option_unpatch", option_unpatch, METH_NOARGS, "option_unpatch()\n--\n\n"},
     {"option_print", option_print, METH_NOARGS, "option_print()\n--\n\n"},
     {"option_parse", option_parse, METH_VARARGS, "option_parse(text)\n--\n\n"},
     {"option_hash", option_hash, METH_VARARGS, "option_hash(classes)\n--\n\n"},
     {"option_names", option_names, METH_NOARGS, "option_names()\n--\n\n"},
-    {"option_describe", option_describe, METH_VARARGS, "option_describe(name)\n--\n\n"},
+    {"option_describe", option_describe, METH_O, "option_describe(name)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };

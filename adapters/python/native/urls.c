@@ -27,7 +27,7 @@ static int signal_came(void *context)
 
 static int open_url_new(PyObject *text, berth_source *source)
 {
-    const char *url = PyUnicode_AsUTF8AndSize(text, NULL);
+    const char *url = bpy_text(text, "a URL");
     open_url *opened = url ? calloc(1, sizeof *opened) : NULL;
     const berth_url_params params = {.cancelled = signal_came, .context = opened};
     berth_error error;
@@ -116,7 +116,10 @@ int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObj
     if (PyUnicode_Check(from))
         return open_url_new(from, source);
     if (PyBytes_Check(from)) {
-        *source = berth_from_path(PyBytes_AsString(from));
+        char *path;
+        if (PyBytes_AsStringAndSize(from, &path, NULL) < 0) /* it has a NUL */
+            return -1;
+        *source = berth_from_path(path);
     } else if (PyLong_Check(from)) {
         *source = berth_from_fd((int)PyLong_AsLong(from));
     } else {
