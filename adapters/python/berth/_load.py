@@ -13,6 +13,7 @@ from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
+FOLLOWED = "bytes follow the last storage"  # of the library's message
 READ = "load.mmap=off load.unknown_globals=refuse"
 
 
@@ -24,7 +25,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     identity, the sharing, the strides and the flags that torch.load gives them. Files of torch.save
     of any version are read, and .safetensors.
 
-    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on. A
+    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on; behind a
+        value in the format before PyTorch 1.6 the next one can be loaded. A
         str that begins with https://, http:// or s3:// is a URL. A path can be that of several files: an
         index (model.safetensors.index.json), of which the tensors that it names are loaded; a directory of
         torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a copy in
@@ -63,7 +65,7 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     refusal = None
     if weights_only and pickle_module is None and not pickle_load_args and not _conditions.reason():
         try:
-            return load_plain(f, map_location, mmap)
+            return load_plain(f, map_location, mmap) if at is None else _load_next(f, at, map_location)
         except UnsafeFileError as error:
             refusal = error
         if at is not None:
@@ -96,9 +98,30 @@ def load_plain(f, map_location, mmap):
     file = _native.open(source_of(f), MAPPED if mmap else READ)
     try:
         value = _value_of(file, map_location, bool(mmap))
+        if not is_path(f) and file.is_legacy():
+            f.seek(0, os.SEEK_END)
     finally:
         file.close()
     count("load", "values")
+    return value
+
+
+def _load_next(f, at, map_location):
+    """What lies in a file object from here on. Of files from before PyTorch 1.6 several can follow each other: the
+    position is behind the one that was loaded."""
+    try:
+        return load_plain(f, map_location, False)
+    except Error as error:
+        if error.status != "BERTH_E_ARCHIVE" or FOLLOWED not in str(error):
+            raise
+        nbytes = error.offset
+    f.seek(at)
+    data = io.BytesIO()
+    while (left := nbytes - data.tell()) and (more := f.read(left)):
+        data.write(more)
+    data.seek(0)
+    value = load_plain(data, map_location, False)
+    f.seek(at + nbytes)
     return value
 
 
