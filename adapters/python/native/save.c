@@ -80,9 +80,8 @@ static PyObject *save_begin(bpy_saver *saver, PyObject *object, PyObject *target
         bpy_saver_free(saver);
         return NULL;
     }
-    const berth_content content = safetensors
-                                      ? berth_of_safetensors(value, NULL, BERTH_COPY_TIES)
-                                      : berth_of_value(value);
+    const berth_content content =
+        safetensors ? berth_of_safetensors(value, NULL, BERTH_COPY_TIES) : berth_of_value(value);
     return bpy_job_begin(saver, target, &content, archive_name, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
 }
 
