@@ -1274,9 +1274,9 @@ typedef struct berth_stats {
                                 "mixed" (storages differ), ... */
     const char *reason;      /* why this method */
     uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
-    const char *placed;      /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
-    const char *durability;  /* saves to paths that succeeded: what they reached, "none", "file" or
-                                "full": less than save.durability if the file system cannot sync */
+    const char *placed;     /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
+    const char *durability; /* saved files: what they reached, "none", "file" or
+                               "full": less than save.durability if the file system cannot sync */
     uint64_t reserved[5];
 } berth_stats;
 
@@ -1363,7 +1363,8 @@ typedef struct berth_params {
  * byte is written. So nobody can read or write it who could not read or write the old file. What
  * this process may not give to it (another owner, a group it is not in) is passed on by an ACL, or
  * is left out, and the log reports that. Where the old owner could lose access, the save is
- * refused (EPERM).
+ * refused (EPERM). A new file has what the umask and an ACL of its folder leave, of that what
+ * save.readers says.
  *
  * Temporary: until the end, the bytes are in a file beside the path, ".berth-<16 hex
  * digits>-<0 to 15>.tmp". A failure leaves none. If a save was killed, the next save of the same

@@ -107,6 +107,14 @@ static int commit_check_any_order(const bth_commit *commit, berth_error *error)
                                    "alone, or the file goes to another file system");
 }
 
+/* Of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
+static mode_t commit_new_mode(const struct berth_config *config)
+{
+    static const mode_t modes[] = {0666, 0660, 0600};
+
+    return modes[config->save_readers];
+}
+
 /*
  * Nobody else may open it until it has the rights of the file that it replaces (X1).
  * *is_impossible: no file can be put there by a rename.
@@ -115,7 +123,7 @@ static int commit_begin_with_temporary(bth_commit *commit, const struct berth_co
                                        bool is_shared, bool *is_impossible, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
-    mode_t mode = target->exists ? 0600 : 0666;
+    mode_t mode = target->exists ? 0600 : commit_new_mode(config);
     bool may_need_order = bth_file_system_may_need_order(target->folder);
 
     if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
@@ -163,13 +171,13 @@ static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
 }
 
 /* O_EXCL, O_NOFOLLOW: a file or a link that somebody else made meanwhile is not written to. */
-static int commit_begin_new_in_place(bth_commit *commit, berth_error *error)
+static int commit_begin_new_in_place(bth_commit *commit, mode_t mode, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
     do
         commit->fd = bth_system.openat(target->folder, target->name,
-                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     while (commit->fd < 0 && errno == EINTR);
     if (commit->fd < 0)
         return bth_fail_system(error, errno, "cannot be created");
@@ -224,16 +232,17 @@ static int commit_begin_old_in_place(bth_commit *commit, berth_error *error)
 }
 
 /* A new file goes in place where it cannot come by a rename. */
-static int commit_begin_other_way(bth_commit *commit, int64_t replace, berth_error *error)
+static int commit_begin_other_way(bth_commit *commit, const struct berth_config *config,
+                                  berth_error *error)
 {
     const berth_error why = *error;
 
     if (commit->target.exists)
         return bth_fail_offering_in_place(error);
-    if (replace == BTH_REPLACE_ALWAYS)
+    if (config->save_replace == BTH_REPLACE_ALWAYS)
         return bth_error_append(error, "; save.replace=auto writes a new file in place");
     bth_error_clear(error);
-    if (commit_begin_new_in_place(commit, error) == 0)
+    if (commit_begin_new_in_place(commit, commit_new_mode(config), error) == 0)
         bth_log("%s is written in place: %s", commit->target.name, why.message);
     else if (commit->fd < 0 && error->system_errno == why.system_errno)
         *error = why;
@@ -250,10 +259,10 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         return commit_begin_with_descriptor(commit, error);
     if (target->in_place)
         return target->exists ? commit_begin_old_in_place(commit, error)
-                              : commit_begin_new_in_place(commit, error);
+                              : commit_begin_new_in_place(commit, commit_new_mode(config), error);
     if (commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error) < 0 &&
         is_impossible && !is_shared)
-        return commit_begin_other_way(commit, config->save_replace, error);
+        return commit_begin_other_way(commit, config, error);
     return error->code;
 }
 
@@ -378,7 +387,7 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
                              &is_synced, error) < 0)
         return error->code;
     if (!is_file)
-        commit->reached = BTH_DURABILITY_NONE;
+        commit->reached = -1;
     else if (!is_synced) {
         bth_log("%s: its file system cannot sync files: a power cut may lose it",
                 commit->target.name);

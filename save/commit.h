@@ -27,7 +27,7 @@ typedef struct bth_commit {
     char temporary[BTH_TEMPORARY_NAME_NBYTES];
     uint64_t process; /* that made the file: a child of fork leaves it alone (X11) */
     int64_t durability;
-    int64_t reached; /* the durability that the file system could give */
+    int64_t reached; /* the durability that the file system could give; -1: there is no file */
     uint64_t nbytes;
 } bth_commit;
 

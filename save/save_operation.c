@@ -291,7 +291,8 @@ static void operation_set_stats_of_commit(bth_operation *operation)
     const bth_commit *commit = &operation->commit;
 
     operation->stats.placed = commit->in_place ? "in place" : "renamed";
-    operation->stats.durability = durabilities[commit->reached];
+    if (commit->reached >= 0)
+        operation->stats.durability = durabilities[commit->reached];
 }
 
 const char *bth_stats_find_slowest_stage(const berth_stats *stats)

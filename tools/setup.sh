@@ -16,7 +16,7 @@ build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev lib
 test_packages=(
     g++ clang-format-14 binutils pkg-config libcriterion-dev
     python3 python3-dev python3-venv ca-certificates
-    zip unzip libzip-dev ziptool zipcmp strace util-linux
+    zip unzip libzip-dev ziptool zipcmp strace util-linux python3-fusepy
     fish groff-base tmux zsh
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
 )

@@ -283,7 +283,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(32) && !berth_config_name(33) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(33) && !berth_config_name(34) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -297,6 +297,7 @@ Test(values, have_the_documented_defaults)
                                           {"save.method", "auto"},
                                           {"save.durability", "full"},
                                           {"save.replace", "auto"},
+                                          {"save.readers", "all"},
                                           {"load.calculate_storage_offsets", "on"},
                                           {"load.check", "directory"},
                                           {"load.repacked", "accept"},

@@ -25,6 +25,7 @@ import integrations
 import jobs
 import lazily
 import loads
+import mounts
 import pages
 import places
 import processes
@@ -59,7 +60,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings,
+    modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
                beside_torch, sets, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust,
                devices, simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))

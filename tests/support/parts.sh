@@ -42,7 +42,7 @@ list_parts() {
 
 # In the long form nobody knows: it is as long as it is.
 limit_of() {
-    [ "$BERTH_LONG" = 0 ] && say $((180 + recorded[$1] * 5 * slowness / 100)) || say 43200
+    [ "$BERTH_LONG" = 0 ] && say $((900 + recorded[$1] * 5 * slowness / 100)) || say 43200
 }
 
 clock() {

@@ -172,6 +172,7 @@ class _SaveOptions:
     method: Literal["auto", "buffered", "direct"]
     durability: Literal["none", "file", "full"]
     replace: Literal["auto", "always", "in_place"]
+    readers: Literal["all", "group", "owner"]
 
 class _LoadOptions:
     calculate_storage_offsets: bool

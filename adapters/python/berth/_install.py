@@ -12,6 +12,7 @@ from berth import _conditions, _records
 from berth._config import config
 from berth._counters import count, count_reason
 from berth._errors import Error
+from berth._in_place import start_as_torch
 from berth._load import load_plain
 from berth._lock import Lock
 from berth._save import PROTOCOL, save_any
@@ -176,7 +177,7 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
     if isinstance(f, bytes):
         return _refuse_bytes("save", obj, f)
     with _options():
-        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record)
+        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record, start_as_torch)
 
 
 # ---- torch.load ----

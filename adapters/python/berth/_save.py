@@ -1,16 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
+import functools
+import logging
 import os
 import pickle
 
 from berth import _conditions, _native, _records
+from berth._config import config
 from berth._counters import count
 from berth._errors import Declined
 from berth._source import is_path
 from berth._target import target_of
 
 PROTOCOL = 2
+
+_log = logging.getLogger("berth")
+
+
+def start_plainly(f, function, *arguments):
+    """Calls function(*arguments). Returns: (what it returns, save.replace at that moment)."""
+    return function(*arguments), config.save.replace
 
 
 def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
@@ -46,9 +56,9 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         save_any(obj, f, pickle_module, pickle_protocol, False)
 
 
-def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
-    """torch.save with all its parameters but one."""
-    _finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder))
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly):
+    """torch.save with all its parameters but one. start: as of begin."""
+    _finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start))
 
 
 def _finish(job, way, end):
@@ -62,22 +72,29 @@ def _finish(job, way, end):
 
 
 def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
-          snapshot=False):
+          snapshot=False, start=start_plainly):
     """Begins a save: in C if the value is plain, else PyTorch pickles it.
 
+    start: start_plainly, or _in_place.start_as_torch; called with the native function that opens
+        the target.
     Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
     """
     target, end = target_of(f)
     try:
+        job = replace = None
         if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
                 and not _conditions.reason()):
             try:
-                return _native.save_begin(obj, target, None, snapshot), "values", end
+                job, replace = start(f, _native.save_begin, obj, target, None, snapshot)
+                way = "values"
             except Declined:  # before a byte was written
                 pass
-        records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
-        job = _native.save_records_begin(records, target, None, disable_byteorder, snapshot)
-        return job, "records", end
+        if job is None:
+            records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
+            job, replace = start(f, _native.save_records_begin, records, target, None,
+                                 disable_byteorder, snapshot)
+            way = "records"
+        return job, way, _telling(job, f, replace, end)
     except BaseException:
         end(False)
         raise
@@ -105,4 +122,23 @@ def begin_safetensors(obj, f, snapshot=False):
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
     target, end = target_of(f)
-    return _native.save_begin(dict(obj), target, None, snapshot, True), "values", end
+    job, replace = start_plainly(f, _native.save_begin, dict(obj), target, None, snapshot, True)
+    return job, "values", _telling(job, f, replace, end)
+
+
+def _telling(job, f, replace, end):
+    """What ends the save of this job to f, and tells what the file system could not do."""
+    if not is_path(f):
+        return end
+    return functools.partial(_tell, job, os.fsdecode(f), replace, config.save.durability)
+
+
+def _tell(job, path, replace, durability, is_saved):
+    placed, reached = job.placed()
+    if not is_saved:
+        return
+    if placed == "in place" and replace == "auto":
+        _log.warning("%s was written in place: a rename cannot put a file there", path)
+    if reached and reached != durability:
+        _log.warning("%s: its file system cannot sync: save.durability=%s became %s", path, durability,
+                     reached)

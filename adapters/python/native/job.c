@@ -23,6 +23,7 @@ typedef struct writer {
 typedef struct job_object {
     PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
     writer writer;
+    berth_stats stats;       /* filled when it has ended */
     int fd;                  /* the save's own, so that a file may be closed meanwhile; -1: none */
     berth_job *job;          /* NULL: it did not begin */
     PyThread_type_lock open; /* held until Job.close() */
@@ -79,13 +80,15 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
 static int begin(job_object *self, const berth_target *target, const berth_content *content,
                  const char *archive_name, uint32_t flags)
 {
-    const berth_params params = {.archive_name = archive_name};
+    const berth_params params = {.archive_name = archive_name, .stats = &self->stats};
     berth_error error;
     int status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_save_begin(target, content, flags, &params, &self->job, &error);
-    Py_END_ALLOW_THREADS;
-    if (status < 0)
+    do { /* a pipe waits for its reader: a signal ends that, and its handler may raise */
+        Py_BEGIN_ALLOW_THREADS;
+        status = berth_save_begin(target, content, flags, &params, &self->job, &error);
+        Py_END_ALLOW_THREADS;
+    } while (status < 0 && error.system_errno == EINTR && PyErr_CheckSignals() == 0);
+    if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
     return status;
 }
@@ -142,6 +145,7 @@ PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *con
     self->saver = *saver;
     *saver = (bpy_saver){0};
     self->writer = (writer){0};
+    self->stats = (berth_stats){0};
     self->fd = -1;
     self->job = NULL;
     self->open = PyThread_allocate_lock();
@@ -322,6 +326,15 @@ static PyObject *job_progress(PyObject *job, PyObject *unused)
     return Py_BuildValue("(KK)", (unsigned long long)done_nbytes, (unsigned long long)total_nbytes);
 }
 
+/* Job.placed() -> (how the file took its place, its durability): of berth_stats, when it has ended.
+ */
+static PyObject *job_placed(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    const berth_stats *stats = &((job_object *)job)->stats;
+    return Py_BuildValue("(zz)", stats->placed, stats->durability);
+}
+
 /* ---- the type ---- */
 
 /* One that goes on is cancelled, and waited for: whoever wants its end keeps it. */
@@ -361,6 +374,8 @@ static PyMethodDef job_methods[] = {
      "Waits for close(); less than 0: without a limit. False: not yet, or a signal came."},
     {"cancel", job_cancel, METH_NOARGS, "cancel()\n--\n\nWhether the path keeps its old file."},
     {"progress", job_progress, METH_NOARGS, "progress()\n--\n\nBytes done, and in all."},
+    {"placed", job_placed, METH_NOARGS,
+     "placed()\n--\n\nHow the file took its place, and its durability: when the save has ended."},
     {NULL, NULL, 0, NULL},
 };
 
