@@ -394,8 +394,10 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_find_end_and_fetches(bytes, nbytes, rules, &own, &unasked);
     int code = bth_unpickle_allocate_memo(&unpickler);
+    tree->keeps_all = rules->inert; /* nothing that the pickle makes is lost (P1) */
     if (code == 0)
         code = unpickler_run_opcodes(&unpickler);
+    tree->keeps_all = false;
     if (code == 0) {
         *root = bth_unpickle_peek_resolved(&unpickler, 0);
         code = error->code;

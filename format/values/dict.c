@@ -124,6 +124,18 @@ static struct table_entry *dict_find_entry(struct table *table, const berth_valu
     return entry;
 }
 
+/*
+ * Whether an inert pickle must not set this entry again: other readers would do work of which the
+ * tree says nothing: for a key of a known hash, or for what is in the value that is replaced.
+ */
+static bool dict_would_lose(const struct table_entry *entry)
+{
+    berth_kind key = bth_node_kind(entry->key), value = bth_node_kind(entry->value);
+    bool is_secret = key == BERTH_KIND_STR || key == BERTH_KIND_BYTES || key == BERTH_KIND_CALL ||
+                     bth_kind_is_tensor(key);
+    return !is_secret || (entry->value != entry->key && value >= BERTH_KIND_LIST);
+}
+
 /* Sets an entry of a dict or set whose key and value are of the tree. */
 static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, berth_value *key,
                                   berth_value *value)
@@ -135,6 +147,9 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
     struct table *table = node->table;
     uint32_t at, hash = table->slots.slots ? bth_key_hash(tree, key) : 0;
     struct table_entry *entry = dict_find_entry(table, key, hash, &at);
+    if (entry && tree->keeps_all && dict_would_lose(entry))
+        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "%s has a key twice: the first would be lost",
+                               bth_kind_phrase((berth_kind)node->head.kind));
     if (entry) {
         /* As in Python: the first key stays where it is; a set keeps its first item. */
         entry->value = is_set ? entry->value : value;

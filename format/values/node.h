@@ -231,6 +231,7 @@ struct berth_tree {
     berth_error error;
     bool is_located; /* the error names a key or an index */
     bool has_inert;  /* a tensor can be a key, by identity: optimizers keep their state so */
+    bool keeps_all;  /* an inert pickle is read: no key can take the place of an equal one */
 };
 
 /* ---- in line ---- */

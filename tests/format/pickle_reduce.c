@@ -148,12 +148,28 @@ Test(pickle_reduce, inert_nodes_are_keys_by_identity)
 {
     ACCEPTS_BY(read, INERT,
                "GLOBAL __builtin__ set EMPTY_LIST MARK GLOBAL x Y BINPUT 0 EMPTY_TUPLE REDUCE "
-               "BINPUT 1 BINGET 0 EMPTY_TUPLE REDUCE BINGET 1 BINGET 0 BINGET 0 BINGET 1 TUPLE1 "
-               "BINGET 1 TUPLE1 APPENDS TUPLE1 REDUCE STOP");
-    cr_expect_eq(berth_value_count(read.root), 4);
+               "BINPUT 1 BINGET 0 EMPTY_TUPLE REDUCE BINGET 1 BINGET 1 TUPLE1 APPENDS TUPLE1 "
+               "REDUCE STOP");
+    cr_expect_eq(berth_value_count(read.root), 3);
     free_reading(&read);
     refuses_by(INERT, "EMPTY_DICT GLOBAL torch Tensor 1 !SETITEM STOP", BERTH_E_UNSUPPORTED,
                "SETITEM: a global cannot be a dict key");
+}
+
+/* P1: what another reader would do, and the tree would not show. */
+Test(pickle_reduce, inert_pickles_lose_nothing)
+{
+    refuses_by(INERT, "EMPTY_DICT 'a' EMPTY_LIST SETITEM 'a' 1 !SETITEM STOP", BERTH_E_PICKLE,
+               "SETITEM: a dict has a key twice: the first would be lost");
+    refuses_by(INERT, "EMPTY_DICT 1 2 SETITEM 1 2 !SETITEM STOP", BERTH_E_PICKLE,
+               "SETITEM: a dict has a key twice: the first would be lost");
+    refuses_by(
+        INERT,
+        "GLOBAL __builtin__ set EMPTY_LIST MARK 1 TUPLE1 1 TUPLE1 APPENDS TUPLE1 !REDUCE STOP",
+        BERTH_E_PICKLE, "__builtin__ set: a set has a key twice: the first would be lost");
+    ACCEPTS_BY(read, INERT, "EMPTY_DICT 'a' 1 SETITEM 'a' 2 SETITEM STOP");
+    cr_expect_eq(berth_value_count(read.root), 1);
+    free_reading(&read);
 }
 
 Test(pickle_reduce, inert_objects_take_items_only_in_order)

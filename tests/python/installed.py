@@ -102,11 +102,14 @@ class Installed(Folder):
                      _use_new_zipfile_serialization=False)
         self.counted(by("load", "values"), torch.load, path)
         with open(path, "rb") as file:
-            self.counted(by("load", "torch", "not a zip archive"), torch.load, file)
+            self.counted(by("load", "values"), torch.load, file)
         with gzip.open(self.path("v.gz"), "wb") as file:
             self.theirs[0](VALUE, file, _use_new_zipfile_serialization=False)
         with gzip.open(self.path("v.gz")) as file:
-            self.counted(by("load", "torch", "not a zip archive"), torch.load, file)
+            self.counted(by("load", "values"), torch.load, file)
+            self.assertEqual(file.read(), b"")
+        self.theirs[0]([Mine(VALUE)], self.path("old.pt"), _use_new_zipfile_serialization=False)
+        self.counted(by("load", "torch", "not a zip archive"), torch.load, self.path("old.pt"), weights_only=False)
         scripted = torch.jit.script(torch.nn.Linear(2, 2))
         scripted.save(self.path("s.pt"))
         with warnings.catch_warnings():
@@ -221,10 +224,10 @@ class Installed(Folder):
                 "except Exception as error: print(type(error).__name__)\n")
         no, only = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
         for variables, options, expected in (
-                ((), "{}", "UnpicklingError"), ((no,), "{}", "loaded"),
-                ((no,), "{'weights_only': True}", "UnpicklingError"),
-                ((only,), "{'weights_only': False}", "UnpicklingError"),
-                ((no, only), "{}", "RuntimeError")):
+                ((), "{}", "UnsafeFileError"), ((no,), "{}", "UnsafeFileError"),
+                ((no,), "{'weights_only': True}", "UnsafeFileError"),
+                ((only,), "{'weights_only': False}", "UnsafeFileError"),
+                ((no, only), "{}", "UnsafeFileError"), ((no,), "{'weights_only': False}", "loaded")):
             done = subprocess.run([sys.executable, "-c", code, options], capture_output=True, text=True,
                                   env={**os.environ, **dict.fromkeys(variables, "1")})
             self.assertEqual(done.stdout, expected + "\n", done.stderr[-500:])

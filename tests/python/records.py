@@ -13,7 +13,6 @@ import zipfile
 import berth
 import cases
 import torch
-from berth import _records
 from saves import WRITES_ALL, Mine, MyTensor, comparable
 from torch import nn
 
@@ -178,9 +177,9 @@ class Loads(Folder):
                         theirs = torch.load(path, weights_only=False, mmap=mmap)
                     except RuntimeError:
                         with self.assertRaises(RuntimeError):
-                            _records.load(path, None, None, False, mmap, {})
+                            berth.load(path, weights_only=False, mmap=mmap)
                     else:
-                        same(_records.load(path, None, None, False, mmap, {}), theirs)
+                        same(berth.load(path, weights_only=False, mmap=mmap), theirs)
 
     def test_classes_that_the_caller_trusts(self):
         for name, make in OTHERS.items():

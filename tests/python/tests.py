@@ -20,6 +20,7 @@ import dcp
 import devices
 import ends
 import errors
+import gate
 import installed
 import integrations
 import jobs
@@ -61,7 +62,7 @@ def main():
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
-               beside_torch, sets, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust,
+               beside_torch, sets, stubs, pages, unsafe, gate, attributes, raising, processes, jobs, ends, robust,
                devices, simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 

@@ -2,6 +2,7 @@
 """Files made to hurt, through Python: nothing is run (P1), and nothing takes long (P3)."""
 
 import io
+import struct
 import sys
 import time
 
@@ -94,6 +95,37 @@ class Unsafe(Folder):
         pairs = b"".join(b"K\x01" + doubled(b"", 22, lambda i: get(i) + b"\x86") + b"N" +
                          b"" for _ in range(100))
         self.in_time(b"}(" + pairs + b"u")
+
+    def test_keys_that_collide(self):
+        """Of each kind whose hash is no secret, in each container; what programs use stays (Y6)."""
+        n = 20_000
+
+        def real(value):
+            return b"G" + struct.pack(">d", value)
+
+        def of_hash(i):  # Python's modulus is 2^61 - 1
+            return b"\x8a\x10" + (i * (2**61 - 1)).to_bytes(16, "little")
+
+        kinds = {"int": of_hash, "negative": lambda i: b"\x8a\x10" + (-i * (2**61 - 1)).to_bytes(
+                     16, "little", signed=True),
+                 "float": lambda i: real(2.0**(61 * (i % 16)) * (1 + i // 16)),
+                 "tuple": lambda i: of_hash(i) + b"\x85",
+                 "sequence": lambda i: b"J" + struct.pack("<i", i),
+                 "strided": lambda i: b"\x8a\x08" + struct.pack("<q", i << 40),
+                 "fractions": lambda i: real(i / 1024)}
+        for kind, key in kinds.items():
+            keys = [key(i) for i in range(n)]
+            pairs = b"(" + b"".join(each + b"N" for each in keys) + b"u"
+            for what, pickle in (("dict", b"}" + pairs),
+                                 ("set", b"c__builtin__\nset\n](" + b"".join(keys) + b"e\x85R"),
+                                 ("ordered", b"ccollections\nOrderedDict\n)R" + pairs),
+                                 ("attributes", b"ccollections\nOrderedDict\n)R}" + pairs + b"b")):
+                with self.subTest(kind, what=what):
+                    value = self.in_time(pickle)
+                    if kind in ("sequence", "strided", "fractions"):
+                        self.assertEqual(len(vars(value) if what == "attributes" else value), n)
+                    elif kind != "float":
+                        self.assertTrue(value is None)
 
     def test_keys_that_are_deep(self):
         for n in (400, 100_000):

@@ -3,28 +3,31 @@
 
 import contextlib
 import functools
+import io
 import os
 import pickle
+import re
 import sys
+import warnings
+import zipfile
 from threading import get_ident
 
-from berth import _conditions, _records
+from berth import _gate, _records
 from berth._config import config
 from berth._counters import count, count_reason
-from berth._errors import Error
+from berth._errors import UnsafeFileError
 from berth._in_place import start_as_torch
-from berth._load import load_plain
+from berth._load import load_any
 from berth._lock import Lock
 from berth._save import PROTOCOL, save_any
-from berth._source import can_seek, is_path
+from berth._source import is_path
 
 _lock = Lock()
 _users = set()  # who wants Berth's functions: INSTALL, and (thread, object) of each block of installed()
 INSTALL = "install()"
-TRUE = ("1", "y", "yes", "true")
-# What PyTorch's own code would report, too, or would only try once more.
-FINAL = ("BERTH_E_SYSTEM", "BERTH_E_NO_SPACE", "BERTH_E_MEMORY", "BERTH_E_NOT_FOUND",
-         "BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS")
+SAFETENSORS = {str: ".safetensors", bytes: b".safetensors"}
+FORBIDDEN = re.compile(r"global (\S+) (\S+) is not allowed in a checkpoint")
+MOST_SHOWN = 100  # of a name: a longer one is cut
 
 
 def install():
@@ -189,39 +192,59 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
 
     if isinstance(f, bytes):
         return _refuse_bytes("load", f)
-    maps = _torch_config("load", "mmap", False) if mmap is None else mmap
+    maps = bool(_torch_config("load", "mmap", False) if mmap is None else mmap)
+    if weights_only is None and _gate.is_set("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
+        warnings.warn("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is not obeyed while Berth is installed: no variable makes "
+                      "a load run what is in a file. Pass weights_only=False for a file that you trust", UserWarning,
+                      stacklevel=3)
+    is_only = _gate.is_weights_only(weights_only)
+    _check_file(torch, f, map_location, maps)
     with _options():
-        if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)
-                and not (maps and _maps_shared(torch)) and not _conditions.reason()
-                and _is_native(torch, f, map_location, maps)):
-            at = None if is_path(f) else f.tell()
-            try:
-                return load_plain(f, map_location, maps)
-            except Error as error:
-                if error.status in FINAL:
-                    raise
-            if at is not None:
-                f.seek(at)
-        return _records.load(f, map_location, pickle_module, weights_only, maps, pickle_load_args)
+        try:
+            return load_any(f, map_location, pickle_module, is_only, maps, pickle_load_args,
+                            "MAP_SHARED" if maps and _maps_shared(torch) else "")
+        except UnsafeFileError as error:
+            if is_only:
+                _raise_as_torch(error)
+            raise
 
 
-def _is_weights_only(weights_only):
-    """As torch.load decides; it also warns about the variable."""
-    if weights_only is None:
-        return os.getenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "0").lower() not in TRUE
-    return bool(weights_only)
+def _check_file(torch, f, map_location, maps):
+    """Raises what torch.load raises before it reads a value."""
+    if not is_path(f):
+        torch.serialization._check_seekable(f)
+        if maps:
+            raise ValueError("f must be a file path in order to use the mmap argument")
+        return
+    if os.fspath(f).endswith(SAFETENSORS[type(os.fspath(f))]):
+        if not (map_location is None or isinstance(map_location, (str, torch.device))):
+            raise RuntimeError("the map_location of a .safetensors file must be a device, or the name of one")
+    elif maps:
+        with open(f, "rb") as file:
+            if not torch.serialization._is_zipfile(file):
+                raise RuntimeError("mmap can only be used with files saved with `torch.save(..., "
+                                   "_use_new_zipfile_serialization=True)`: this file is older, or no zip archive")
+
+
+def _raise_as_torch(error):
+    """PyTorch's words for a global that it does not allow: of a pickle that has nothing but this name."""
+    found = FORBIDDEN.search(str(error))
+    if not found or max(map(len, found.groups())) >= MOST_SHOWN:
+        return
+    named = io.BytesIO()
+    with zipfile.ZipFile(named, "w") as file:
+        file.writestr("a/data.pkl", b"\x80\2c%s\n%s\n." % tuple(map(str.encode, found.groups())))
+        file.writestr("a/version", "3\n")
+    named.seek(0)
+    try:
+        _records.originals()["load"](named, weights_only=True)
+    except pickle.UnpicklingError as theirs:
+        error.args = theirs.args
+        error.add_note("Berth: " + found.string)
+    except RuntimeError:  # both variables are set, which PyTorch refuses
+        pass
 
 
 def _maps_shared(torch):
     """Whether what is written to mapped tensors goes to the file: PyTorch maps it itself then."""
     return torch.serialization.get_default_mmap_options() not in (None, 2)
-
-
-def _is_native(torch, f, map_location, maps):
-    """Whether the file is one of those that Berth reads as torch.load does, or says why it does not."""
-    if is_path(f):
-        if os.fspath(f).endswith(".safetensors"):
-            return map_location is None or isinstance(map_location, (str, torch.device))
-        with open(f, "rb") as file:
-            return torch.serialization._is_zipfile(file) or not maps
-    return not maps and can_seek(f) and torch.serialization._is_zipfile(f)

@@ -3,18 +3,16 @@
 
 import functools
 import io
-import os
-import pickle
 
-from berth import _conditions, _device, _native, _records, _set, _sparse
+from berth import _conditions, _device, _gate, _native, _set, _sparse
 from berth._counters import count
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
+from berth._errors import Error, UnsafeFileError
 from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
-FOLLOWED = "bytes follow the last storage"  # of the library's message
 READ = "load.mmap=off load.unknown_globals=refuse"
+FOLLOW = "follow the last storage"  # the library's words for a file in the legacy format with more behind it
 
 
 def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=None,
@@ -33,14 +31,18 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         memory; or a folder with one of them, or with one model file.
     map_location: as of torch.load: None, a device or its name, a dict of names, or a function
         (storage, location) -> storage or None.
-    weights_only: True: plain values are made in C. If the file has classes or functions that are
+    weights_only: True, None: plain values are made in C. If the file has classes or functions that are
         allowed by torch.serialization.add_safe_globals, PyTorch's own weights_only unpickler makes
-        all values. False: PyTorch's unpickler executes what the file asks for. Do this only if you
-        trust the file. Berth never does it by itself.
+        all values, after Berth has read the same pickle with its limits. False: PyTorch's unpickler
+        executes what the file asks for. Do this only if you trust the file. Berth never does it by
+        itself, and no variable of the environment makes it do so; TORCH_FORCE_WEIGHTS_ONLY_LOAD=1
+        forbids it.
     mmap: True: the tensors' bytes are the file's pages, read when they are touched; what is written
         to them stays in this process. The file must be a path, and must not be truncated while a
         tensor lives. False, None: all bytes are read now, into memory of each storage's own.
-    pickle_module, pickle_load_args: as of torch.load; only with weights_only=False.
+    pickle_module: as of torch.load; only with weights_only=False.
+    pickle_load_args: as of torch.load. With weights_only=True, an `encoding` other than utf-8 makes
+        PyTorch's weights_only unpickler make all values, after Berth has read the pickle.
 
     Returns: the value that was saved.
     Raises:
@@ -61,80 +63,61 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         raise ValueError("f must be a file path in order to use the mmap argument")
     if not is_path(f) and not can_seek(f):
         f = io.BytesIO(_read_all(f))
-    at = None if is_path(f) else f.tell()
-    refusal = None
-    if weights_only and pickle_module is None and not pickle_load_args and not _conditions.reason():
-        try:
-            return load_plain(f, map_location, mmap) if at is None else _load_next(f, at, map_location)
-        except UnsafeFileError as error:
-            refusal = error
-        if at is not None:
-            f.seek(at)
-        if refusal.status != "BERTH_E_FORBIDDEN" or not _is_allowed(f):
-            raise refusal
-        if at is not None:
-            f.seek(at)
-    by_caller = []
+    return load_any(f, map_location, pickle_module, _gate.is_weights_only(weights_only), bool(mmap),
+                    pickle_load_args)
+
+
+def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, wants_torch=""):
+    """What berth.load and, under install(), torch.load do.
+
+    f: a path, or a file that can seek. weights_only: True or False.
+    wants_torch: what the program asks for, and only PyTorch's unpickler does; "": nothing
+    """
+    kept = _gate.Kept(f)
+    if not weights_only:
+        _gate.for_trusted(kept)
+        return _gate.unpickle(kept, map_location, pickle_module, False, mmap, arguments)
+    if pickle_module is not None:
+        raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
+                           "weights_only=False")
+    if str(arguments.get("encoding", "utf-8")).lower() not in ("utf-8", "utf8") or set(arguments) - {"encoding"}:
+        wants_torch = "pickle_load_args"
     try:
-        return _records.load(_records.path_of(f), map_location, pickle_module, weights_only,
-                             bool(mmap), pickle_load_args, by_caller if refusal else None)
-    except (Error, MemoryError):
-        raise
-    except Exception as error:
-        if refusal and not any(error is each for each in by_caller):
-            raise _refused_by_torch(f, refusal, error) from error
-        raise
+        if not (wants_torch or _conditions.reason()):
+            return load_plain(kept, map_location, mmap)
+        _native.open(kept.source(), READ).close()
+        _gate.try_pickle(kept)
+    except UnsafeFileError as refusal:
+        _gate.for_refused(kept, refusal)
+    return _gate.unpickle(kept, map_location, None, True, mmap, arguments)
 
 
-def _refused_by_torch(f, refusal, error):
-    """Our refusal named what the program allows: this is why the file is refused all the same."""
-    name = os.fsdecode(f) if is_path(f) else f"the object of {type(f)}"
-    return make(refusal.status, f"{name}: {refusal.record}: PyTorch's weights_only unpickler: {error!r}",
-                0, NO_OFFSET, refusal.record)
-
-
-def load_plain(f, map_location, mmap):
+def load_plain(kept, map_location, mmap):
     """A file of plain values, in C."""
-    file = _native.open(source_of(f), MAPPED if mmap else READ)
+    file = _opened(kept, MAPPED if mmap else READ)
     try:
-        value = _value_of(file, map_location, bool(mmap))
-        if not is_path(f) and file.is_legacy():
-            f.seek(0, os.SEEK_END)
+        value = _value_of(file, map_location, mmap)
+        if file.is_legacy():
+            kept.leave_behind(file.info()["nbytes"])
     finally:
         file.close()
     count("load", "values")
     return value
 
 
-def _load_next(f, at, map_location):
-    """What lies in a file object from here on. Of files from before PyTorch 1.6 several can follow each other: the
-    position is behind the one that was loaded."""
+def _opened(kept, options):
+    """The file; of a file object in the legacy format its first object, as PyTorch does."""
     try:
-        return load_plain(f, map_location, False)
+        return _native.open(kept.source(), options)
     except Error as error:
-        if error.status != "BERTH_E_ARCHIVE" or FOLLOWED not in str(error):
+        if is_path(kept.f) or FOLLOW not in str(error):
             raise
-        nbytes = error.offset
-    f.seek(at)
-    data = io.BytesIO()
-    while (left := nbytes - data.tell()) and (more := f.read(left)):
-        data.write(more)
-    data.seek(0)
-    value = load_plain(data, map_location, False)
-    f.seek(at + nbytes)
-    return value
+        kept.cut(error.offset)
+    return _native.open(kept.source(), options)
 
 
 def _read_all(f):
     return bytes(source_of(f))
-
-
-def _is_allowed(f):
-    """Whether PyTorch allows all that the file names: then the program has allowed more than Berth (Y1)."""
-    try:
-        return not _records.unknown() and not _records.unsafe_globals(f)
-    except (RuntimeError, pickle.UnpicklingError):
-        return False
 
 
 def _value_of(file, map_location, mmap):

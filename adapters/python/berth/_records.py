@@ -11,12 +11,13 @@ import io
 import os
 import sys
 import types
+import zlib
 from mmap import MAP_SHARED
 
 from berth import _device, _native
 from berth._counters import count, count_reason
 from berth._errors import NO_OFFSET, make
-from berth._source import Url, is_path, path_bytes, source_of
+from berth._source import Url, is_path, path_bytes
 
 # The parameters of the functions of PyTorch that this module calls.
 PARAMETERS = {
@@ -89,10 +90,12 @@ class Reader:
     """Stands for torch._C.PyTorchFileReader.
 
     mapped: the whole file as a storage, of which storages are slices; None: they are read
+    name: of the file, for messages
     """
 
-    def __init__(self, file, mapped=None):
-        self._archive = _native.open_archive(source_of(file))
+    def __init__(self, source, mapped=None, name="memory"):
+        self._name = name
+        self._archive = _native.open_archive(source)
         self._records = self._archive.records()
         self._mapped = mapped
         self.has_unpickled = False
@@ -107,13 +110,19 @@ class Reader:
         return list(self._records)
 
     def get_record(self, name):
+        """Compared with its checksum, as all that an open reads."""
+        data = self._archive.read(name)
+        _, _, offset, _, crc32 = self._record(name)
+        if crc32 and zlib.crc32(data) != crc32:
+            raise make("BERTH_E_CHECKSUM", f"{self._name}: {name} at byte {offset}: its bytes have CRC "
+                       f"0x{zlib.crc32(data):08x}, the directory says 0x{crc32:08x}", 0, offset, name)
         self.has_unpickled |= name == "data.pkl"
-        return self._archive.read(name)
+        return data
 
     def get_storage_from_record(self, name, nbytes, _kind):
-        found, _, offset, method = self._record(name)  # Y3
+        found, _, offset, method, _ = self._record(name)  # Y3
         if found < nbytes or (found > nbytes and self._mapped is None):
-            raise make("BERTH_E_TENSOR", f"{name} has {found} bytes, its storage has {nbytes}", 0,
+            raise make("BERTH_E_TENSOR", f"{self._name}: {name} has {found} bytes, its storage has {nbytes}", 0,
                        offset, name)
         if self._mapped is None or method:  # what is compressed is inflated
             return self._archive.storage(name)
@@ -131,11 +140,11 @@ class Reader:
 
     def serialization_id(self):
         name = ".data/serialization_id"
-        return self.get_record(name).decode() if self.has_record(name) else ""
+        return self.get_record(name).decode(errors="replace") if self.has_record(name) else ""
 
     def _record(self, name):
         if name not in self._records:
-            raise make("BERTH_E_NOT_FOUND", f"{name}: the archive has no such record", 0, NO_OFFSET,
+            raise make("BERTH_E_NOT_FOUND", f"{self._name}: {name}: the archive has no such record", 0, NO_OFFSET,
                        name)
         return self._records[name]
 
@@ -273,33 +282,34 @@ def _untyped(torch, moved):
     return moved
 
 
-def load(f, map_location, pickle_module, weights_only, mmap, arguments, by_caller=None):
-    """torch.load, but archives are read by Berth.
+def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller):
+    """torch.load, but archives are read by Berth. Only _gate.py calls this.
 
+    kept: a _gate.Kept.
     by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
-        not of the unpickler; or None.
+        not of the unpickler.
     """
     check_known()
+    f = path_of(kept.f)
     mapped = _map(f) if mmap else None
     reader = None
 
     @contextlib.contextmanager
-    def open_reader(file):
+    def open_reader(_file):
         nonlocal reader
-        reader = Reader(f if is_path(f) else file, mapped)  # a path or URL: messages name it
+        reader = Reader(kept.source(), mapped, kept.name())
         try:
             yield reader
         finally:
             reader.close()
 
     file = io.BytesIO(ZIP_BEGIN) if isinstance(f, Url) else f  # only looked at, to see what it is
-    names = {} if by_caller is None else {"_load": _load_that_notes(by_caller)}
-    run = with_opener("load", open_reader, **names)
+    run = with_opener("load", open_reader, _load=_load_that_notes(by_caller))
     try:
         value = run(file, map_location, pickle_module, weights_only=weights_only,
                     mmap=mmap and mapped is None, **arguments)
     except Exception as error:
-        if by_caller is not None and not (reader and reader.has_unpickled):
+        if not weights_only or not (reader and reader.has_unpickled or is_path(f)):
             by_caller.append(error)  # f has been read before the first record is
         raise
     if reader and reader.has_unpickled:
@@ -321,21 +331,6 @@ def _map(f):
             return None
     is_shared = torch.serialization.get_default_mmap_options() == MAP_SHARED
     return torch.UntypedStorage.from_file(os.fspath(f), is_shared, os.path.getsize(f))
-
-
-def unsafe_globals(f):
-    """What a file names that torch.load(weights_only=True) does not allow; a set of names."""
-    import torch
-
-    unpickler = torch._weights_only_unpickler
-    with contextlib.ExitStack() as stack:
-        opens = is_path(f) and not isinstance(f, Url)
-        file = stack.enter_context(open(f, "rb")) if opens else f
-        reader = Reader(file)
-        stack.callback(reader.close)
-        named = unpickler.get_globals_in_pkl(io.BytesIO(reader.get_record("data.pkl")))
-    allowed = set(unpickler._get_allowed_globals()) | set(unpickler._get_user_allowed_globals())
-    return set(named) - allowed
 
 
 def path_of(f):

@@ -10,7 +10,7 @@ from berth import _conditions, _native, _records
 from berth._config import config
 from berth._counters import count
 from berth._errors import Declined
-from berth._source import is_path
+from berth._source import is_path, path_bytes
 from berth._target import target_of
 
 PROTOCOL = 2
@@ -102,7 +102,7 @@ def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteor
 
 def is_safetensors(f):
     """Whether f is a path whose name says that the file is one of safetensors."""
-    return is_path(f) and os.fsencode(f).endswith(b".safetensors")
+    return is_path(f) and path_bytes(f).endswith(b".safetensors")
 
 
 def begin_safetensors(obj, f, snapshot=False):

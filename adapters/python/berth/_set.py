@@ -9,7 +9,7 @@ import subprocess
 from berth import _native
 from berth._config import _text, config
 from berth._errors import NO_OFFSET, make
-from berth._source import Url, is_path
+from berth._source import Url, is_path, path_bytes
 
 COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_command")
 INDEX, DCP = b".index.json", b".metadata"
@@ -22,7 +22,7 @@ def found(f):
     """What f names: an Index, a Dcp, the one model file of a folder, or f itself."""
     if not is_path(f) or isinstance(f, Url):
         return f
-    path = os.fsencode(f)
+    path = path_bytes(f)
     if not os.path.isdir(path):
         return Index(path) if path.endswith(INDEX) else f
     names = sorted(os.listdir(path))

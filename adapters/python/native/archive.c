@@ -58,7 +58,8 @@ static void archive_dealloc(PyObject *object)
 
 /* ---- records ---- */
 
-/* Archive.records() -> {name: (nbytes, offset of the local header, offset of the data, method)} */
+/* Archive.records() -> {name: (nbytes, offset of the local header, offset of the data, method,
+ * CRC-32)} */
 static PyObject *archive_records(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -68,9 +69,9 @@ static PyObject *archive_records(PyObject *self, PyObject *unused)
          records && berth_archive_at(((archive_object *)self)->archive, i, &record) == 0; i++) {
         PyObject *name =
             PyUnicode_DecodeUTF8(record.name, (Py_ssize_t)strlen(record.name), "surrogateescape");
-        PyObject *facts = Py_BuildValue("(KKKi)", (unsigned long long)record.nbytes,
-                                        (unsigned long long)record.header_offset,
-                                        (unsigned long long)record.offset, (int)record.method);
+        PyObject *facts = Py_BuildValue(
+            "(KKKiI)", (unsigned long long)record.nbytes, (unsigned long long)record.header_offset,
+            (unsigned long long)record.offset, (int)record.method, (unsigned int)record.crc32);
         if (!name || !facts || PyDict_SetItem(records, name, facts) < 0)
             Py_CLEAR(records);
         Py_XDECREF(name);

@@ -119,6 +119,25 @@ static PyObject *checkpoint_value(bpy_held *held, PyObject *arguments)
     return made;
 }
 
+/*
+ * Checkpoint.try_values(): makes all values, but for tensors and what classes of the file make, and
+ * drops them. So what a pickle can make Python do is known before PyTorch unpickles it (Y1).
+ */
+static PyObject *checkpoint_try_values(bpy_held *held, PyObject *unused)
+{
+    (void)unused;
+    bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    bpy_loader loader = {
+        .torch = bpy_torch_get(), .checkpoint = checkpoint, .in_place = true, .is_trial = true};
+    const berth_value *root = berth_root(checkpoint->handle);
+    PyObject *made = loader.torch && root ? bpy_load_value(&loader, root) : NULL;
+    bpy_loader_free(&loader);
+    Py_XDECREF(made);
+    if (!made && PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *checkpoint_names(bpy_held *held, PyObject *unused)
 {
     (void)unused;
@@ -375,6 +394,7 @@ static PyObject *checkpoint_metadata(bpy_held *held, PyObject *unused)
 /* ---- the types ---- */
 
 BPY_HELD_METHOD(checkpoint_value, CLOSED)
+BPY_HELD_METHOD(checkpoint_try_values, CLOSED)
 BPY_HELD_METHOD(checkpoint_is_legacy, CLOSED)
 BPY_HELD_METHOD(checkpoint_names, CLOSED)
 BPY_HELD_METHOD(checkpoint_tensor, CLOSED)
@@ -388,6 +408,7 @@ static PyMethodDef checkpoint_methods[] = {
     {"close", bpy_holder_close, METH_NOARGS, "close()\n--\n\n"},
     {"value", checkpoint_value_held, METH_VARARGS,
      "value(name, in_place, keeps_empty, is_meta, restore, cpu_stays, places)\n--\n\n"},
+    {"try_values", checkpoint_try_values_held, METH_NOARGS, "try_values()\n--\n\n"},
     {"is_legacy", checkpoint_is_legacy_held, METH_NOARGS, "is_legacy()\n--\n\n"},
     {"names", checkpoint_names_held, METH_NOARGS, "names()\n--\n\n"},
     {"tensor", checkpoint_tensor_held, METH_O, "tensor(name)\n--\n\n"},

@@ -5,15 +5,13 @@
  */
 #include "adapters/python/native/native.h"
 
-#define MAX_KEY_DEPTH 500                 /* of tuples in tuples */
-#define MAX_KEY_ITEMS ((uint64_t)1 << 24) /* of all tuples that are keys: 0.2 s of hashing */
-
 typedef struct bpy_frame {
     const berth_value *value;
-    PyObject *made;   /* the container; of tuples, a list of the items */
-    PyObject *key;    /* of a dict: the key whose item comes next */
-    size_t i;         /* of the next item */
-    bool wants_state; /* the next child is the state */
+    PyObject *made;      /* the container; of tuples, a list of the items */
+    PyObject *key;       /* of a dict: the key whose item comes next */
+    size_t i;            /* of the next item */
+    bool wants_state;    /* the next child is the state */
+    bpy_key_table *keys; /* what they cost; NULL: it has not many */
 } bpy_frame;
 
 /* ---- scalars ---- */
@@ -175,9 +173,48 @@ static PyObject *new_container(const bpy_loader *loader, berth_kind kind)
         return PyObject_CallNoArgs(loader->torch->Counter);
     case BERTH_KIND_SET:
         return PySet_New(NULL);
-    default: /* of tuples: their items, until all are there */
+    default: /* of tuples: their items, until all are there; in a trial, of objects: their parts */
         return PyList_New(0);
     }
+}
+
+/* What only PyTorch and the file's classes make: its parts are looked at, in order (Y1). */
+static const berth_value *next_part(bpy_frame *frame)
+{
+    const berth_value *value = frame->value, *part = NULL;
+    const berth_tensor *tensor =
+        berth_value_kind(value) == BERTH_KIND_TENSOR ? berth_as_tensor(value) : NULL;
+    size_t n = berth_value_count(value);
+    while (!part && frame->i < n + BERTH_PART_TYPE + 3) {
+        size_t i = frame->i++;
+        if (i < n)
+            part = berth_value_at(value, i);
+        else if (i <= n + BERTH_PART_TYPE)
+            part = berth_value_part(value, (berth_part)(i - n));
+        else if (tensor)
+            part = i == n + BERTH_PART_TYPE + 1 ? tensor->scales : tensor->zero_points;
+    }
+    return part;
+}
+
+/* Whether it is such an object, of which a trial makes a stand-in. */
+static bool is_tried(const bpy_loader *loader, berth_kind kind)
+{
+    return loader->is_trial && kind >= BERTH_KIND_STORAGE;
+}
+
+static PyObject *stand_in(void)
+{
+    return PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+}
+
+/* Remembers a stand-in. Returns: 0; -1: an exception is raised. */
+static int remember_stand_in(bpy_loader *loader, const berth_value *value)
+{
+    PyObject *object = stand_in();
+    int status = object ? remember(loader, value, object) : -1;
+    Py_XDECREF(object);
+    return status;
 }
 
 static int push_frame(bpy_loader *loader, const berth_value *value)
@@ -192,7 +229,7 @@ static int push_frame(bpy_loader *loader, const berth_value *value)
         loader->room_for_frames = room;
     }
     bpy_frame frame = {.value = value};
-    if (kind == BERTH_KIND_SUBCLASS) {
+    if (kind == BERTH_KIND_SUBCLASS && !loader->is_trial) {
         frame.made = bpy_load_tensor(loader, berth_value_part(value, BERTH_PART_INNER));
         frame.wants_state = true;
     } else {
@@ -201,6 +238,8 @@ static int push_frame(bpy_loader *loader, const berth_value *value)
     if (!frame.made)
         return -1;
     loader->frames[loader->n_frames++] = frame;
+    if (is_tried(loader, kind))
+        return remember_stand_in(loader, value);
     /* What can hold itself is known before its items are. */
     return kind == BERTH_KIND_TUPLE ? 0 : remember(loader, value, frame.made);
 }
@@ -210,13 +249,16 @@ static void pop_frame(bpy_loader *loader)
     bpy_frame *frame = &loader->frames[--loader->n_frames];
     Py_XDECREF(frame->made);
     Py_XDECREF(frame->key);
+    bpy_key_table_free(frame->keys);
 }
 
 /* The next child of the frame; NULL: there is none. The state of a dict comes after its items. */
-static const berth_value *next_child(bpy_frame *frame)
+static const berth_value *next_child(const bpy_loader *loader, bpy_frame *frame)
 {
     berth_kind kind = berth_value_kind(frame->value);
     berth_value *key, *item;
+    if (is_tried(loader, kind))
+        return next_part(frame);
     if (frame->wants_state && (is_dict(kind) || frame->i++ > 0))
         return NULL;
     if (!is_dict(kind) && !frame->wants_state)
@@ -227,64 +269,6 @@ static const berth_value *next_child(bpy_frame *frame)
         return key;
     frame->wants_state = true;
     return berth_value_part(frame->value, BERTH_PART_STATE);
-}
-
-/* ---- keys ---- */
-
-/*
- * Python hashes a tuple by recursion, and an item once for each of its uses: a file of a hundred
- * bytes can keep it busy for ever, or end its stack. So each tuple's size is counted as Python
- * meets it, and its depth.
- */
-typedef struct tuple_size {
-    uint64_t n_items;
-    uint64_t depth;
-} tuple_size;
-
-#define DEPTH_BITS 16
-
-static tuple_size size_of_tuple(const bpy_loader *loader, const berth_value *tuple)
-{
-    uint64_t packed = (uint64_t)(uintptr_t)bpy_map_get(&loader->sizes, tuple);
-    return (tuple_size){packed >> DEPTH_BITS, packed & ((1u << DEPTH_BITS) - 1)};
-}
-
-/* Counts a tuple whose items are all there. */
-static int count_tuple(bpy_loader *loader, const berth_value *tuple)
-{
-    tuple_size size = {.n_items = 1 + berth_value_count(tuple), .depth = 0};
-    for (size_t i = 0; i < berth_value_count(tuple); i++) {
-        const berth_value *item = berth_value_at(tuple, i);
-        if (berth_value_kind(item) != BERTH_KIND_TUPLE)
-            continue;
-        tuple_size inner = size_of_tuple(loader, item);
-        size.n_items += inner.n_items;
-        if (size.n_items > MAX_KEY_ITEMS)
-            size.n_items = MAX_KEY_ITEMS + 1;
-        size.depth = inner.depth > size.depth ? inner.depth : size.depth;
-    }
-    size.depth += size.depth <= MAX_KEY_DEPTH;
-    return bpy_map_set(&loader->sizes, tuple,
-                       (void *)(uintptr_t)(size.n_items << DEPTH_BITS | size.depth));
-}
-
-/* Whether Python can hash a key, and all keys before it, in reasonable time. */
-static int check_key(bpy_loader *loader, const berth_value *key)
-{
-    if (berth_value_kind(key) != BERTH_KIND_TUPLE)
-        return 0;
-    tuple_size size = size_of_tuple(loader, key);
-    loader->n_key_items += size.n_items;
-    if (size.depth <= MAX_KEY_DEPTH && loader->n_key_items <= MAX_KEY_ITEMS)
-        return 0;
-    berth_error error = {.code = BERTH_E_PICKLE, .offset = BERTH_NO_OFFSET};
-    (void)snprintf(
-        error.message, sizeof error.message,
-        "a key is a tuple that Python cannot hash: more than %d deep, or all keys have more "
-        "than %llu items",
-        MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
-    bpy_raise(&error);
-    return -1;
 }
 
 /* ---- filling ---- */
@@ -324,12 +308,14 @@ static int accept(bpy_loader *loader, bpy_frame *frame, const berth_value *child
     if (frame->wants_state)
         return accept_state(loader, frame, object);
     if (kind == BERTH_KIND_SET)
-        return check_key(loader, child) < 0 ? -1 : PySet_Add(frame->made, object);
+        return bpy_check_key(loader, &frame->keys, frame->value, child, object) < 0
+                   ? -1
+                   : PySet_Add(frame->made, object);
     if (!is_dict(kind))
         return PyList_Append(frame->made, object);
     if (frame->key)
         return accept_pair(frame, object);
-    if (check_key(loader, child) < 0)
+    if (bpy_check_key(loader, &frame->keys, frame->value, child, object) < 0)
         return -1;
     Py_INCREF(object);
     frame->key = object;
@@ -345,17 +331,20 @@ static int accept(bpy_loader *loader, bpy_frame *frame, const berth_value *child
 static PyObject *begin(bpy_loader *loader, const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
+    if (is_tried(loader, kind) && (kind == BERTH_KIND_STORAGE || kind == BERTH_KIND_GLOBAL))
+        return stand_in();
     if (kind <= BERTH_KIND_FLOAT || (kind >= BERTH_KIND_DTYPE && kind <= BERTH_KIND_STORAGE) ||
         kind == BERTH_KIND_GLOBAL)
         return load_plain(loader, value);
-    if (kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_PARAMETER)
+    if (kind >= BERTH_KIND_TENSOR && kind <= BERTH_KIND_PARAMETER && !loader->is_trial)
         return bpy_load_tensor(loader, value);
     PyObject *object = bpy_map_get(&loader->objects, value);
     if (object) {
         Py_INCREF(object);
         return object;
     }
-    if ((kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET) || kind == BERTH_KIND_SUBCLASS) {
+    if ((kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET) || kind == BERTH_KIND_SUBCLASS ||
+        is_tried(loader, kind)) {
         push_frame(loader, value);
         return NULL;
     }
@@ -371,6 +360,8 @@ static PyObject *end(bpy_loader *loader)
     bpy_frame *frame = &loader->frames[loader->n_frames - 1];
     PyObject *object = frame->made;
     if (berth_value_kind(frame->value) != BERTH_KIND_TUPLE) {
+        if (is_tried(loader, berth_value_kind(frame->value)))
+            object = bpy_map_get(&loader->objects, frame->value);
         Py_INCREF(object);
         return object;
     }
@@ -382,7 +373,7 @@ static PyObject *end(bpy_loader *loader)
     }
     object = PyList_AsTuple(object);
     if (object &&
-        (remember(loader, frame->value, object) < 0 || count_tuple(loader, frame->value) < 0))
+        (remember(loader, frame->value, object) < 0 || bpy_count_tuple(loader, frame->value) < 0))
         Py_CLEAR(object);
     return object;
 }
@@ -392,7 +383,7 @@ static PyObject *end(bpy_loader *loader)
 static int step(bpy_loader *loader, PyObject **root)
 {
     bpy_frame *frame = &loader->frames[loader->n_frames - 1];
-    const berth_value *child = next_child(frame);
+    const berth_value *child = next_child(loader, frame);
     PyObject *object = child ? begin(loader, child) : end(loader);
     if (!object)
         return PyErr_Occurred() ? -1 : 0;

@@ -23,6 +23,7 @@
  *   load_tensors.c    a tree -> tensors and storages
  *   load_devices.c    storages that go to a device
  *   load_values.c     a tree -> Python values
+ *   key_costs.c       what keys of a file can make Python do
  *   load.c            the functions of an open file
  *   archive.c         the records of a file, for PyTorch to unpickle
  *   verify.c          what is wrong with a file
@@ -450,7 +451,8 @@ typedef struct bpy_loader {
     bpy_map objects;   /* value -> object; references */
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
     bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
-    uint64_t n_key_items;
+    uint64_t n_key_items, n_keys, n_steps; /* of keys, and to their places; see key_costs.c */
+    bool is_trial; /* stand-ins take the place of tensors and of what classes of the file make */
     bpy_walk walk;
     struct bpy_frame *frames;
     size_t n_frames, room_for_frames;
@@ -479,6 +481,23 @@ PyObject *bpy_load_tensor(bpy_loader *loader, const berth_value *value);
 
 /* A TypedStorage, as torch.load gives it. */
 PyObject *bpy_load_storage(bpy_loader *loader, const berth_value *value);
+
+/* How many steps Python makes for the keys of one container. */
+typedef struct bpy_key_table bpy_key_table;
+
+bpy_key_table *bpy_key_table_new(uint64_t n, bool is_set);
+void bpy_key_table_free(bpy_key_table *table);
+
+/* Counts a tuple whose items are all there. Returns: 0; -1: an exception is raised. */
+int bpy_count_tuple(bpy_loader *loader, const berth_value *tuple);
+
+/*
+ * Whether Python can hash a key and find its place, and those of all keys before it, in reasonable
+ * time. *table: of the container, made when it is needed; NULL: not yet.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_check_key(bpy_loader *loader, bpy_key_table **table, const berth_value *container,
+                  const berth_value *key, PyObject *object);
 
 /* The object of a value. */
 PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value);

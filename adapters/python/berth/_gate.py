@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The one gate to PyTorch's unpickler (Y1).
+
+It opens for what the program asks for, and for nothing in a file or in the environment:
+- weights_only=False: the unpickler executes what the file asks for;
+- the program's own list of allowed classes and functions has one of the file, and all others that Berth
+  does not know (torch.serialization.add_safe_globals);
+- the program is in a state that Berth's reader does not know: a mode of PyTorch, shared maps, another
+  encoding. Then all that the file names must be known to Berth.
+In the last two cases it is PyTorch's weights_only unpickler, and Berth has read the same pickle before: what it
+refuses, for its form, its depth, the cost of its keys, is refused.
+"""
+
+import contextlib
+import io
+import os
+import pickle
+import struct
+
+from berth import _native, _records
+from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
+from berth._source import is_path, source_of
+
+INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
+TRUE = ("1", "y", "yes", "true")
+DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
+          "BERTH_E_NOT_FOUND")
+REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
+LEGACY_N_PICKLES = 5
+# What PyTorch allows in each file, and Berth's reader does not: a file that names one has a class of its own.
+WITH_CLASSES = frozenset("torch._utils." + name for name in (
+    "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"))
+
+
+def is_set(variable):
+    return os.getenv(variable, "0").lower() in TRUE
+
+
+def is_weights_only(weights_only):
+    """None means True. The environment can forbid to run code, but not allow it."""
+    return weights_only is None or bool(weights_only) or is_set("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+
+
+class Kept:
+    """A file of which the source is read once, for all that look at it. Each look begins at the same place.
+
+    f: a path, or an open file that can seek.
+    """
+
+    def __init__(self, f):
+        self.f = f
+        self._at = None if is_path(f) else f.tell()
+        self._source = None
+
+    def rewind(self):
+        if self._at is not None:
+            self.f.seek(self._at)
+
+    def source(self):
+        if self._source is None:
+            self.rewind()
+            self._source = source_of(self.f)
+        return self._source
+
+    def cut(self, nbytes):
+        """No more than these bytes are looked at."""
+        if isinstance(self._source, int):
+            self.rewind()
+            self._source = bytearray(self.f.read(nbytes))
+        self._source = self._source[:nbytes]
+
+    def leave_behind(self, nbytes):
+        """A file object stands behind what was read of it."""
+        if self._at is not None:
+            self.f.seek(self._at + nbytes)
+
+    def name(self):
+        return os.fsdecode(self.f) if is_path(self.f) else f"the object of {type(self.f)}"
+
+    def reader(self):
+        return contextlib.closing(_records.Reader(self.source(), name=self.name()))
+
+
+def check_data(kept):
+    """With load.check=data all bytes are compared with their checksums, as Berth's own reader does."""
+    if _native.option_get("load.check") == "data":
+        for name, offset, _, verdict, wrong in _native.verify(kept.source())["records"]:
+            if verdict == "bad" or wrong:
+                raise make("BERTH_E_CHECKSUM", f"{kept.name()}: {name}: {wrong}", 0, offset, name)
+
+
+def check_whole(kept):
+    """Raises what is wrong with the archive and the bytes of data.pkl, whatever the pickle names."""
+    check_data(kept)
+    try:
+        with kept.reader() as reader:
+            if reader.has_record("data.pkl"):
+                reader.get_record("data.pkl")
+    except Error as error:
+        if error.status in DAMAGE:
+            raise
+
+
+def _is_zip(kept):
+    source = kept.source()
+    if isinstance(source, (memoryview, bytearray)):
+        return bytes(source[:4]) == b"PK\3\4"
+    if isinstance(source, int):
+        return os.pread(source, 4, 0) == b"PK\3\4"
+    if isinstance(source, bytes):
+        with open(source, "rb") as file:
+            return file.read(4) == b"PK\3\4"
+    return True  # of a URL PyTorch reads nothing else
+
+
+def _named(kept):
+    """All that its pickles name, as PyTorch writes it; raises anything if they are malformed."""
+    find = _unpickler().get_globals_in_pkl
+    if _is_zip(kept):
+        with kept.reader() as reader:
+            return find(io.BytesIO(reader.get_record("data.pkl")))
+    with contextlib.ExitStack() as stack:
+        kept.rewind()
+        file = stack.enter_context(open(kept.f, "rb")) if is_path(kept.f) else kept.f
+        return set().union(*(find(file) for _ in range(LEGACY_N_PICKLES)))
+
+
+def _unpickler():
+    import torch
+
+    return torch._weights_only_unpickler
+
+
+def _is_allowed(kept):
+    """Whether the program has allowed what Berth does not know in the file, and there is such a thing."""
+    if _records.unknown():
+        return False
+    try:
+        named = _named(kept)
+        theirs, own = set(_unpickler()._get_allowed_globals()), set(_unpickler()._get_user_allowed_globals())
+    except MemoryError:
+        raise
+    except Exception:  # the first refusal says what is wrong
+        return False
+    unknown = (named - theirs) | (named & WITH_CLASSES)
+    return bool(unknown & own) and unknown <= own | WITH_CLASSES
+
+
+def try_pickle(kept):
+    """Reads the pickles as PyTorch will, but makes no tensor and runs nothing; raises why not."""
+    file = _native.open(kept.source(), INERT)
+    try:
+        file.try_values()
+    finally:
+        file.close()
+
+
+def for_refused(kept, refusal):
+    """Opens the gate for a file that Berth has refused, or raises why not."""
+    if refusal.status in REFUSED:
+        check_whole(kept)
+    if refusal.status != "BERTH_E_FORBIDDEN" or not _is_allowed(kept):
+        raise refusal
+    try_pickle(kept)
+
+
+def for_trusted(kept):
+    """weights_only=False: a file that is not whole is told as such, before anything of it is run."""
+    if _is_zip(kept):
+        check_data(kept)  # data.pkl is compared with its checksum when it is read
+        return
+    try:
+        _native.open(kept.source(), INERT).close()
+    except Error as error:
+        if error.status in ("BERTH_E_TRUNCATED", "BERTH_E_SYSTEM"):
+            raise
+
+
+def refused_by_torch(kept, error):
+    """Berth has read the pickle, or the names are allowed: this is why it is refused all the same."""
+    return make("BERTH_E_FORBIDDEN" if isinstance(error, pickle.UnpicklingError) else "BERTH_E_PICKLE",
+                f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: {error!r}", 0, NO_OFFSET, "data.pkl")
+
+
+def malformed(kept, error):
+    return make("BERTH_E_PICKLE", f"{kept.name()}: data.pkl: the pickle is malformed: {error!r}", 0, NO_OFFSET,
+                "data.pkl")
+
+
+def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
+    """PyTorch's unpickler, behind the gate."""
+    by_caller = []
+    kept.rewind()
+    try:
+        return _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)
+    except (Error, MemoryError):
+        raise
+    except Exception as error:
+        if any(error is each for each in by_caller):
+            raise
+        if weights_only:
+            raise refused_by_torch(kept, error) from error
+        if isinstance(error, (EOFError, struct.error)):
+            raise malformed(kept, error) from error
+        raise

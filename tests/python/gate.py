@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The one gate to PyTorch's unpickler (Y1): what opens it, and what is refused behind it."""
+
+import contextlib
+import io
+import itertools
+import os
+import pickle
+import struct
+import subprocess
+import time
+
+import berth
+import forbidden
+import torch
+from berth import _gate
+from pickles import ONE, PROTO, archive, doubled, get, tensor, text
+from records import Box, Mine, Point, Runs
+
+from folder import Folder
+
+VARIABLES = ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_SERIALIZATION_DEBUG")
+BOX = b"crecords\nBox\n)\x81"
+LEGACY = dict(_use_new_zipfile_serialization=False)
+
+
+@contextlib.contextmanager
+def environment(**variables):
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def collided(n, first=0):
+    """Keys of one hash: 2^61 - 1 is Python's modulus."""
+    return b"".join(b"\x8a\x10" + (first + i * (2**61 - 1)).to_bytes(16, "little") + b"N" for i in range(n))
+
+
+class Opens(Folder):
+    """What opens it."""
+
+    def setUp(self):
+        super().setUp()
+        self.mark = self.path("mark")
+
+    def evil(self, name, **how):
+        torch.save([torch.ones(2), Runs(self.mark)], self.path(name), **how)
+        return self.path(name)
+
+    def sources(self, path):
+        yield "path", path, {}
+        yield "bytes", io.BytesIO(self.read(path)), {}
+        with open(path, "rb") as file:
+            yield "file", file, {}
+        yield "mmap", path, {"mmap": True}
+
+    def test_code_runs_for_false_alone(self):
+        """weights_only x variables of PyTorch x sources x plain and installed x formats."""
+        for path in (self.evil("zip.pt"), self.evil("legacy.pt", **LEGACY)):
+            for load in (berth.load, installed):
+                for n in range(len(VARIABLES) + 1):
+                    for names in itertools.combinations(VARIABLES, n):
+                        with environment(**dict.fromkeys(names, "1")):
+                            self.try_each(load, path, names)
+
+    def try_each(self, load, path, names):
+        for options in ({}, {"weights_only": True}, {"weights_only": None}, {"weights_only": False}):
+            for what, source, more in self.sources(path):
+                with self.subTest(path, load=load, names=names, options=options, source=what):
+                    with contextlib.suppress(berth.Error, RuntimeError):
+                        load(source, **options, **more)[1].close()
+                    can_run = options == {"weights_only": False} and VARIABLES[1] not in names
+                    can_run = can_run and (what != "mmap" or "zip" in path)
+                    self.assertEqual(os.path.exists(self.mark), can_run)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.remove(self.mark)
+
+    def test_the_variable_that_is_not_obeyed_is_told(self):
+        torch.save([1], self.path("v.pt"))
+        with environment(TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1"):
+            with self.assertWarnsRegex(UserWarning, "not obeyed while Berth is installed"):
+                installed(self.path("v.pt"))
+
+    def test_the_globals_that_pytorch_allows_and_berth_does_not(self):
+        """All are in the list, and refused by their names; the command refuses them, too."""
+        refused = set()
+        for name in torch._weights_only_unpickler._get_allowed_globals():
+            data = archive(PROTO + b"c%s\n%s\n." % tuple(name.encode().rsplit(b".", 1)))
+            for load in (berth.load, installed):
+                with contextlib.suppress(RuntimeError):
+                    try:
+                        load(io.BytesIO(data))
+                    except berth.UnsafeFileError as error:
+                        self.assertIn(" ".join(name.rsplit(".", 1)), str(error))
+                        refused.add(name)
+        self.assertEqual(refused, _gate.WITH_CLASSES)
+        for name in refused:
+            self.assertIn(" ".join(name.rsplit(".", 1)), forbidden.Forbidden.GLOBALS)
+
+    def test_one_of_them_with_what_the_program_allows(self):
+        made = (b"ctorch._utils\n_rebuild_device_tensor_from_cpu_tensor\n(" + tensor() + b"ctorch\nfloat64\n" +
+                text("cpu") + b"\x89tR")
+        data = archive(PROTO + made + b".", ONE)
+        function = torch._utils._rebuild_device_tensor_from_cpu_tensor
+        for load in (berth.load, installed):
+            with self.assertRaisesRegex(berth.UnsafeFileError, "_rebuild_device_tensor_from_cpu_tensor"):
+                load(io.BytesIO(data))
+            with torch.serialization.safe_globals([Box]), self.assertRaises(berth.UnsafeFileError):
+                load(io.BytesIO(data))
+            with torch.serialization.safe_globals([function]):
+                self.assertEqual(load(io.BytesIO(data)).dtype, torch.float64)
+
+    def test_both_formats_have_what_the_program_allows(self):
+        for how in ({}, LEGACY):
+            path = self.path("v.pt")
+            torch.save([Box(torch.ones(2)), Point(1, 2)], path, **how)
+            for load in (berth.load, installed):
+                for _, source, more in self.sources(path):
+                    if how and more:
+                        continue
+                    with self.assertRaises(berth.UnsafeFileError):
+                        load(source, **more)
+                with torch.serialization.safe_globals([Box, Point]):
+                    for what, source, more in self.sources(path):
+                        with self.subTest(how, load=load, source=what):
+                            if how and more:
+                                with self.assertRaises(RuntimeError):
+                                    load(source, **more)
+                            else:
+                                box, point = load(source, **more)
+                                self.assertEqual((box.content.sum(), point), (2, Point(1, 2)))
+
+
+def installed(*arguments, **named):
+    with berth.installed():
+        return torch.load(*arguments, **named)
+
+
+class Behind(Folder):
+    """What is refused although the program has allowed a class of the file, as without it."""
+
+    def refuse(self, pickle, message):
+        data = archive(PROTO + b"(" + pickle + BOX + b"t.", ONE)
+        with torch.serialization.safe_globals([Box]):
+            for load in (berth.load, installed):
+                began = time.process_time()
+                with self.assertRaisesRegex(berth.UnsafeFileError, message):
+                    load(io.BytesIO(data))
+                self.assertLess(time.process_time() - began, 5)
+
+    def test_keys(self):
+        doubling = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")
+        many = b"}(" + collided(20_000) + b"u"
+        for key, message in ((doubling, "cannot hash"), (b"K\1" + b"\x85" * 100_000, "cannot hash")):
+            self.refuse(b"}" + key + b"Ns", message)
+            self.refuse(b"c__builtin__\nset\n](" + key + b"e\x85R", message)
+        self.refuse(many, "hashes collide")
+        self.refuse(b"}" + text("a") + many + b"s", "hashes collide")
+        self.refuse(BOX + b"}" + text("a") + many + b"sb", "hashes collide")
+
+    def test_what_another_value_replaces(self):
+        many = b"}(" + collided(20_000) + b"u"
+        self.refuse(b"}" + text("a") + many + b"s" + text("a") + b"Ns", "a key twice")
+        self.refuse(b"c__builtin__\nset\n](" + b"K\1\x85K\1\x85" + b"e\x85R", "a key twice")
+
+    def test_the_states_of_the_program(self):
+        """A mode of PyTorch: its unpickler makes the values, behind the same limits."""
+        good = archive(PROTO + tensor() + b".", ONE)
+        bad = archive(PROTO + b"}(" + collided(20_000) + b"u.")
+        evil = archive(PROTO + b"cos\nsystem\n(" + text("true") + b"tR.")
+        for options in ({}, {"encoding": "latin1"}):
+            with contextlib.nullcontext() if options else torch.device("meta"):
+                for load in (berth.load, installed):
+                    self.assertEqual(load(io.BytesIO(good), **options).numel(), 1)
+                    for data in (bad, evil):
+                        with self.assertRaises(berth.UnsafeFileError):
+                            load(io.BytesIO(data), **options)
+
+
+class Damage(Folder):
+    """It is told as damage, with its record, whatever the pickle names, in each mode."""
+
+    def errors(self, data):
+        for trust in ((), (Box, ), None):
+            for load in (berth.load, installed):
+                with torch.serialization.safe_globals(list(trust or ())):
+                    try:
+                        load(io.BytesIO(data), weights_only=trust is not None)
+                    except berth.Error as error:
+                        yield trust, error
+
+    def test_of_archives(self):
+        for value in ([Box(torch.ones(2000))], [torch.ones(2000)]):
+            torch.save(value, self.path("v.pt"))
+            data = self.read(self.path("v.pt"))
+            at = data.index(b"data.pkl")
+            for broken, message in ((data[:-30], "cut|end"), (data[:1000], "cut|end"), (data[:at + 70], "cut|end")):
+                found = list(self.errors(broken))
+                self.assertEqual(len(found), 6)
+                for trust, error in found:
+                    self.assertIn(error.status, _gate.DAMAGE, (trust, str(error)))
+            where = data.index(b"Box" if b"Box" in data else b"torch.FloatStorage"[6:])
+            broken = data[:where] + b"b" + data[where + 1:]
+            for trust, error in self.errors(broken):
+                self.assertEqual((error.status, error.record), ("BERTH_E_CHECKSUM", "data.pkl"), (trust, str(error)))
+
+    def test_of_the_legacy_format(self):
+        torch.save([Box(torch.ones(2000))], self.path("v.pt"), **LEGACY)
+        data = self.read(self.path("v.pt"))
+        for n in (len(data) - 100, len(data) - 8010, 100):
+            for trust, error in self.errors(data[:n]):
+                self.assertIn(error.status, _gate.DAMAGE if trust else (*_gate.DAMAGE, "BERTH_E_FORBIDDEN",
+                                                                        "BERTH_E_PICKLE"), (trust, str(error)))
+
+
+class Prefixes(Folder):
+    """All beginnings of malicious pickles: each is refused by an exception of ours."""
+
+    def pickles(self):
+        yield pickle.dumps([{"a": 1.5}, Runs("mark"), "text", 2**80, b"bytes"], 2)
+        yield pickle.dumps(Mine(a=1, b=Box("x" * 300)), 2)
+        yield pickle.dumps([Runs("mark")], 0)
+        yield pickle.dumps([Runs("mark"), Box("b")], 4)
+        yield PROTO + b"cos\nsystem\n(" + text("true") + b"tR" + text("é" * 40) + b"U\3abc\x8a\3abcG" + \
+            struct.pack(">d", 1) + b"J\1\2\3\4."
+
+    def test_in_archives_and_legacy_files(self):
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")[0]
+        for data in self.pickles():
+            for n in range(len(data)):
+                for file in (archive(data[:n]), head + data[:n]):
+                    for load in (berth.load, installed):
+                        with self.subTest(data[:n], load=load), self.assertRaises(berth.Error):
+                            load(io.BytesIO(file))
+                with torch.serialization.safe_globals([Box, open]), self.assertRaises(berth.Error):
+                    berth.load(io.BytesIO(archive(data[:n])))
+        self.assertFalse(os.path.exists("mark"))
+
+    def test_by_the_command(self):
+        path = self.write("v.pt", archive(PROTO + b"ctorch._utils\n_rebuild_wrapper_subclass\n."))
+        done = subprocess.run([os.path.join(os.environ["BERTH_BUILD"], "berth"), "ls", path], capture_output=True,
+                              text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("_rebuild_wrapper_subclass", done.stderr)
+
