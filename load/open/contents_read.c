@@ -11,6 +11,7 @@
 #include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
+#include "format/values/value.h"
 #include "io/memory_region.h"
 #include "load/open/open_steps.h"
 
@@ -305,6 +306,19 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     return error->code < 0 ? bth_legacy_explain_refusal(cache, error) : 0;
 }
 
+/*
+ * PyTorch writes all bytes of a storage, also those behind its last whole element, and its readers
+ * end before them. Only the last storage can have some: behind another one no reader finds its way.
+ */
+static uint64_t legacy_max_tail_nbytes(const bth_opening *opening, const bth_legacy *legacy)
+{
+    const char *key = legacy->n_keys > 0 ? legacy->keys[legacy->n_keys - 1] : NULL;
+    const berth_storage *last =
+        key ? bth_tree_find_storage(opening->contents->tree, key, strlen(key)) : NULL;
+
+    return last ? berth_dtype_nbytes(last->dtype) - 1 : 0;
+}
+
 static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)
 {
     uint64_t at = legacy->payload_offset, file_nbytes = opening->cache.reader->nbytes;
@@ -317,7 +331,7 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
                                                   file_nbytes, &at, error) < 0)
             return error->code;
     /* Some readers would read a second object after the first, others would not. */
-    if (at != file_nbytes)
+    if (file_nbytes - at > legacy_max_tail_nbytes(opening, legacy))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
                         (unsigned long long)(file_nbytes - at));
     return 0;

@@ -95,7 +95,7 @@ static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool iner
     MUST((result < 0) == (error.message[0] != 0) && (result < 0 || root), "%s", error.message);
     uint32_t sum = check_one_by_one(bytes, nbytes, rules, tree, root, &error);
     if (result == 0)
-        return (struct reading){tree, sum};
+        return (struct reading){.tree = tree, .sum = sum};
     berth_tree_free(tree);
     MUST(live_nbytes == before_nbytes, "%zu bytes leak", live_nbytes - before_nbytes);
     return (struct reading){.loses = strstr(error.message, "has a key twice")};

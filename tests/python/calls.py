@@ -11,6 +11,7 @@ import gc
 import inspect
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys

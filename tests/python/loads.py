@@ -63,6 +63,46 @@ class Values(Folder):
                 for mmap in (True,) if differs.get("only_mmap") else (False, True):
                     self.same_as_torch(path, mmap)
 
+    def test_several_old_values_in_one_file(self):
+        """torch.save of PyTorch before 1.6, called several times: each load goes on behind the last one."""
+        values = {"a": torch.arange(5.)}, [torch.ones(3, dtype=torch.uint8), "x"], 7, {"b": torch.ones(1 << 18)}
+        path = self.path("v.pt")
+        with open(path, "wb") as file:
+            for value in values:
+                torch.save(value, file, _use_new_zipfile_serialization=False)
+
+        def loaded(load, file):
+            return [(load(file), file.tell()) for _ in values]
+
+        class Other(io.BytesIO):
+            pass
+
+        for make in (io.BytesIO, Other):
+            same(*(loaded(load, make(self.read(path))) for load in (berth.load, torch.load)), resizable=False)
+        for buffering in (0, -1):
+            with open(path, "rb", buffering) as mine, open(path, "rb") as theirs:
+                same(loaded(berth.load, mine), loaded(torch.load, theirs), resizable=False)
+        with self.assertRaisesRegex(berth.Error, "follow the last storage"):
+            berth.load(path)
+        with open(path, "rb") as file:
+            file.seek(1)
+            with self.assertRaises(berth.Error):
+                berth.load(file)
+
+    def test_an_old_file_whose_last_storage_has_a_part_of_an_element(self):
+        for nbytes, kind in ((7, torch.float32), (23, torch.complex128), (3, torch.int16)):
+            bytes_of = torch.UntypedStorage(nbytes).fill_(1)
+            value = {"a": torch.empty(0, dtype=kind).set_(bytes_of, 0, (1,), (1,))}
+            path = self.path("v.pt")
+            torch.save(value, path, _use_new_zipfile_serialization=False)
+            same(berth.load(path), torch.load(path), resizable=False)
+            with berth.open(path) as file:
+                self.assertTrue(torch.equal(file["a"], value["a"]))
+                self.assertTrue(file.verify())
+            with open(path, "ab") as file:
+                file.write(bytes(kind.itemsize))
+            self.assertRaises(berth.Error, berth.load, path)
+
     def test_the_comparison_sees_what_differs(self):
         base = torch.arange(4.)
         for mine, theirs in (([base, base], [base, base.clone()]), ([[1]] * 2, [[1], [1]]),

@@ -49,7 +49,7 @@ def _text(name, value):
     if isinstance(value, (str, bytes, os.PathLike)):
         text = os.fsdecode(value)
         if "\0" in text:
-            raise ArgumentError(f"{name}: the value {text!r} has a NUL byte; no option takes it")
+            raise ArgumentError(f"{name}: the value {text!r} has a NUL character; no option takes it")
         return text
     try:
         number = operator.index(value)

@@ -23,7 +23,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     identity, the sharing, the strides and the flags that torch.load gives them. Files of torch.save
     of any version are read, and .safetensors.
 
-    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on. A
+    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on; behind a
+        value in the format before PyTorch 1.6 the next one can be loaded. A
         str that begins with https://, http:// or s3:// is a URL. A path can be that of several files: an
         index (model.safetensors.index.json), of which the tensors that it names are loaded; a directory of
         torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a copy in

@@ -182,10 +182,7 @@ class File:
         kind = numpy_dtype(numpy, dtype)
         if 0 in shape:
             return numpy.empty(shape, kind)
-        data = self._file.memory(name)
-        base = numpy.frombuffer(data, kind, count=len(data) // kind.itemsize)
-        return numpy.lib.stride_tricks.as_strided(
-            base, shape, [step * kind.itemsize for step in stride])
+        return numpy.ndarray(shape, kind, self._file.memory(name), 0, [step * kind.itemsize for step in stride])
 
     def verify(self):
         """berth.verify of this file: a path is opened once more.

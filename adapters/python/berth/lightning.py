@@ -25,9 +25,15 @@ class BerthCheckpointIO:
     Paths are those of this machine; remote ones (s3://) are refused.
 
     asynchronous: True: a save returns when the tensors are copied, and goes on while the program
-        trains. The next save, a load and the Trainer's end wait for it, and raise what it raised.
+        trains. The next save, a load and the end of `fit`, `validate`, `test` or `predict` wait for it,
+        and raise what it raised. Behind that end `trainer.save_checkpoint(path)` returns when the file
+        is there; so does the first save of a further `fit`, because Lightning does not tell a plugin
+        that one begins.
         Lightning removes an old checkpoint when a new one was saved; that is done when the new one
         is on disk, and not at all if it fails.
+        During `fit` a path does not exist until its save is done. So read none but by the Trainer, on
+        no rank; and give ModelCheckpoint names that differ ("{epoch}-{step}"): to choose "v-v1.ckpt"
+        it looks whether "v.ckpt" exists. A second save to one path waits for the first, and replaces it.
 
     Raises: ImportError: Lightning is not installed.
     Threads: one at a time.
@@ -38,6 +44,8 @@ class BerthCheckpointIO:
         self._asynchronous = asynchronous
         self._job = None
         self._to_remove = []
+        self._is_torn_down = False
+        self._step = None  # of the first save since then
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
         """Saves to a path; makes its folder. As berth.save, or berth.save_async.
@@ -50,7 +58,7 @@ class BerthCheckpointIO:
         path = _local(path)
         self._finish()
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        if self._asynchronous:
+        if self._asynchronous and self._is_in_fit(checkpoint):
             self._job = berth.save_async(checkpoint, path)
         else:
             berth.save(checkpoint, path)
@@ -74,7 +82,16 @@ class BerthCheckpointIO:
 
     def teardown(self):
         """Waits for a save that goes on. Raises: what it raised."""
+        self._is_torn_down, self._step = True, None
         self._finish()
+
+    def _is_in_fit(self, checkpoint):
+        """Whether the Trainer trains: there was no end, or since the first save behind it there was a step."""
+        step = checkpoint.get("global_step")
+        if self._is_torn_down and self._step is not None and step != self._step:
+            self._is_torn_down = False
+        self._step = step if self._step is None else self._step
+        return not self._is_torn_down
 
     def _finish(self):
         """If the save fails, what should have been removed stays."""

@@ -102,6 +102,39 @@ class Trainer(Folder):
             self.assertEqual(os.listdir(os.path.dirname(path)), ["epoch=1.ckpt"])
             os.unlink(path)
 
+    def test_behind_its_end_a_save_is_done_when_it_returns(self):
+        plugin, start = BerthCheckpointIO(asynchronous=True), None
+        for epochs in (2, 4):
+            trainer, start = self.fit(plugin, epochs, start)
+            self.assertEqual(torch.load(start)["epoch"], epochs - 1)
+            trainer.model.slow = torch.nn.Parameter(torch.zeros(1 << 24), requires_grad=False)
+            for name in ("one.ckpt", "two.ckpt", "one.ckpt"):
+                trainer.save_checkpoint(self.path(name))
+                self.assertEqual(torch.load(self.path(name))["epoch"], epochs)
+                os.unlink(self.path(name))
+
+    def test_a_further_fit_saves_beside_training(self):
+        plugin = BerthCheckpointIO(asynchronous=True)
+        for _ in range(2):
+            jobs = []
+            for step in (1, 2, 3):
+                plugin.save_checkpoint({"global_step": step}, self.path("v.ckpt"))
+                jobs.append(plugin._job is not None)
+            self.assertEqual(jobs[1:], [True, True])
+            plugin.teardown()
+            for name in ("a.ckpt", "b.ckpt"):
+                plugin.save_checkpoint({"global_step": 3}, self.path(name))
+                self.assertIsNone(plugin._job)
+            plugin.teardown()
+
+    def test_two_saves_to_one_path(self):
+        """The second waits for the first; the file is the second's."""
+        plugin = BerthCheckpointIO(asynchronous=True)
+        for step in (1, 2):
+            plugin.save_checkpoint({"global_step": step, "a": torch.zeros(1 << 22)}, self.path("v.ckpt"))
+        plugin.teardown()
+        self.assertEqual(torch.load(self.path("v.ckpt"))["global_step"], 2)
+
     def test_a_save_that_fails_removes_nothing(self):
         plugin, old, new = BerthCheckpointIO(asynchronous=True), self.path("old.ckpt"), self.path("new.ckpt")
         plugin.save_checkpoint({"a": 1}, old)
