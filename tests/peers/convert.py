@@ -259,7 +259,7 @@ def compact(folder, mmap):
 
 def all_cases(results, folder):
     base = cases.numbers(4, 6)
-    views = {"base": base, "row": base[1], "t": base.t(), "tied": base, "none": torch.zeros(0, 2),
+    views = {"base.w": base, "row": base[1], "t": base.t(), "tied.w": base, "none": torch.zeros(0, 2),
              "scalar": torch.tensor(2.5)}
     model = cases.Model().state_dict()
     kinds = {str(dtype).removeprefix("torch."): cases.of_dtype(dtype) for dtype in DTYPES}

@@ -65,7 +65,7 @@ REPACKED = [
     Kind("zip -0 of a text editor's version", "echo >>model/version; zip -q0r new.pt model"),
     Kind("zip -0 of a Windows editor's version", "printf '3\\r\\n' >model/version; zip -q0r new.pt model"),
     Kind("zip -0 of an editor's byteorder", "echo >>model/byteorder; zip -q0r new.pt model",
-         "byteorder at byte 71940: 'little?' (7 bytes) is neither 'little' nor 'big'"),
+         "byteorder at byte 71940: 'little\\n' (7 bytes) is neither 'little' nor 'big'"),
     Kind("zip -0 with .DS_Store within", "touch model/.DS_Store model/data/.DS_Store; zip -q0r new.pt model"),
     Kind("zip -0 with .DS_Store beside", "echo Bud1 >.DS_Store; zip -q0r new.pt model .DS_Store",
          "at byte 73366: '.DS_Store' lies in no top folder; a checkpoint's records share one"),

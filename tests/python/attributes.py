@@ -21,7 +21,7 @@ ALLOWED = {"collections.Counter": type("Spy", (), {"__init__": lambda *_: called
            "_codecs.encode": lambda *_: called.append("function")}
 VALUES = {"int": b"K\1", "class": b"ccollections\nCounter\n", "function": b"c_codecs\nencode\n"}
 LAYOUT = b"ctorch.serialization\n_get_layout\n" + text("torch.sparse_coo") + b"\x85R"
-STORAGES = [("0", bytes(4)), ("1", bytes(8)), ("2", bytes(4)), ("3", bytes(4)), ("4", bytes(4))]
+STORAGES = [("0", bytes(4)), ("1", bytes(8)), ("2", bytes(4)), ("4", bytes(4)), ("3", bytes(4))]  # as they are met
 
 
 def state(name, value):
