@@ -18,6 +18,7 @@ import calls
 import command
 import dcp
 import devices
+import differential
 import ends
 import errors
 import gate
@@ -63,7 +64,7 @@ def main():
     sys.setrecursionlimit(5000)  # for the walks of these files
     modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
                beside_torch, sets, stubs, pages, unsafe, gate, attributes, raising, processes, jobs, ends, robust,
-               devices, simulated, dcp, integrations, wheels, sanitized)
+               devices, simulated, dcp, differential, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
