@@ -101,7 +101,7 @@ static struct reading read_pickle(const uint8_t *bytes, size_t nbytes, bool iner
     return (struct reading){.loses = strstr(error.message, "has a key twice")};
 }
 
-/* What a refusal names is one line, the same each time; what is read names nothing else. */
+/* What a refusal names is the same each time; what is read names nothing else. */
 static void check_found_global(const uint8_t *bytes, size_t nbytes, bool is_read)
 {
     bth_found_global found, again;
@@ -113,8 +113,6 @@ static void check_found_global(const uint8_t *bytes, size_t nbytes, bool is_read
     MUST(most_nbytes == before_nbytes, "P3: it allocates");
     MUST(strcmp(found.words, again.words) == 0, "%s; again: %s", found.words, again.words);
     MUST(!is_read || !*found.words, "it is read, and names %s", found.words);
-    for (const char *c = found.words; *c; c++)
-        MUST((unsigned char)*c >= ' ' && *c != 0x7f, "a control character in %s", found.words);
 }
 
 /* In an archive around it, it is read as by itself. */
