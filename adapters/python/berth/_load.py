@@ -42,7 +42,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         tensor lives. False, None: all bytes are read now, into memory of each storage's own.
     pickle_module: as of torch.load; only with weights_only=False.
     pickle_load_args: as of torch.load. With weights_only=True, an `encoding` other than utf-8 makes
-        PyTorch's weights_only unpickler make all values, after Berth has read the pickle.
+        PyTorch's weights_only unpickler make all values, after Berth has read the pickle. Berth reads the
+        texts of Python 2 as UTF-8 then, and refuses what is not; weights_only=False reads them.
 
     Returns: the value that was saved.
     Raises:
