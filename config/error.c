@@ -87,6 +87,7 @@ static void text_make_safe(char *text, size_t text_nbytes)
             bth_utf8_sequence_nbytes((uint8_t *)text + cut - 1, length - cut + 1) == 0)
             length = cut - 1;
     }
+    /* NOLINTNEXTLINE(bugprone-not-null-terminated-result): its length goes with it */
     memcpy(whole, text, length);
     (void)berth_show_text(whole, length, BERTH_TEXT_PLAIN, text, text_nbytes);
 }
