@@ -13,6 +13,7 @@
 #include "format/pickle/pickle.h"
 #include "io/memory_region.h"
 #include "load/open/open_steps.h"
+#include "load/open/refusal.h"
 
 /* Estimated bytes of the directory for entries that are not storages. */
 #define OTHER_ENTRIES_NBYTES 4096
@@ -253,6 +254,25 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     return bth_storages_set_listed_offsets(contents, error);
 }
 
+/*
+ * After a refusal: a file that ends before its directory is told as what it is, whatever its pickle
+ * names. Returns the code of such damage, or 0.
+ */
+static int contents_look_for_damage(bth_opening *opening, berth_error *error)
+{
+    bth_container container = {0};
+    berth_error damage;
+
+    bth_error_clear(&damage);
+    if (error->code != BERTH_E_FORBIDDEN)
+        return 0;
+    (void)bth_container_read(&container, &opening->cache, BTH_ZIP_TAIL_NBYTES, &damage);
+    bth_container_free(&container);
+    if (damage.code == BERTH_E_ARCHIVE || damage.code == BERTH_E_TRUNCATED)
+        *error = damage;
+    return damage.code;
+}
+
 /* Discards what was found without the directory. */
 static int contents_begin_again(bth_opening *opening, berth_error *error)
 {
@@ -275,6 +295,7 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         return error->code;
     if (!reason) {
         if (contents_read_computed(opening, cursor, error) == 0 ||
+            contents_look_for_damage(opening, error) < 0 ||
             !bth_opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
@@ -285,6 +306,22 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
     if (contents_begin_again(opening, error) < 0)
         return error->code;
     return contents_read_listed(opening, reason, error);
+}
+
+/* ---- bytes behind the last one ---- */
+
+#define FOLLOW_LAST " follow the last "
+
+/* What leaves out the bytes at the error's offset and behind it. */
+static int opening_explain_trailing(const bth_opening *opening, const char *suffix,
+                                    berth_error *error)
+{
+    bth_file_word word = bth_file_word_make(opening->cache.reader);
+
+    if (error->code != BERTH_E_ARCHIVE || !*word.text || !strstr(error->message, FOLLOW_LAST))
+        return error->code;
+    return bth_error_append(error, ": `head -c %llu %s >NEW%s` leaves them out",
+                            (unsigned long long)error->offset, word.text, suffix);
 }
 
 /* ---- the legacy format ---- */
@@ -302,7 +339,11 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
     }
-    return error->code < 0 ? bth_legacy_explain_refusal(cache, error) : 0;
+    if (error->code < 0)
+        (void)bth_legacy_explain_refusal(cache, error);
+    if (error->code == BERTH_E_TRUNCATED && !strstr(error->message, "; it names"))
+        (void)bth_error_append(error, BTH_CUT_OFF);
+    return error->code;
 }
 
 static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)
@@ -318,9 +359,9 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
             return error->code;
     /* Some readers would read a second object after the first, others would not. */
     if (at != file_nbytes)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
-                        (unsigned long long)(file_nbytes - at));
-    return 0;
+        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
+                       (unsigned long long)(file_nbytes - at));
+    return opening_explain_trailing(opening, ".pt", error);
 }
 
 static int legacy_read(bth_opening *opening, berth_error *error)
@@ -353,7 +394,7 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
             0 ||
         bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
                              &read, error) < 0)
-        return error->code;
+        return opening_explain_trailing(opening, ".safetensors", error);
     contents->root = read.root;
     contents->metadata = read.metadata;
     contents->byteorder_recorded = true; /* the format has only little-endian elements */

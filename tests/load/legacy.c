@@ -142,7 +142,10 @@ Test(legacy, cut_at_any_byte_is_refused)
 Test(legacy, with_bytes_behind_it_is_refused)
 {
     file_nbytes++; /* a zero */
-    expect_failure("", BERTH_E_ARCHIVE, "memory: at byte 1705: 1 bytes follow the last storage");
+    expect_failure(
+        "", BERTH_E_ARCHIVE,
+        "memory: at byte 1705: 1 bytes follow the last storage: `head -c 1705 FILE >NEW.pt` leaves "
+        "them out");
 }
 
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */

@@ -28,6 +28,7 @@ import places
 import processes
 import raising
 import records
+import refusals
 import robust
 import rows
 import sanitized
@@ -56,7 +57,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (calls, saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
+    modules = (calls, saves, loads, places, records, installed, errors, lazily, refusals, rows, command, settings, stubs,
                pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
                wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
