@@ -10,7 +10,7 @@
 #include "load/checkpoint.h"
 
 /* Different globals that are listed: far more than any program has classes in its files. */
-enum { MAX_GLOBALS = 4096, N_SLOTS = 2 * MAX_GLOBALS };
+enum { FIRST_GLOBALS = 16, MAX_GLOBALS = 4096, N_SLOTS = 2 * MAX_GLOBALS };
 
 /* So much of a file without a directory is looked at, and the first step towards it. */
 enum { MAX_HEAD_NBYTES = 64 << 20, FIRST_HEAD_NBYTES = 1 << 20 };
@@ -22,7 +22,9 @@ typedef struct listed_global {
 
 /* Each global once, in the order in which they are met. */
 typedef struct global_list {
-    listed_global *globals;  /* MAX_GLOBALS */
+    listed_global *globals; /* memory for `capacity` */
+    size_t capacity;
+    bool is_short;           /* of memory */
     uint16_t slots[N_SLOTS]; /* 0: empty; else an index + 1 */
     size_t n;
 } global_list;
@@ -37,6 +39,25 @@ static size_t text_hash(const char *module, const char *name)
     return (size_t)(hash ^ hash >> 32) % N_SLOTS;
 }
 
+/* Makes room for one more. False: no memory. */
+static bool list_reserve(global_list *list)
+{
+    size_t capacity = list->capacity ? 2 * list->capacity : FIRST_GLOBALS;
+
+    if (list->n < list->capacity)
+        return true;
+    listed_global *globals = bth_allocate(capacity * sizeof *globals);
+    list->is_short = !globals;
+    if (!globals)
+        return false;
+    if (list->n > 0)
+        memcpy(globals, list->globals, list->n * sizeof *globals);
+    bth_release(list->globals);
+    list->globals = globals;
+    list->capacity = capacity;
+    return true;
+}
+
 static void list_add(void *context, const char *module, const char *name, bool is_allowed)
 {
     global_list *list = context;
@@ -47,7 +68,7 @@ static void list_add(void *context, const char *module, const char *name, bool i
         if (strcmp(global->module, module) == 0 && strcmp(global->name, name) == 0)
             return;
     }
-    if (list->n == MAX_GLOBALS)
+    if (list->n == MAX_GLOBALS || list->is_short || !list_reserve(list))
         return;
     listed_global *global = &list->globals[list->n++];
     (void)snprintf(global->module, sizeof global->module, "%s", module);
@@ -176,14 +197,11 @@ int berth_list_globals(const berth_source *source, berth_global_function report,
         return bth_fail_argument(error, "berth_list_globals needs a function");
     if (bth_source_check_open_arguments(source, &list, error) < 0)
         return error->code;
-    list.globals = bth_allocate(MAX_GLOBALS * sizeof *list.globals);
-    if (!list.globals)
-        return bth_fail_memory(error, MAX_GLOBALS * sizeof *list.globals);
-    if (bth_reader_open_source(source, &reader, error) < 0) {
-        bth_release(list.globals);
+    if (bth_reader_open_source(source, &reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
-    }
-    if (list_from_file(&list, &reader, error) < 0)
+    if (list_from_file(&list, &reader, error) == 0 && list.is_short)
+        (void)bth_fail_memory(error, 2 * list.capacity * sizeof *list.globals);
+    if (error->code < 0)
         (void)bth_error_prefix(error, reader.name);
     bth_reader_close(&reader);
     for (size_t i = 0; error->code == 0 && i < list.n; i++)

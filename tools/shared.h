@@ -378,6 +378,8 @@ bool is_standard(const char *word);
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);
+/* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
+int check_written_path(const char *word);
 /* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
 int check_output(const char *word, const common *options);
 

@@ -299,7 +299,8 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
     if (url_failed(found->files->path, &broken)) /* the network is no verdict on the file */
         return fail(&broken);
     findings_name_tensors(found);
-    int listed = globals_find(found->files->path, &found->globals);
+    bool wants_globals = found->error.code < 0 || options->json;
+    int listed = wants_globals ? globals_find(found->files->path, &found->globals) : 0;
     if (listed)
         return listed;
     return findings_print_report(found, options, stats);

@@ -407,8 +407,10 @@ int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickle
                             berth_error *error)
 {
     bth_found_global found = {.report = report, .context = context};
-    /* Each entry takes a byte of the pickle or more. */
-    size_t n_kept = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
+    /* Only in protocols 4 and 5 names come from the memo. Each entry takes a byte of the pickle. */
+    bool has_names_in_memo = nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
+    size_t n_all = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
+    size_t n_kept = has_names_in_memo && n_all > N_KEPT ? n_all : N_KEPT;
     global_finder finder = {.found = &found, .n_kept = n_kept};
 
     finder.memo = bth_allocate_zeroed(2 * n_kept * sizeof *finder.memo);

@@ -208,16 +208,15 @@ int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_re
     if (!error_is_refusal(error))
         return error->code;
     bth_pickle_find_global(bytes, nbytes, false, &found);
-    if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1) &&
-        !(error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL) && pickle_is_read_inert(bytes, nbytes)))
+    if (error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL) && pickle_is_read_inert(bytes, nbytes))
+        (void)bth_error_append(error,
+                               ": `" BTH_CONVERT_INERT "%s NEW.pt` saves it again without running "
+                               "anything",
+                               word.text);
+    if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
         return bth_error_append(error, NAMES, found.words);
     if (error_ends_with(error, BTH_REFUSED_FOR_GLOBAL))
         return bth_error_append(error, ": `berth ls --set load.unknown_globals=inert %s`",
-                                word.text);
-    if (error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL) && pickle_is_read_inert(bytes, nbytes))
-        return bth_error_append(error,
-                                ": `" BTH_CONVERT_INERT "%s NEW.pt` saves it again without running "
-                                "anything",
                                 word.text);
     if (!*found.words && error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL))
         return bth_error_append(error, ": `" BTH_RESAVE_BY_PYTORCH "%s` " BTH_RESAVE_DOES,

@@ -68,7 +68,7 @@ WHOLE = [
     ("subclass.pt", INERT, None), ("args.pt", INERT, None),
     ("script.pt", SCRIPT, "; but it is no checkpoint"),
     ("protocol4.pt", SAVES.format(4, "{}"), "; but its pickle is not allowed"),
-    ("protocol5.pt", SAVES.format(5, "{}"), None),
+    ("protocol5.pt", SAVES.format(5, "{}") + "; it names the global argparse Namespace, which Berth never calls", None),
 ]
 
 

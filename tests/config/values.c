@@ -264,7 +264,8 @@ Test(values, texts_are_names_that_fit_a_line)
 
 Test(values, every_option_is_described)
 {
-    static const char *const units[] = {"", "bytes", "threads", "passes", "buffers", "ids"};
+    static const char *const units[] = {"",        "bytes", "threads", "passes",
+                                        "buffers", "ids",   "seconds"};
     berth_option option;
 
     for (size_t i = 0; berth_config_name(i); i++) {
@@ -282,7 +283,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(31) && !berth_config_name(32) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(32) && !berth_config_name(33) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -317,6 +318,7 @@ Test(values, have_the_documented_defaults)
                                           {"io.chunk_nbytes", "0"},
                                           {"io.numa", "local"},
                                           {"io.memory_nbytes", "0"},
+                                          {"io.url_deadline", "300"},
                                           {"device.staging_nbytes", "0"},
                                           {"device.staging_buffers", "0"}};
 

@@ -253,11 +253,12 @@ Test(pickle_global, all_of_them)
 Test(pickle_global, names_that_were_put_long_ago)
 {
     enum { N = 20000 };
-    uint8_t *bytes = malloc(4 * N + 64), *at = bytes;
+    uint8_t *bytes = malloc(4 * N + 64), *at = bytes + 2;
     char text[400] = "";
     berth_error error;
     bool is_whole;
 
+    memcpy(bytes, "\x80\4", 2);
     for (int i = 0; i < N; i++) {
         memcpy(at, i == 9000 ? "\x8c\2os\x94" : "\x8c\1n\x94", i == 9000 ? 5 : 4);
         at += i == 9000 ? 5 : 4;

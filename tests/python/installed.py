@@ -188,6 +188,22 @@ class Installed(Folder):
         with self.assertRaises(FileNotFoundError):
             torch.load(self.path("none.pt"))
 
+    def test_bytes_are_no_file(self):
+        """berth.load takes them for a path; what someone read from a file is refused as by PyTorch."""
+        buffer = io.BytesIO()
+        torch.save({"a": 1}, buffer)
+        for data in (buffer.getvalue(), b"", os.fsencode(self.path("v.pt"))):
+            for call in (lambda: torch.load(data), lambda: torch.load(f=data),
+                         lambda: torch.save({"a": 1}, data)):
+                berth.uninstall()
+                with self.assertRaises(AttributeError) as theirs:
+                    call()
+                berth.install()
+                with self.assertRaises(AttributeError) as mine:
+                    call()
+                self.assertEqual(str(mine.exception), str(theirs.exception))
+        self.assertEqual(os.listdir(self.folder), [])
+
     def test_broken_files_are_refused_once(self):
         torch.save(VALUE, self.path("v.pt"))
         data = self.read(self.path("v.pt"))

@@ -12,6 +12,8 @@ import warnings
 
 import torch
 
+import attributes
+import beside_torch
 import calls
 import command
 import dcp
@@ -57,9 +59,9 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (calls, saves, loads, places, records, installed, errors, lazily, refusals, rows, command, settings, stubs,
-               pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
-               wheels, sanitized)
+    modules = (calls, saves, loads, places, records, installed, errors, lazily, refusals, rows, command, settings,
+               beside_torch, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust, devices,
+               simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

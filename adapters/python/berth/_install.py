@@ -9,7 +9,7 @@ import sys
 from threading import get_ident
 
 from berth import _conditions, _records
-from berth._config import Patch
+from berth._config import config
 from berth._counters import count, count_reason
 from berth._errors import Error
 from berth._load import load_plain
@@ -135,26 +135,31 @@ def _wrapped(name, function):
 def _torch_config(section, name, default):
     """A value of torch.utils.serialization.config, or what PyTorch 2.6 does without it."""
     try:
-        from torch.utils.serialization import config
+        from torch.utils.serialization import config as torch_config
     except ImportError:
         return default
-    return getattr(getattr(config, section), name, default)
+    return getattr(getattr(torch_config, section), name, default)
 
 
 def _options():
     """A patch of what torch.utils.serialization.config says, where it says something."""
     import torch
 
-    assignments = []
+    options = {}
     if not torch.serialization.get_crc32_options():
-        assignments.append("save.compute_crc32=off")
+        options["save.compute_crc32"] = False
     alignment = _torch_config("save", "storage_alignment", 64)
     if alignment != 64:
-        assignments.append(f"save.storage_alignment={alignment}")
+        options["save.storage_alignment"] = alignment
     endianness = torch.serialization.get_default_load_endianness()
     if endianness is not None:
-        assignments.append(f"load.endianness={endianness.name.lower()}")
-    return Patch(" ".join(assignments)) if assignments else contextlib.nullcontext()
+        options["load.endianness"] = endianness
+    return config.patch(options) if options else contextlib.nullcontext()
+
+
+def _refuse_bytes(name, *arguments):
+    """A path to Berth, and no file to PyTorch, which says so."""
+    return _records.originals()[name](*arguments)
 
 
 # ---- torch.save ----
@@ -168,6 +173,8 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
         count("save", "torch")
         count_reason(_records.LEGACY)
         return
+    if isinstance(f, bytes):
+        return _refuse_bytes("save", obj, f)
     with _options():
         save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record)
 
@@ -179,6 +186,8 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
           **pickle_load_args):
     import torch
 
+    if isinstance(f, bytes):
+        return _refuse_bytes("load", f)
     maps = _torch_config("load", "mmap", False) if mmap is None else mmap
     with _options():
         if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)

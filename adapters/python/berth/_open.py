@@ -46,8 +46,11 @@ class Slice:
         """Ints and slices of step 1, at most one for each dimension; `...` stands for the rest.
 
         Returns: a contiguous torch.Tensor with memory of its own.
-        Raises: IndexError: an index is not inside; berth.Error: it cannot be read.
+        Raises: IndexError: an index is not inside; TypeError: it is neither an int nor a slice (so is a bool), or
+            the tensor is quantized: it has no part without its scales; berth.Error: it cannot be read.
         """
+        if self.dtype.startswith("q"):
+            raise TypeError(f"{self._name}: a quantized tensor has no slices; file[{self._name!r}] is all of it")
         starts, lengths, shape = ranges_of(index, self.shape)
         return tensor_of(self._file.slice(self._name, starts, lengths), self.dtype, shape)
 
@@ -92,6 +95,8 @@ class File:
         return len(self.keys())
 
     def __contains__(self, name):
+        if not isinstance(name, str):
+            return False
         try:
             self._file.tensor(name)
         except Error as error:
@@ -103,8 +108,10 @@ class File:
     def __getitem__(self, name):
         """A tensor, or any other value, by its name "a.0.b" or its path "['a'][0]['b']".
 
-        Raises: KeyError: there is none; berth.Error: it cannot be loaded.
+        Raises: KeyError: there is none; TypeError: the name is no str; berth.Error: it cannot be loaded.
         """
+        if name is None:  # to the native module: the whole value
+            raise TypeError("a name is a str, not None")
         with missing_is_key_error(), _sparse.checked():
             return self._file.value(name, True, True, False, None, True, None)
 
@@ -171,7 +178,10 @@ def numpy_dtype(numpy, name):
 def ranges_of(index, shape):
     """(first of each dimension, length of each dimension, shape of the result)."""
     indices = list(index) if isinstance(index, tuple) else [index]
-    if any(each is Ellipsis for each in indices):
+    n_rests = sum(each is Ellipsis for each in indices)
+    if n_rests > 1:
+        raise IndexError("an index has `...` once at most")
+    if n_rests:
         at = next(i for i, each in enumerate(indices) if each is Ellipsis)
         missing = len(shape) - (len(indices) - 1)
         indices[at:at + 1] = [builtins.slice(None)] * max(missing, 0)
@@ -181,19 +191,27 @@ def ranges_of(index, shape):
     starts, lengths, result = [], [], []
     for each, size in zip(indices, shape):
         if isinstance(each, builtins.slice):
-            first, last, step = each.indices(size)
+            bounds = [bound if bound is None else int_of(bound) for bound in (each.start, each.stop, each.step)]
+            first, last, step = builtins.slice(*bounds).indices(size)
             if step != 1:
                 raise IndexError("only slices of step 1 can be read")
             starts.append(first)
             lengths.append(max(last - first, 0))
             result.append(lengths[-1])
         else:
-            at = operator.index(each)
+            at = int_of(each)
             if not -size <= at < size:
                 raise IndexError(f"index {at} is not inside a dimension of {size}")
             starts.append(at % size)
             lengths.append(1)
     return starts, lengths, result
+
+
+def int_of(index):
+    """A bool is an int to Python, but a mask to PyTorch."""
+    if not hasattr(index, "__index__") or isinstance(index, bool) or "bool" in str(getattr(index, "dtype", "")):
+        raise TypeError(f"an index is an int, or a slice of ints, not {type(index).__name__}")
+    return operator.index(index)
 
 
 def tensor_of(data, dtype, shape):

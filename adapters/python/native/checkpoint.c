@@ -45,6 +45,8 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
     berth_error error;
     berth_config *config = berth_config_new(&error);
     int status = config ? berth_config_apply(config, assignments, &error) : (int)error.code;
+    if (status == 0 && source->kind == BERTH_SOURCE_MEMORY && !checkpoint->is_own)
+        status = berth_config_apply(config, "load.method=read", &error); /* Y10 */
     if (status == 0)
         status = berth_source_url_tune(source, config, &error);
     if (status == 0) {
@@ -66,6 +68,7 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
         return PyErr_NoMemory(), NULL;
     atomic_init(&checkpoint->held.n_users, 1);
     checkpoint->held.end = checkpoint_end;
+    checkpoint->is_own = PyByteArray_CheckExact(from);
     if (bpy_source_of(from, &checkpoint->source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
         open_source(checkpoint, assignments) == 0)
         return checkpoint;

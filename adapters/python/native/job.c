@@ -32,21 +32,31 @@ static PyTypeObject *job_type;
 
 /* ---- on the job's thread ---- */
 
-/* Whether the call took all bytes: None, as some files return, or their number. */
+/* How many bytes a call took: all, if it returned None, as some files do; -1: an exception is
+ * raised. */
+static Py_ssize_t taken_nbytes(PyObject *taken, Py_ssize_t nbytes)
+{
+    Py_ssize_t n = taken == Py_None           ? nbytes
+                   : PyLong_Check(taken) != 0 ? PyLong_AsSsize_t(taken)
+                                              : -1;
+    if (n > 0 && n <= nbytes)
+        return n;
+    PyErr_Clear(); /* of an int that is too large */
+    PyErr_Format(PyExc_OSError, "write() returned %R, not how many of %zd bytes it took", taken,
+                 nbytes);
+    return -1;
+}
+
 static int write_bytes(writer *to, const char *bytes, size_t nbytes)
 {
     while (nbytes > 0 && !to->is_cancelled) {
         PyObject *taken = PyObject_CallFunction(to->write, "y#", bytes, (Py_ssize_t)nbytes);
-        size_t n = taken && taken != Py_None ? PyLong_AsSize_t(taken) : nbytes;
+        Py_ssize_t n = taken ? taken_nbytes(taken, (Py_ssize_t)nbytes) : -1;
         Py_XDECREF(taken);
-        if (!taken || PyErr_Occurred())
+        if (n < 0)
             return -1;
-        if (n == 0 || n > nbytes) {
-            PyErr_Format(PyExc_OSError, "write() took %zu of %zu bytes", n, nbytes);
-            return -1;
-        }
         bytes += n;
-        nbytes -= n;
+        nbytes -= (size_t)n;
     }
     return 0;
 }
@@ -97,7 +107,10 @@ static int begin_to(job_object *self, PyObject *to, const berth_content *content
     berth_target target;
     const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
     if (PyBytes_Check(to)) {
-        target = berth_to_path(PyBytes_AsString(to));
+        char *path;
+        if (PyBytes_AsStringAndSize(to, &path, NULL) < 0) /* it has a NUL */
+            return -1;
+        target = berth_to_path(path);
     } else if (PyLong_Check(to)) {
         if (duplicate(self, to) < 0)
             return -1;

@@ -26,11 +26,28 @@ static PyObject *text_object(const char *text)
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
 }
 
-/* A name as Berth takes it; NULL: an exception is raised. *bytes owns it. */
+/* A name as Berth takes it (Y11); NULL: an exception is raised. *bytes owns it. */
 static const char *name_text(PyObject *name, PyObject **bytes)
 {
+    berth_error none = {.code = BERTH_E_NOT_FOUND, .offset = BERTH_NO_OFFSET};
+    *bytes = NULL;
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "a name is a str, not %R", (PyObject *)Py_TYPE(name));
+        return NULL;
+    }
     *bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogateescape");
-    return *bytes ? PyBytes_AsString(*bytes) : NULL;
+    const char *text = *bytes ? PyBytes_AsString(*bytes) : NULL;
+    if (text && strlen(text) == (size_t)PyBytes_Size(*bytes))
+        return text;
+    if (!text && !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+        return NULL;
+    (void)snprintf(none.message, sizeof none.message,
+                   "no name has %s; keys() gives a path in its place, as \"['a\\x00b']\"",
+                   text ? "a NUL character" : "such characters");
+    PyErr_Clear();
+    bpy_raise(&none);
+    Py_CLEAR(*bytes);
+    return NULL;
 }
 
 static PyObject *sizes_object(const int64_t *sizes, int32_t n)

@@ -223,13 +223,13 @@ static PyObject *untyped_of(bpy_loader *loader, const berth_storage *storage,
     if (slot->untyped)
         return slot->untyped;
     if (slot->first) {
-        slot->untyped = bpy_call(slot->first, bpy_name.untyped_storage);
+        slot->untyped = bpy_call(slot->first, loader->torch->untyped_storage);
     } else if (loader->is_meta) {
         slot->untyped = meta_storage(loader, berth_storage_get_info(storage)->nbytes);
     } else {
         bpy_memory *memory = take_memory(loader, storage, slot);
         PyObject *bytes = memory ? bpy_memory_to_tensor(loader->torch, memory, NULL) : NULL;
-        PyObject *made = bytes ? bpy_call(bytes, bpy_name.untyped_storage) : NULL;
+        PyObject *made = bytes ? bpy_call(bytes, loader->torch->untyped_storage) : NULL;
         Py_XDECREF(bytes);
         slot->untyped = restored(loader, storage, made);
     }
@@ -244,7 +244,7 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
         return 0;
     if (bpy_stays_on_host(loader, storage) || !slot->untyped)
         return loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0;
-    PyObject *address = bpy_call(slot->untyped, bpy_name.data_ptr);
+    PyObject *address = bpy_call(slot->untyped, loader->torch->data_ptr);
     int is_there = address ? PyObject_IsTrue(address) : -1;
     Py_XDECREF(address);
     return is_there;
@@ -338,10 +338,10 @@ static PyObject *view_of(bpy_loader *loader, PyObject *untyped, const berth_tens
     PyObject *offset = made ? PyLong_FromLongLong(tensor->storage_offset) : NULL;
     PyObject *shape = tuple_of(tensor->shape, tensor->rank);
     PyObject *stride = tuple_of(tensor->stride, tensor->rank);
-    PyObject *view =
-        offset && shape && stride
-            ? PyObject_CallMethodObjArgs(made, bpy_name.set, untyped, offset, shape, stride, NULL)
-            : NULL;
+    PyObject *view = offset && shape && stride
+                         ? PyObject_CallFunctionObjArgs(loader->torch->set, made, untyped, offset,
+                                                        shape, stride, NULL)
+                         : NULL;
     Py_XDECREF(made);
     Py_XDECREF(offset);
     Py_XDECREF(shape);

@@ -82,6 +82,13 @@ PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source
 PyObject *bpy_globals_of(const berth_source *source);
 
 /*
+ * The UTF-8 text of a str, which owns it. What cannot be one is refused: a NUL would end it (Y11).
+ * Parameters: what: for messages: "an option".
+ * Returns: NULL: TypeError or berth.ArgumentError is raised.
+ */
+const char *bpy_text(PyObject *object, const char *what);
+
+/*
  * A progress function, called without the GIL: runs the handlers of signals.
  * Returns: not 0, which cancels: one has raised an exception.
  */
@@ -219,6 +226,9 @@ typedef struct bpy_torch {
     PyObject *empty, *from_dlpack, *make_subclass, *set_metadata, *set_state;
     PyObject *rebuild_meta, *rebuild_quantized, *rebuild_sparse, *rebuild_nested;
     PyObject *get_metadata, *warn_hooks, *allowed_globals;
+    /* Methods of Tensor, UntypedStorage and OrderedDict, for bpy_call: see there. */
+    PyObject *untyped_storage, *storage_offset, *size, *stride, *set, *getstate;
+    PyObject *data_ptr, *nbytes, *ordered_items, *ordered_getstate;
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
@@ -236,11 +246,10 @@ const bpy_torch *bpy_torch_get(void);
 /* The number of a constant in one of the tables above; 0: it is not there. */
 int bpy_torch_find(PyObject *const *table, int n, const PyObject *constant);
 
-/* Names of attributes, as str objects. */
+/* Names of attributes, as str objects: of those that no attribute of a file can hide. */
 typedef struct bpy_names {
-    PyObject *untyped_storage, *cdata, *data_ptr, *nbytes, *dtype, *layout, *is_cpu, *is_meta,
-        *requires_grad, *size, *stride, *storage_offset, *is_nested, *getstate, *backward_hooks,
-        *data, *items, *dict, *untyped, *type, *index, *set, *device, *update;
+    PyObject *dtype, *layout, *is_cpu, *is_meta, *requires_grad, *is_nested, *backward_hooks, *data,
+        *dict, *untyped, *type, *index, *device;
 } bpy_names;
 
 extern bpy_names bpy_name;
@@ -248,10 +257,14 @@ extern bpy_names bpy_name;
 /* Makes them. Returns: 0; -1: an exception is raised. */
 int bpy_names_make(void);
 
-/* object.name() */
-static inline PyObject *bpy_call(PyObject *object, PyObject *name)
+/*
+ * object.method(). The method was taken from the type, once: nothing is looked up on an object
+ * whose attributes a file may have chosen, such as a tensor with the attribute `untyped_storage`
+ * (Y5).
+ */
+static inline PyObject *bpy_call(PyObject *object, PyObject *method)
 {
-    return PyObject_CallMethodObjArgs(object, name, NULL);
+    return PyObject_CallFunctionObjArgs(method, object, NULL);
 }
 
 /* ---- saving ---- */
@@ -379,6 +392,8 @@ typedef struct bpy_checkpoint {
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
+    bool is_own; /* a bytearray that nobody else has; else it was lent, and tensors get copies (Y10)
+                  */
     berth_source source;
 } bpy_checkpoint;
 
@@ -485,6 +500,8 @@ int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+/* The module's function url_shown. */
+PyObject *bpy_url_shown(PyObject *module, PyObject *url);
 
 /* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
 int bpy_rows_types_add(PyObject *module);
