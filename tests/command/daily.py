@@ -360,7 +360,8 @@ class Sets(Case):
         for words in (sets, [sets[0], "layers.pt"], ["layers.pt", sets[1]]):
             self.assertEqual(self.berth("diff", *words).out, "equal\n")
         done = self.berth("diff", sets[0], "whole.pt", code=1)
-        self.assertEqual(done.out, "['head.weight']: only in:  | whole.pt\n")
+        self.assertEqual(done.out, "['head.weight']: only in:  | whole.pt\n"
+                         "different: 1 only in\n")
         changed = bytearray(self.read("part-1.safetensors"))
         changed[-1] ^= 1
         self.write("part-1.safetensors", changed)

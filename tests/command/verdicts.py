@@ -37,6 +37,10 @@ torch.save(state, "protocol4.pt", pickle_protocol=4)
 torch.save({"model": state, "args": hyper}, "protocol5.pt", pickle_protocol=5)
 torch.save(state, "legacy.pt", _use_new_zipfile_serialization=False)
 torch.save({"model": state, "args": hyper}, "args.pt", _use_new_zipfile_serialization=False)
+torch.save(Detector().state_dict(), "modules.pt")
+many = {f"t{i}": torch.ones(2) * i for i in range(40)}
+torch.save(many, "many.pt")
+torch.save({"new": 1, **{name: tensor + 1 for name, tensor in many.items()}}, "more.pt")
 dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
 for name in ("lightning.ckpt", "detector.pt", "rng.pt", "script.pt", "subclass.pt", "protocol4.pt",
              "protocol5.pt", "legacy.pt", "args.pt"):
@@ -149,6 +153,25 @@ class Verdicts(Case):
         for name in ("protocol4.pt", "protocol5.pt"):
             self.berth("convert", "--set", "load.unknown_globals=inert", name, "new.pt")
             self.berth("diff", "--set", "load.unknown_globals=inert", name, "new.pt")
+
+    def test_a_state_dict_and_its_safetensors_form_are_equal(self):
+        self.berth("convert", "modules.pt", "modules.safetensors")
+        for words in (("modules.pt", "modules.safetensors"), ("modules.safetensors", "modules.pt")):
+            self.assertEqual(self.berth("diff", *words).out, "equal\n")
+        # The version numbers of its modules: between two .pt files they are compared.
+        self.berth("convert", "modules.safetensors", "plain.pt")
+        self.assertEqual(self.berth("diff", "modules.pt", "plain.pt", code=1).out,
+                         ".__dict__: only in: modules.pt | \ndifferent: 1 only in\n")
+
+    def test_a_long_difference_is_a_summary(self):
+        lines = self.berth("diff", "many.pt", "more.pt", code=1).out.splitlines()
+        self.assertEqual(len(lines), 21)
+        self.assertEqual(lines[-1], "different: 1 only in, 40 bytes; 20 of 41 differences are shown, `--all` shows "
+                         "them all")
+        lines = self.berth("diff", "--all", "many.pt", "more.pt", code=1).out.splitlines()
+        self.assertEqual((len(lines), lines[-1]), (42, "different: 1 only in, 40 bytes"))
+        found = json.loads(self.berth("diff", "--json", "many.pt", "more.pt", code=1).out)
+        self.assertEqual(len(found["differences"]), 41)
 
     def test_bytes_behind_the_last(self):
         self.berth("convert", "--root", "model", self.demo, "m.safetensors")
