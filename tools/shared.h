@@ -190,6 +190,12 @@ int check_total_of_long_names(size_t *counted, size_t nbytes);
  */
 int check_is_one_file(const char *path);
 
+/* ---- kinds.c ---- */
+
+/* After a file could not be opened: if it is no checkpoint, says what it is, where a table of
+ * signatures knows it. */
+void explain_kind(const char *path, berth_error *error);
+
 /* ---- globals.c ---- */
 
 /* The classes and functions that the pickle of a file names. */

@@ -233,10 +233,13 @@ int open_file_or_url(const char *path, const berth_params *params, berth_checkpo
     berth_source source;
     tuned call = {0};
 
-    if (!find_input(path))
-        return berth_open(path, params, checkpoint, error);
-    *checkpoint = NULL;
     error = error ? error : &unseen;
+    if (!find_input(path)) {
+        if (berth_open(path, params, checkpoint, error) < 0)
+            explain_kind(path, error);
+        return error->code;
+    }
+    *checkpoint = NULL;
     int code = find_source(path, &source, error);
     if (code == 0)
         code = tuned_make(&source, params, &call, error);

@@ -426,6 +426,7 @@ static int verify_file(void *context, files *all)
         code =
             berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
+    explain_kind(all->path, &found.error);
     int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);
     return exit;
