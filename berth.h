@@ -1264,16 +1264,19 @@ typedef struct berth_stats {
     uint64_t n_requests;       /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
-    uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
-                                host memory for what was read, and staging buffers */
-    bool calculated_offsets; /* loads: the layout found the storages, not the directory */
-    bool repacked;           /* loads: as in berth_info */
-    const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
-                                refused), "map", "read", "direct, then read", "memory",
-                                "mixed" (storages differ), ... */
-    const char *reason;      /* why this method */
-    uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
-    uint64_t reserved[7];
+    uint64_t memory_nbytes;   /* saves: buffers of all workers, at most io.memory_nbytes; loads:
+                                 host memory for what was read, and staging buffers */
+    bool calculated_offsets;  /* loads: the layout found the storages, not the directory */
+    bool repacked;            /* loads: as in berth_info */
+    const char *method;       /* "buffered", "direct", "direct, then buffered" (a direct write was
+                                 refused), "map", "read", "direct, then read", "memory",
+                                 "mixed" (storages differ), ... */
+    const char *reason;       /* why this method */
+    uint64_t n_left_out;      /* saves with BERTH_TENSORS_ONLY: values that were left out */
+    const char *pages;        /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
+                                 "large and small"; NULL: there was none */
+    const char *pages_reason; /* why; NULL: there was none */
+    uint64_t reserved[5];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -2472,7 +2475,9 @@ typedef struct berth_destination {
     const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
     void *address;                /* the caller's memory, on the host */
     uint64_t nbytes;              /* size of that memory: at least what goes there */
-    uint64_t reserved[2];         /* 0 */
+    uint64_t is_new;              /* 1: it was mapped for this, and nobody has touched it: its pages
+                                     are chosen by io.large_pages; 0: they are as they are */
+    uint64_t reserved[1];         /* 0 */
 } berth_destination;
 
 /*
