@@ -133,7 +133,8 @@ typedef enum berth_status {
     BERTH_E_DEVICE = -21,         /* a device failed, or does not exist */
     BERTH_E_BUSY = -22,           /* live tickets still use the row cache */
     BERTH_E_TIMEOUT = -23,        /* not done in the given time */
-    BERTH_E_PEER = -24            /* another writer of the joint save failed */
+    BERTH_E_PEER = -24,           /* another writer of the joint save failed */
+    BERTH_E_REPLACE = -25         /* the file cannot be replaced, only written in place */
 } berth_status;
 
 /* The value of `berth_error.offset` if the error concerns no byte of a file. */
@@ -1264,19 +1265,22 @@ typedef struct berth_stats {
     uint64_t n_requests;       /* reads or writes */
     uint64_t n_records;
     uint64_t n_storages;
-    uint64_t memory_nbytes;   /* saves: buffers of all workers, at most io.memory_nbytes; loads:
-                                 host memory for what was read, and staging buffers */
-    bool calculated_offsets;  /* loads: the layout found the storages, not the directory */
-    bool repacked;            /* loads: as in berth_info */
-    const char *method;       /* "buffered", "direct", "direct, then buffered" (a direct write was
-                                 refused), "map", "read", "direct, then read", "memory",
-                                 "mixed" (storages differ), ... */
-    const char *reason;       /* why this method */
-    uint64_t n_left_out;      /* saves with BERTH_TENSORS_ONLY: values that were left out */
-    const char *pages;        /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
-                                 "large and small"; NULL: there was none */
+    uint64_t memory_nbytes;  /* saves: buffers of all workers, at most io.memory_nbytes; loads:
+                                host memory for what was read, and staging buffers */
+    bool calculated_offsets; /* loads: the layout found the storages, not the directory */
+    bool repacked;           /* loads: as in berth_info */
+    const char *method;      /* "buffered", "direct", "direct, then buffered" (a direct write was
+                                refused), "map", "read", "direct, then read", "memory",
+                                "mixed" (storages differ), ... */
+    const char *reason;      /* why this method */
+    uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
+    const char *placed;     /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
+    const char *durability; /* saved files: what they reached, "none", "file" or
+                               "full": less than save.durability if the file system cannot sync */
+    const char *pages;      /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
+                               "large and small"; NULL: there was none */
     const char *pages_reason; /* why; NULL: there was none */
-    uint64_t reserved[5];
+    uint64_t reserved[3];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -1362,7 +1366,8 @@ typedef struct berth_params {
  * byte is written. So nobody can read or write it who could not read or write the old file. What
  * this process may not give to it (another owner, a group it is not in) is passed on by an ACL, or
  * is left out, and the log reports that. Where the old owner could lose access, the save is
- * refused (EPERM).
+ * refused (EPERM). A new file has what the umask and an ACL of its folder leave, of that what
+ * save.readers says.
  *
  * Temporary: until the end, the bytes are in a file beside the path, ".berth-<16 hex
  * digits>-<0 to 15>.tmp". A failure leaves none. If a save was killed, the next save of the same

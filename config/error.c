@@ -46,6 +46,7 @@ static const struct {
     ROW(E_BUSY, "live tickets still use the row cache"),
     ROW(E_TIMEOUT, "not done in the given time"),
     ROW(E_PEER, "another writer of the joint save failed"),
+    ROW(E_REPLACE, "the file cannot be replaced, only written in place"),
 #undef ROW
 };
 #define N_STATUSES (sizeof statuses / sizeof *statuses)

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/file_system.h"
 
+#include <errno.h>
 #include <linux/magic.h>
 
 #include "io/syscalls.h"
+
+#define FUSE_MAGIC 0x65735546ul
 
 typedef struct file_system_row {
     unsigned long magic;
@@ -24,12 +27,12 @@ static const file_system_row rows[] = {
     {V9FS_MAGIC, BTH_REMOTE, false},
     {0xFF534D42ul, BTH_REMOTE, false}, /* CIFS */
     {0xFE534D42ul, BTH_REMOTE, false}, /* SMB2 */
-    {0x65735546ul, BTH_REMOTE, false}, /* FUSE */
-    {0x00C36400ul, BTH_REMOTE, true},  /* CEPH */
-    {0x0BD00BD0ul, BTH_REMOTE, true},  /* LUSTRE */
-    {0x47504653ul, BTH_REMOTE, true},  /* GPFS */
-    {0x19830326ul, BTH_REMOTE, true},  /* BEEGFS */
-    {0, BTH_ELSEWHERE, true},          /* all others */
+    {FUSE_MAGIC, BTH_REMOTE, false},
+    {0x00C36400ul, BTH_REMOTE, true}, /* CEPH */
+    {0x0BD00BD0ul, BTH_REMOTE, true}, /* LUSTRE */
+    {0x47504653ul, BTH_REMOTE, true}, /* GPFS */
+    {0x19830326ul, BTH_REMOTE, true}, /* BEEGFS */
+    {0, BTH_ELSEWHERE, true},         /* all others */
 };
 
 static file_system_row file_system_find_row(int fd)
@@ -52,4 +55,15 @@ bth_file_system bth_file_system_query_kind(int fd)
 bool bth_file_system_obeys_acls(int fd)
 {
     return file_system_find_row(fd).obeys_acls;
+}
+
+bool bth_file_system_may_need_order(int fd)
+{
+    return file_system_find_row(fd).magic == FUSE_MAGIC;
+}
+
+bool bth_file_system_has_no_call(int system_errno)
+{
+    return system_errno == EOPNOTSUPP || system_errno == ENOSYS || system_errno == EINVAL ||
+           system_errno == EPERM;
 }

@@ -20,4 +20,14 @@ bth_file_system bth_file_system_query_kind(int fd);
  */
 bool bth_file_system_obeys_acls(int fd);
 
+/*
+ * Whether it may be the mount of an object store (FUSE): files are written from the beginning to
+ * the end, and some cannot rename. The kernel lets only one thread at a time write to a file of
+ * FUSE, so little is lost by writing in order.
+ */
+bool bth_file_system_may_need_order(int fd);
+
+/* Whether a failure says that a file system, or a kind of file, does not have this call. */
+bool bth_file_system_has_no_call(int system_errno);
+
 #endif

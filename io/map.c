@@ -3,10 +3,15 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "config/error.h"
 #include "config/options.h"
+#include "io/file.h"
 #include "io/syscalls.h"
+
+#define MAPS_NBYTES 4096 /* the kernel gives whole lines */
 
 /*
  * Not MAP_POPULATE: it writes to a private map, and so copies every page (populate_vma_page_range
@@ -60,4 +65,77 @@ void bth_map_free(bth_map *map)
 bool bth_map_holds(const bth_map *map, const void *address)
 {
     return map->address && (uintptr_t)address - (uintptr_t)map->address < map->nbytes;
+}
+
+/* ---- who maps a file ---- */
+
+/* One line of /proc/self/maps, "begin-end rwxp offset device inode path". */
+typedef struct map_line {
+    unsigned long begin, end;
+    char file[48]; /* its device and inode */
+} map_line;
+
+static bool map_line_read(const char *text, map_line *line)
+{
+    char device[24], inode[24];
+
+    if (sscanf(text, "%lx-%lx %*s %*s %23s %23s", &line->begin, &line->end, device, inode) != 4)
+        return false;
+    (void)snprintf(line->file, sizeof line->file, "%s %s", device, inode);
+    return true;
+}
+
+/*
+ * Finds the line that holds `address`, or, if that is 0, another line of this file: lines that
+ * begin at known->begin are not looked at.
+ */
+static bool maps_find(uintptr_t address, map_line *known)
+{
+    char text[MAPS_NBYTES + 1];
+    int maps = bth_system.open("/proc/self/maps", O_RDONLY | O_CLOEXEC, 0);
+    off_t at = 0;
+    bool found = false;
+    ssize_t n;
+
+    while (maps >= 0 && !found && (n = bth_system.pread(maps, text, MAPS_NBYTES, at)) > 0) {
+        char *end = NULL, *next = text;
+        text[n] = '\0';
+        for (; !found && (end = strchr(next, '\n')) != NULL; next = end + 1) {
+            map_line line;
+            *end = '\0';
+            if (!map_line_read(next, &line))
+                continue;
+            if (address != 0 && address >= line.begin && address < line.end) {
+                *known = line;
+                found = true;
+            } else if (address == 0)
+                found = line.begin != known->begin && strcmp(line.file, known->file) == 0;
+        }
+        if (next == text)
+            break; /* a line that is longer than all others: its path is */
+        at += next - text;
+    }
+    bth_file_close(maps);
+    return found;
+}
+
+/*
+ * The device in such a line is not st_dev on btrfs or an overlay. So a map of our own shows how the
+ * kernel calls this file.
+ */
+bool bth_map_has_file(int fd)
+{
+    const size_t nbytes = 1;
+    int again = bth_file_open_again(fd, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    void *own =
+        again < 0 ? MAP_FAILED : bth_system.mmap(NULL, nbytes, PROT_READ, MAP_PRIVATE, again, 0);
+    map_line line = {0};
+    bool has = false;
+
+    if (own != MAP_FAILED && maps_find((uintptr_t)own, &line))
+        has = line.begin != (uintptr_t)own || maps_find(0, &line);
+    if (own != MAP_FAILED)
+        (void)bth_system.munmap(own, nbytes);
+    bth_file_close(again);
+    return has;
 }

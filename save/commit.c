@@ -8,6 +8,8 @@
 #include "config/options.h"
 #include "io/clock.h"
 #include "io/file.h"
+#include "io/file_system.h"
+#include "io/map.h"
 #include "io/syscalls.h"
 #include "io/trace.h"
 #include "io/xattr.h"
@@ -31,67 +33,131 @@ static void commit_end(bth_commit *commit)
 
 void bth_commit_abort(bth_commit *commit)
 {
-    if (commit->fd >= 0 && !commit->in_place && commit->process == bth_process_unique_number() &&
-        !bth_temporary_is_lost(commit->target.folder, commit->temporary, commit->fd))
-        (void)bth_system.unlinkat(commit->target.folder, commit->temporary, 0);
+    bool is_ours = commit->process == bth_process_unique_number();
+
+    if (is_ours && (!commit->in_place || commit->is_new)) {
+        bth_temporary_close_and_remove(commit->target.folder,
+                                       commit->in_place ? commit->target.name : commit->temporary,
+                                       commit->fd);
+        commit->fd = -1;
+    }
     commit_end(commit);
+}
+
+/* An error if the disk is too small. */
+static int commit_check_room(const bth_commit *commit, int fd, int system_errno, berth_error *error)
+{
+    uint64_t room = bth_output_file_own_and_free_room(fd);
+
+    if (system_errno == 0 && room < commit->nbytes)
+        system_errno = ENOSPC;
+    if (system_errno == 0)
+        return 0;
+    return bth_fail_no_space(error, system_errno, NULL, BERTH_NO_OFFSET,
+                             bth_missing_nbytes(room, commit->nbytes, 0));
 }
 
 /*
  * Reserves all disk space now, so that a full disk is an error before a byte is written. If the
  * file system cannot do that, compares the free space, which is no guarantee; posix_fallocate would
- * write zeros there.
+ * write zeros there. A file system that cannot even set a size gets it by the writes.
  *
  * On tmpfs this makes every page, which is most of the time of a save (0.11 of 0.17 s for 512 MiB).
  * Writes that make the pages take as long (0.18 s); a map filled by two threads, twice as long.
  */
-static int commit_reserve(const bth_commit *commit, berth_error *error)
+static int commit_reserve(bth_commit *commit, berth_error *error)
 {
     double begin_seconds = bth_trace_seconds();
     off_t nbytes = (off_t)commit->nbytes;
     int result;
 
+    commit->is_sized = false;
+    if (commit->order) /* a size would be an end to write behind */
+        return commit_check_room(commit, commit->fd, 0, error);
     do
         result = bth_system.fallocate(commit->fd, 0, 0, nbytes);
     while (result < 0 && errno == EINTR);
-    int failure = errno;
+    int failure = result < 0 ? errno : 0;
     commit_trace("fallocate", begin_seconds);
-    if (result == 0)
-        return 0;
-    if (failure == EOPNOTSUPP || failure == ENOSYS) {
-        if (bth_output_file_own_and_free_room(commit->fd) < commit->nbytes)
-            failure = ENOSPC;
-        else if (bth_system.ftruncate(commit->fd, nbytes) == 0)
+    if (bth_file_system_has_no_call(failure)) {
+        if (commit_check_room(commit, commit->fd, 0, error) < 0)
+            return error->code;
+        failure = bth_system.ftruncate(commit->fd, nbytes) < 0 ? errno : 0;
+        if (bth_file_system_has_no_call(failure))
             return 0;
-        else
-            failure = errno;
     }
+    commit->is_sized = failure == 0;
     if (failure == ENOSPC || failure == EDQUOT || failure == EFBIG)
-        return bth_fail_no_space(
-            error, failure, NULL, BERTH_NO_OFFSET,
-            bth_missing_nbytes(bth_output_file_own_and_free_room(commit->fd), commit->nbytes, 0));
-    return bth_fail_system(error, failure, "its disk space cannot be reserved");
+        return commit_check_room(commit, commit->fd, failure, error);
+    return failure ? bth_fail_system(error, failure, "its disk space cannot be reserved") : 0;
 }
 
-/* Nobody else may open it until it has the rights of the file that it replaces (X1). */
-static int commit_begin_with_temporary(bth_commit *commit, berth_error *error)
+/* ---- with a temporary ---- */
+
+/* Several processes write where they like: a file system that cannot take that is refused now. */
+static int commit_check_any_order(const bth_commit *commit, berth_error *error)
+{
+    if (commit->nbytes == 0 ||
+        (bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
+         bth_file_write(commit->fd, "", 1, 0, error) == 0) ||
+        !bth_file_system_has_no_call(error->system_errno))
+        return error->code;
+    return bth_error_append(error, ": its file system takes bytes in order only, so several "
+                                   "processes cannot write one file there; one of them can save it "
+                                   "alone, or the file goes to another file system");
+}
+
+/* Of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
+static mode_t commit_new_mode(const struct berth_config *config)
+{
+    static const mode_t modes[] = {0666, 0660, 0600};
+
+    return modes[config->save_readers];
+}
+
+/*
+ * Nobody else may open it until it has the rights of the file that it replaces (X1).
+ * *is_impossible: no file can be put there by a rename.
+ */
+static int commit_begin_with_temporary(bth_commit *commit, const struct berth_config *config,
+                                       bool is_shared, bool *is_impossible, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
+    mode_t mode = target->exists ? 0600 : commit_new_mode(config);
+    bool may_need_order = bth_file_system_may_need_order(target->folder);
 
-    if (bth_temporary_create(target->folder, target->name, target->exists ? 0600 : 0666,
-                             &commit->fd, commit->temporary, error) < 0)
+    if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
+                             error) < 0 ||
+        (may_need_order && bth_temporary_try_rename(target->folder, target->name, mode, &commit->fd,
+                                                    commit->temporary, error) < 0)) {
+        int failure = error->system_errno;
+        *is_impossible =
+            bth_file_system_has_no_call(failure) || failure == EACCES || failure == EEXIST;
         return error->code;
+    }
+    if (may_need_order && !is_shared && config->save_method != BTH_SAVE_DIRECT)
+        commit->order = "its file system may take bytes in order only";
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    return commit_reserve(commit, error);
+    if (commit_reserve(commit, error) == 0 && may_need_order && is_shared)
+        (void)commit_check_any_order(commit, error);
+    return error->code;
 }
 
-/* X4: a file without a name cannot be replaced. It is written in place. */
-static int commit_begin_in_place(bth_commit *commit, berth_error *error)
+/* ---- in place ---- */
+
+#define IN_PLACE "it is written in place, in order"
+
+/* X4: a file that is not found by its name cannot be replaced. */
+static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
 {
     commit->fd = commit->target.nameless;
     commit->target.nameless = -1;
     commit->in_place = true;
+    if (!S_ISREG(commit->target.status.st_mode)) {
+        commit->order = IN_PLACE;
+        return 0;
+    }
     /* Checked before the old content is lost: a memfd may be sealed. -1: not a memfd. */
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
@@ -100,40 +166,145 @@ static int commit_begin_in_place(bth_commit *commit, berth_error *error)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
+    commit->has_lost_old = true;
     return commit_reserve(commit, error);
 }
 
-int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes, int64_t durability,
-                     berth_error *error)
+/* O_EXCL, O_NOFOLLOW: a file or a link that somebody else made meanwhile is not written to. */
+static int commit_begin_new_in_place(bth_commit *commit, mode_t mode, berth_error *error)
+{
+    const bth_target_file *target = &commit->target;
+
+    do
+        commit->fd = bth_system.openat(target->folder, target->name,
+                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    while (commit->fd < 0 && errno == EINTR);
+    if (commit->fd < 0)
+        return bth_fail_system(error, errno, "cannot be created");
+    commit->in_place = commit->is_new = true;
+    commit->order = IN_PLACE;
+    if (bth_temporary_is_lost(target->folder, target->name, commit->fd)) /* X10 */
+        return bth_fail_system(error, EBUSY, "it, or the descriptor of it, was replaced");
+    return commit_reserve(commit, error);
+}
+
+/* What can be known is refused before the old content is lost. `found`: O_PATH, of the file itself.
+ */
+static int commit_check_before_overwriting(const bth_commit *commit, int found, berth_error *error)
+{
+    const struct stat *status = &commit->target.status;
+    struct stat now;
+
+    if (found < 0 || bth_system.fstat(found, &now) < 0)
+        return bth_fail_system(error, errno, "cannot be opened");
+    if (now.st_dev != status->st_dev || now.st_ino != status->st_ino)
+        return bth_fail_system(error, EBUSY, "another file took its name");
+    if (!S_ISREG(now.st_mode))
+        return 0;
+    if (bth_map_has_file(found))
+        return bth_fail_system(error, EBUSY,
+                               "cannot be written in place: this process has a map of it, whose "
+                               "values would be lost; close it, or load it with load.mmap=off");
+    return commit_check_room(commit, found, 0, error);
+}
+
+/*
+ * O_TRUNC, because mounts of object stores know no other way to begin anew. A pipe waits here for
+ * its reader; a signal ends that.
+ */
+static int commit_begin_old_in_place(bth_commit *commit, berth_error *error)
+{
+    const bth_target_file *target = &commit->target;
+    int found = bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    char path[BTH_FILE_PATH_NBYTES];
+
+    if (commit_check_before_overwriting(commit, found, error) == 0) {
+        commit->fd = bth_system.open(bth_file_proc_path(found, path),
+                                     O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0);
+        if (commit->fd < 0)
+            bth_fail_system(error, errno, "cannot be written in place");
+    }
+    bth_file_close(found);
+    commit->in_place = true;
+    commit->has_lost_old = commit->fd >= 0 && S_ISREG(target->status.st_mode);
+    commit->order = IN_PLACE;
+    return error->code;
+}
+
+/* A new file goes in place where it cannot come by a rename. */
+static int commit_begin_other_way(bth_commit *commit, const struct berth_config *config,
+                                  berth_error *error)
+{
+    const berth_error why = *error;
+
+    if (commit->target.exists)
+        return bth_fail_offering_in_place(error);
+    if (config->save_replace == BTH_REPLACE_ALWAYS)
+        return bth_error_append(error, "; save.replace=auto writes a new file in place");
+    bth_error_clear(error);
+    if (commit_begin_new_in_place(commit, commit_new_mode(config), error) == 0)
+        bth_log("%s is written in place: %s", commit->target.name, why.message);
+    else if (commit->fd < 0 && error->system_errno == why.system_errno)
+        *error = why;
+    return error->code;
+}
+
+static int commit_begin_found(bth_commit *commit, const struct berth_config *config, bool is_shared,
+                              berth_error *error)
+{
+    const bth_target_file *target = &commit->target;
+    bool is_impossible = false;
+
+    if (target->nameless >= 0)
+        return commit_begin_with_descriptor(commit, error);
+    if (target->in_place)
+        return target->exists ? commit_begin_old_in_place(commit, error)
+                              : commit_begin_new_in_place(commit, commit_new_mode(config), error);
+    if (commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error) < 0 &&
+        is_impossible && !is_shared)
+        return commit_begin_other_way(commit, config, error);
+    return error->code;
+}
+
+int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
+                     const struct berth_config *config, bool is_shared, berth_error *error)
 {
     uint64_t limit = bth_output_file_size_limit();
+    int64_t durability = config->save_durability;
+    bth_target_file *target = &commit->target;
 
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
                            .process = bth_process_unique_number(),
                            .durability = durability,
+                           .reached = durability,
                            .nbytes = nbytes};
-    if (bth_target_file_find(path, &commit->target, error) < 0)
+    bool in_place = config->save_replace == BTH_REPLACE_IN_PLACE;
+    if (in_place && is_shared)
+        return bth_fail_argument(error, "several processes cannot write a file in place: "
+                                        "save.replace must be auto or always");
+    if (bth_target_file_find(path, in_place, target, error) < 0)
         return error->code;
-    if (!commit->target.folder_readable && durability == BTH_DURABILITY_FULL)
+    if (!target->folder_readable && durability == BTH_DURABILITY_FULL)
         bth_fail_system(error, EACCES,
                         "its folder cannot be read, so it cannot be synced "
                         "(save.durability=file does without)");
     else if (nbytes > limit)
         bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit);
     else
-        (void)(commit->target.nameless >= 0 ? commit_begin_in_place
-                                            : commit_begin_with_temporary)(commit, error);
+        (void)commit_begin_found(commit, config, is_shared, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;
 }
 
+/* ---- until it is done ---- */
+
 /*
  * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
  * disk. W2: never repeated after a failure: the kernel may have dropped the pages, and succeed.
  */
-static int commit_sync_data(int fd, int64_t durability, berth_error *error)
+static int commit_sync_data(int fd, int64_t durability, bool *is_synced, berth_error *error)
 {
     double begin_seconds = bth_trace_seconds();
     int result = 0;
@@ -142,7 +313,8 @@ static int commit_sync_data(int fd, int64_t durability, berth_error *error)
         result = bth_system.fsync(fd);
     else if (durability == BTH_DURABILITY_FILE)
         result = bth_system.fdatasync(fd);
-    if (result < 0)
+    *is_synced = result == 0;
+    if (result < 0 && !bth_file_system_has_no_call(errno))
         bth_fail_system(error, errno, "cannot be synced");
     if (durability != BTH_DURABILITY_NONE)
         commit_trace(durability == BTH_DURABILITY_FULL ? "fsync" : "fdatasync", begin_seconds);
@@ -161,7 +333,8 @@ static int commit_check_close_errors(int fd, berth_error *error)
     return error->code;
 }
 
-static int commit_sync_folder(const bth_commit *commit, berth_error *error)
+/* The data may be on disk nevertheless; the name may not. */
+static int commit_sync_folder(bth_commit *commit, berth_error *error)
 {
     double begin_seconds = bth_trace_seconds();
 
@@ -171,8 +344,10 @@ static int commit_sync_folder(const bth_commit *commit, berth_error *error)
     commit_trace("fsync of the folder", begin_seconds);
     if (failure == 0)
         return 0;
-    if (failure == EINVAL) {
+    if (bth_file_system_has_no_call(failure)) {
         bth_log("%s: its file system cannot sync folders", commit->target.name);
+        if (commit->reached == BTH_DURABILITY_FULL)
+            commit->reached = BTH_DURABILITY_FILE;
         return 0;
     }
     bth_fail_system(error, failure, "%s", berth_status_text(BERTH_E_NOT_DURABLE));
@@ -180,16 +355,45 @@ static int commit_sync_folder(const bth_commit *commit, berth_error *error)
     return error->code;
 }
 
-int bth_commit_sync_file(int fd, int64_t durability, berth_error *error)
+int bth_commit_sync_file(int fd, int64_t durability, bool *is_synced, berth_error *error)
 {
-    if (commit_sync_data(fd, durability, error) == 0)
+    if (commit_sync_data(fd, durability, is_synced, error) == 0)
         commit_check_close_errors(fd, error);
     return error->code;
 }
 
+/* A file of another format may have been written in part. */
+static int commit_set_size(const bth_commit *commit, berth_error *error)
+{
+    struct stat status;
+
+    if (commit->is_sized)
+        return 0;
+    if (bth_system.fstat(commit->fd, &status) < 0)
+        return bth_fail_system(error, errno, "cannot be examined");
+    if (S_ISREG(status.st_mode) && (uint64_t)status.st_size < commit->nbytes &&
+        bth_system.ftruncate(commit->fd, (off_t)commit->nbytes) < 0)
+        return bth_fail_system(error, errno, "cannot be extended to its size");
+    return 0;
+}
+
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
-    return bth_commit_sync_file(commit->fd, commit->durability, error);
+    mode_t mode = commit->target.status.st_mode; /* 0: there was no file */
+    bool is_synced, is_file = mode == 0 || S_ISREG(mode) || S_ISBLK(mode);
+
+    if (commit_set_size(commit, error) < 0 ||
+        bth_commit_sync_file(commit->fd, is_file ? commit->durability : BTH_DURABILITY_NONE,
+                             &is_synced, error) < 0)
+        return error->code;
+    if (!is_file)
+        commit->reached = -1;
+    else if (!is_synced) {
+        bth_log("%s: its file system cannot sync files: a power cut may lose it",
+                commit->target.name);
+        commit->reached = BTH_DURABILITY_NONE;
+    }
+    return 0;
 }
 
 static bool commit_metadata_is_unchanged_since_copy(const struct stat *copied,
@@ -235,24 +439,25 @@ static int commit_rename(bth_commit *commit, berth_error *error)
                                "cannot be replaced: its temporary was removed, or another file "
                                "has its name");
     double begin_seconds = bth_trace_seconds();
-    if (bth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0)
-        bth_fail_system(error, errno, "cannot be replaced");
+    if (bth_system.renameat(target->folder, commit->temporary, target->folder, target->name) < 0) {
+        int failure = errno;
+        bth_fail_system(error, failure, "cannot be replaced");
+        if (bth_file_system_has_no_call(failure) || failure == EBUSY || failure == EEXIST)
+            (void)bth_error_append(error, "; save.replace=in_place can write it in place");
+    }
     commit_trace("rename", begin_seconds);
     return error->code;
 }
 
 int bth_commit_replace(bth_commit *commit, berth_error *error)
 {
-    if (commit->in_place) {
-        commit_end(commit);
-        return 0;
+    if (!commit->in_place) {
+        if (commit_rename(commit, error) < 0)
+            return error->code;
+        (void)bth_xattr_remove(commit->fd, BTH_TEMPORARY_OWNER);
     }
-    if (commit_rename(commit, error) < 0) {
-        bth_commit_abort(commit);
-        return error->code;
-    }
-    (void)bth_xattr_remove(commit->fd, BTH_TEMPORARY_OWNER);
-    commit_sync_folder(commit, error);
+    if (!commit->in_place || commit->is_new)
+        commit_sync_folder(commit, error);
     commit_end(commit);
     return error->code;
 }

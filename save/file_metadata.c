@@ -87,11 +87,11 @@ static int metadata_copy_label(const metadata *m, const char *attribute, berth_e
     }
     bth_release(old.bytes);
     bth_release(present.bytes);
-    if (failure != 0 && failure != ENOENT)
-        return bth_fail_system(error, failure,
-                               "cannot be replaced: its label %s cannot be given to a new file",
-                               attribute);
-    return 0;
+    if (failure == 0 || failure == ENOENT)
+        return 0;
+    bth_fail_system(error, failure,
+                    "cannot be replaced: its label %s cannot be given to a new file", attribute);
+    return bth_fail_offering_in_place(error);
 }
 
 /* ---- attributes of users ---- */
@@ -184,10 +184,11 @@ static int metadata_copy_owner_and_group(metadata *m, berth_error *error)
 
 static int metadata_fail_lock_out(const metadata *m, berth_error *error)
 {
-    return bth_fail_system(error, EPERM,
-                           "cannot be replaced: it belongs to user %ld, who could not use the new "
-                           "file; save as that user, or remove the file first",
-                           (long)m->old.st_uid);
+    bth_fail_system(error, EPERM,
+                    "cannot be replaced: it belongs to user %ld, who could not use the new file; "
+                    "save as that user, or remove the file first",
+                    (long)m->old.st_uid);
+    return bth_fail_offering_in_place(error);
 }
 
 /* Some file systems refuse every chmod (CIFS, WSL, FUSE): an equal mode is not set again. */

@@ -81,7 +81,8 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     bth_lock_initialize(&made->lock);
     bth_condition_initialize(&made->changed);
     made->staged = snapshot;
-    if (bth_operation_begin(&made->operation, target, content, snapshot, params, error) == 0) {
+    if (bth_operation_begin(&made->operation, target, content,
+                            snapshot ? BTH_OPERATION_SNAPSHOT : 0, params, error) == 0) {
         bth_operation_suspend_trace(&made->operation);
         int failure = bth_thread_start(&made->thread, job_run, made);
         if (failure != 0)

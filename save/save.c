@@ -11,7 +11,7 @@ int berth_save_to(const berth_target *target, const berth_content *content,
 
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
-    if (bth_operation_begin(&operation, target, content, false, params, error) == 0 &&
+    if (bth_operation_begin(&operation, target, content, 0, params, error) == 0 &&
         bth_operation_transfer(&operation, error) == 0)
         bth_operation_finish(&operation, error);
     return bth_operation_end(&operation, error);

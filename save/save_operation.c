@@ -126,11 +126,17 @@ static int operation_open_file(bth_operation *operation, bool any_size, berth_er
 {
     const struct berth_config *config = &operation->config;
 
-    if (bth_commit_begin(&operation->commit, operation->path, operation->nbytes,
-                         config->save_durability, error) < 0)
+    bth_commit *commit = &operation->commit;
+
+    if (bth_commit_begin(commit, operation->path, operation->nbytes, config, operation->is_shared,
+                         error) < 0)
         return error->code;
-    operation->output = bth_output_file_begin(&operation->file, operation->commit.fd,
-                                              operation->nbytes, config, any_size);
+    if (commit->order && !any_size) {
+        operation->output = bth_output_of_fd(&commit->fd);
+        operation->output.reason = operation->file.reason = commit->order;
+    } else
+        operation->output = bth_output_file_begin(&operation->file, commit->fd, operation->nbytes,
+                                                  config, any_size);
     return 0;
 }
 
@@ -204,10 +210,13 @@ int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *
 }
 
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
-                        const berth_content *content, bool snapshot, const berth_params *params,
+                        const berth_content *content, unsigned flags, const berth_params *params,
                         berth_error *error)
 {
+    bool snapshot = flags & BTH_OPERATION_SNAPSHOT;
+
     operation_initialize_fields(operation, params);
+    operation->is_shared = flags & BTH_OPERATION_SHARED;
     if (operation_copy_target(operation, target, error) < 0 ||
         bth_config_copy_for_operation(params, &operation->config, error) < 0)
         return error->code;
@@ -277,6 +286,16 @@ static void operation_set_stats_method(bth_operation *operation)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
 }
 
+static void operation_set_stats_of_commit(bth_operation *operation)
+{
+    static const char *const durabilities[] = {"none", "file", "full"};
+    const bth_commit *commit = &operation->commit;
+
+    operation->stats.placed = commit->in_place ? "in place" : "renamed";
+    if (commit->reached >= 0)
+        operation->stats.durability = durabilities[commit->reached];
+}
+
 const char *bth_stats_find_slowest_stage(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
@@ -340,8 +359,8 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
              !operation_stop_accepting_cancel(operation))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-    else if (to_path)
-        bth_commit_replace(&operation->commit, error);
+    else if (to_path && bth_commit_replace(&operation->commit, error) == 0)
+        operation_set_stats_of_commit(operation);
     operation->stats.sync_seconds = operation_trace_stage("sync", begin);
     return error->code;
 }
@@ -377,6 +396,8 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
 {
     bth_direct_close(&operation->file.direct);
     bth_commit_abort(&operation->commit);
+    if (operation->commit.has_lost_old)
+        (void)bth_error_append(error, "; its old content is lost, because it was written in place");
     operation_give_or_free_memory(operation, error);
     bth_release(operation->snapshot.memory);
     operation_report_stats(operation, error);

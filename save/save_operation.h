@@ -33,6 +33,7 @@ typedef struct bth_operation {
     bth_snapshot snapshot;
     bth_output output;
     void *memory;           /* of a target in memory */
+    bool is_shared;         /* other processes write its file, too */
     bth_commit commit;      /* of a path */
     bth_output_file file;   /* likewise */
     _Atomic int phase;      /* open, then cancelled or final */
@@ -47,12 +48,17 @@ typedef struct bth_operation {
 int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *target,
                                   const berth_content *content, const berth_params *params,
                                   berth_error *error);
+enum {
+    BTH_OPERATION_SNAPSHOT = 1, /* of copies of the tensors */
+    BTH_OPERATION_SHARED = 2,   /* other processes write the file, too */
+};
+
 /*
  * Resolves the configuration, plans, opens, reserves the disk space, copies the tensors for a
  * snapshot. Then the operation must not move. Call bth_operation_end, after a failure, too.
  */
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
-                        const berth_content *content, bool snapshot, const berth_params *params,
+                        const berth_content *content, unsigned flags, const berth_params *params,
                         berth_error *error);
 /* For a file of any format: the caller writes nbytes bytes to operation->output, then finishes. */
 int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,

@@ -127,21 +127,14 @@ static bool target_is_protected_by_sticky_folder(const struct statx *folder,
            !target_has_fowner(file);
 }
 
-/* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
- * behind. `file` NULL: there is none yet. */
-static int target_check_replaceable(const struct statx *folder, const struct statx *file,
-                                    berth_error *error)
+/*
+ * What cannot be written in place either. The kernel also keeps a program from opening another
+ * user's file in a sticky folder as if it had made it (fs.protected_regular): that user could read
+ * what is saved.
+ */
+static int target_check_writable(const struct statx *folder, const struct statx *file,
+                                 berth_error *error)
 {
-    if (folder->stx_attributes & STATX_ATTR_APPEND)
-        return bth_fail_system(error, EPERM,
-                               "its folder is append-only (chattr +a): no file in it can be "
-                               "replaced or removed");
-    if (folder->stx_attributes & STATX_ATTR_IMMUTABLE)
-        return bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
-    if (!file)
-        return 0;
-    if (target_is_mounted_over(folder, file))
-        return bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
     if (file->stx_attributes & STATX_ATTR_APPEND)
         return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
     if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
@@ -151,6 +144,25 @@ static int target_check_replaceable(const struct statx *folder, const struct sta
                                "cannot be replaced: its folder is sticky, and the file "
                                "belongs to another user");
     return 0;
+}
+
+/* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
+ * behind. */
+static int target_check_replaceable(const struct statx *folder, const struct statx *file,
+                                    berth_error *error)
+{
+    if (folder->stx_attributes & STATX_ATTR_APPEND)
+        bth_fail_system(error, EPERM,
+                        "its folder is append-only (chattr +a): no file in it can be replaced or "
+                        "removed");
+    else if (folder->stx_attributes & STATX_ATTR_IMMUTABLE)
+        bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
+    else if (file && target_is_mounted_over(folder, file))
+        bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
+    else
+        return 0;
+    return file || (folder->stx_attributes & STATX_ATTR_APPEND) ? bth_fail_offering_in_place(error)
+                                                                : error->code;
 }
 
 /* If the file system does not report attributes, the rename decides. */
@@ -165,26 +177,34 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
 
     if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
-    if (!target->exists)
-        return target_check_replaceable(&folder, NULL, error);
-    if (bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
+    if (target->exists &&
+        bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
-    return target_check_replaceable(&folder, &file, error);
+    if (target->exists && target_check_writable(&folder, &file, error) < 0)
+        return error->code;
+    return target->in_place
+               ? 0
+               : target_check_replaceable(&folder, target->exists ? &file : NULL, error);
 }
 
-static int target_fail_irregular(mode_t mode, berth_error *error)
+/* Devices and pipes can be written in place. */
+static int target_check_kind(mode_t mode, bool in_place, berth_error *error)
 {
     if (S_ISDIR(mode))
         return bth_fail_system(error, EISDIR, "cannot be replaced");
-    return bth_fail_argument(error, "is not a regular file and cannot be replaced; "
-                                    "a descriptor of it can be written to");
+    if (S_ISREG(mode) || in_place)
+        return 0;
+    return bth_fail_status(
+        error, BERTH_E_REPLACE,
+        "is not a regular file and cannot be replaced; a descriptor of it can be "
+        "written to, and with save.replace=in_place its path");
 }
 
 int bth_target_file_check_and_set_status(bth_target_file *target, const struct stat *status,
                                          berth_error *error)
 {
-    if (!S_ISREG(status->st_mode))
-        return target_fail_irregular(status->st_mode, error);
+    if (target_check_kind(status->st_mode, target->in_place, error) < 0)
+        return error->code;
     target->exists = true;
     target->status = *status;
     if (target_check_rename(target, error) < 0)
@@ -215,7 +235,8 @@ static bool path_leads_to_open_file(const char *path, const struct stat *open)
 
 /*
  * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. A file
- * without one (memfd_create, O_TMPFILE, removed) can only be written in place.
+ * without one (memfd_create, O_TMPFILE, removed) can only be written in place; so can one whose
+ * name another file has now, and a pipe, if that was asked for.
  */
 static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
@@ -224,18 +245,23 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
 
     if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
-    if (!S_ISREG(open.st_mode))
-        return target_fail_irregular(open.st_mode, error);
-    if (path_leads_to_open_file(path, &open))
+    if (target_check_kind(open.st_mode, target->in_place, error) < 0)
+        return error->code;
+    if (S_ISREG(open.st_mode) && path_leads_to_open_file(path, &open))
         return 0;
-    if (open.st_nlink > 0) /* it has another hard link, or is in another root folder */
-        return bth_fail_system(error, EBUSY, "is open under a name that another file has now");
+    if (S_ISREG(open.st_mode) && open.st_nlink > 0 && !target->in_place) {
+        /* it has another hard link, or is in another root folder */
+        bth_fail_system(error, EBUSY, "is open under a name that another file has now");
+        return bth_fail_offering_in_place(error);
+    }
+    int flags = S_ISREG(open.st_mode) ? O_RDWR : O_WRONLY | O_NOCTTY;
     do
-        fd = bth_system.openat(target->folder, target->name, O_RDWR | O_CLOEXEC, 0);
+        fd = bth_system.openat(target->folder, target->name, flags | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
     target->nameless = fd;
+    target->status = open;
     return 0;
 }
 
@@ -265,11 +291,13 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_err
     return bth_fail_system(error, ELOOP, "the link cannot be followed");
 }
 
-int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error)
+int bth_target_file_find(const char *path, bool in_place, bth_target_file *target,
+                         berth_error *error)
 {
     size_t nbytes = strlen(path);
 
     *target = BTH_NO_TARGET_FILE;
+    target->in_place = in_place;
     if (nbytes == 0)
         return bth_fail_argument(error, "the path is empty");
     if (nbytes >= PATH_MAX)

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The file that a save replaces (F4), behind links. Refuses first what would fail later (X2). */
+/*
+ * The file that a save replaces (F4), behind links. Refuses first what would fail later (X2). For a
+ * save in place it may also be a device or a pipe, a mount point, or a file in a folder that may
+ * not be written to.
+ */
 #ifndef BTH_SAVE_TARGET_FILE_H
 #define BTH_SAVE_TARGET_FILE_H
 
@@ -11,16 +15,21 @@ typedef struct bth_target_file {
     int folder;           /* that holds it; -1: none */
     bool folder_readable; /* false: open with O_PATH, it cannot be listed or synced */
     char *name;           /* in that folder */
+    bool in_place;        /* save.replace=in_place */
     bool exists;
-    struct stat status; /* of the file that is replaced */
+    struct stat status; /* of the file that is there */
     int nameless;       /* X4: the open file itself, if the path leads to a descriptor of a file
-                           without a name; -1: it has a name */
+                           that is not found by its name; -1: it has a name */
 } bth_target_file;
 
 #define BTH_NO_TARGET_FILE ((bth_target_file){.folder = -1, .nameless = -1})
 
-/* Follows symbolic links. Refuses anything but a writable regular file or a new name (W10). */
-int bth_target_file_find(const char *path, bth_target_file *target, berth_error *error);
+/*
+ * Follows symbolic links. Refuses anything but a writable regular file or a new name (W10); with
+ * BERTH_E_REPLACE what can be written in place.
+ */
+int bth_target_file_find(const char *path, bool in_place, bth_target_file *target,
+                         berth_error *error);
 /* Checks again the file that has the name now, of this status. Refuses as above. */
 int bth_target_file_check_and_set_status(bth_target_file *target, const struct stat *status,
                                          berth_error *error);

@@ -257,13 +257,23 @@ static void temporary_remove_later_slots_of_dead_saves(int folder, uint64_t hash
     }
 }
 
+/* X6: where that cannot be kept, it is left to `berth clean`. */
+static void temporary_set_owner(int fd)
+{
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
+
+    if (bth_temporary_owner_self(owner))
+        (void)bth_xattr_set(fd, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
+}
+
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
-    bool has_owner = bth_temporary_owner_self(owner); /* first: a kill after the creation
-                                                    would leave it without owner */
+
+    /* It is remembered: a kill soon after the creation would leave it without owner. */
+    (void)bth_temporary_owner_self(owner);
     int created = temporary_create_in_free_slot(folder, hash, mode, name);
 
     if (created < 0 && errno == EEXIST)
@@ -277,9 +287,7 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
         return bth_fail_system(error, EBUSY,
                                "its temporary file, or the descriptor of it, was replaced");
     }
-    /* X6: where that cannot be kept, it is left to `berth clean`. */
-    if (has_owner)
-        (void)bth_xattr_set(created, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
+    temporary_set_owner(created);
     temporary_remove_later_slots_of_dead_saves(folder, hash, name);
     *fd = created;
     return 0;
@@ -294,4 +302,56 @@ bool bth_temporary_is_lost(int folder, const char *name, int fd)
     if (bth_system.fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT;
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
+}
+
+/* ---- what a file system may lack ---- */
+
+/* FUSE tells a file system that a file was closed when it likes: such a removal is tried again. */
+static void temporary_remove(int folder, const char *name)
+{
+    int milliseconds = 1;
+
+    while (bth_system.unlinkat(folder, name, 0) < 0) {
+        if ((errno != EPERM && errno != EBUSY && errno != ETXTBSY) || milliseconds > 64) {
+            bth_log("%s cannot be removed: %s", name, bth_errno_text(errno));
+            return;
+        }
+        (void)bth_system.poll(NULL, 0, milliseconds);
+        milliseconds *= 4;
+    }
+}
+
+void bth_temporary_close_and_remove(int folder, const char *name, int fd)
+{
+    bool is_lost = fd < 0 || bth_temporary_is_lost(folder, name, fd);
+
+    bth_file_close(fd);
+    if (!is_lost)
+        temporary_remove(folder, name);
+}
+
+int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *fd,
+                             const char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+{
+    uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
+    char other[BTH_TEMPORARY_NAME_NBYTES] = "";
+    int created = temporary_create_with_random_name(folder, hash, mode, other, error), failure = 0;
+
+    if (error->code == BERTH_OK && created < 0)
+        bth_fail_system(error, errno, "no temporary file can be created in its folder");
+    if (error->code == BERTH_OK) {
+        temporary_set_owner(created);
+        bth_file_close(*fd);
+        *fd = -1;
+        failure = bth_system.renameat(folder, other, folder, name) < 0 ? errno : 0;
+    }
+    if (error->code == BERTH_OK && failure == 0) {
+        *fd = created;
+        return 0;
+    }
+    bth_temporary_close_and_remove(folder, other, created);
+    if (*fd < 0)
+        temporary_remove(folder, name);
+    return failure ? bth_fail_system(error, failure, "its file system cannot rename files")
+                   : error->code;
 }

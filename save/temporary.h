@@ -24,6 +24,19 @@
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
+/*
+ * Renames another temporary over this one, and takes its place: so a file system without rename
+ * shows itself before data is written. On failure nothing of both remains.
+ */
+int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *fd,
+                             const char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
+
+/*
+ * Closes the file and then removes its name, if that still leads to it: some file systems remove no
+ * open file, and others keep it under another name (.fuse_hidden...). fd -1: nothing.
+ */
+void bth_temporary_close_and_remove(int folder, const char *name, int fd);
+
 /* Whether the name certainly no longer leads to the open file. After a removal by hand, or from
  * another host, another save may have the name. */
 bool bth_temporary_is_lost(int folder, const char *name, int fd);

@@ -167,8 +167,8 @@ int run_clean(int argc, char **argv)
     parse_options(&clean_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
-    if (berth_is_url(options.words.words[0]))
-        return print_trouble("%s: URLs are only read", options.words.words[0]);
+    if (check_written_path(options.words.words[0]))
+        return EXIT_TROUBLE;
     if (options.common.json && !(all.list = json_array()))
         return print_trouble("out of memory");
     if (berth_clean_temporaries(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,

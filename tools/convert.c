@@ -233,7 +233,9 @@ static int conversion_open_and_run(conversion *c)
     input opened;
 
     set_load_check_data_by_default();
+    note_input(c->options->words.words[0]);
     int code = input_open(c->in, NULL, &opened);
+    limit_readers_of(c->out);
     c->checkpoint = opened.checkpoint;
     if (!code)
         code = conversion_check_compact(c);
@@ -244,6 +246,8 @@ static int conversion_open_and_run(conversion *c)
         code = conversion_set_metadata(c);
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
         code = fail(&error);
+    if (!code && !is_shard_index(c->out))
+        code = check_in_place_output_is_not_read(c->out);
     if (!code)
         code = is_shard_index(c->out) ? conversion_write_shards(c) : conversion_run(c);
     berth_tree_free(c->tree);
@@ -269,7 +273,8 @@ const struct argp convert_argp = {
     "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
     "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
     "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
-    "that. --only, --without and --root write some of the values; in a list or tuple the others "
+    "that. Nobody can read a new file who could not read all of IN, unless --set save.readers=all. "
+    "--only, --without and --root write some of the values; in a list or tuple the others "
     "move up.",
     selection_and_root_children,
     NULL,

@@ -322,7 +322,9 @@ const struct argp copy_argp = {
     "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
     "without a checksum. If storages are compressed, the copy is written anew, without "
     "compression. Any other repacked file, and the legacy format, are refused: `berth "
-    "convert` reads them. --only, --without and --root copy some of the values, written anew; in "
+    "convert` reads them. Nobody can read a new file who could not read IN, unless "
+    "--set save.readers=all. --only, --without and --root copy some of the values, written anew; "
+    "in "
     "a list or tuple the others move up.",
     selection_and_root_children,
     NULL,
@@ -346,7 +348,13 @@ int run_copy(int argc, char **argv)
         return EXIT_NO;
     if (open_archive(in, NULL, &c.archive, &error) < 0)
         return fail(&error);
+    if (check_in_place_output_is_not_read(out)) {
+        berth_archive_close(c.archive);
+        return EXIT_TROUBLE;
+    }
     register_remark_printer(shared);
+    note_input(options.words.words[0]);
+    limit_readers_of(out);
     progress_begin(&bar, "copy", shared, &params, &stats);
     bool by_value = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c) ||
                     !selection_is_all(&options.selected);

@@ -90,8 +90,8 @@ static int demo_check_target(const char *path, const float *weights)
 {
     berth_checkpoint *model = NULL;
 
-    if (berth_is_url(path))
-        return print_trouble("%s: URLs are only read", path);
+    if (check_written_path(path))
+        return EXIT_TROUBLE;
     if (!file_exists(path))
         return EXIT_YES;
     bool is_ours = berth_open(path, NULL, &model, NULL) == 0 && model_is_from_demo(model, weights);

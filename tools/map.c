@@ -309,8 +309,8 @@ static int map_open_file(map *m)
 
 static int map_check_output(const char *in, const char *out)
 {
-    return berth_is_url(out) ? print_trouble("%s: URLs are only read", out)
-                             : check_output_is_another_file(in, out);
+    return is_standard(out) || check_written_path(out) == 0 ? check_output_is_another_file(in, out)
+                                                            : EXIT_TROUBLE;
 }
 
 int run_map(int argc, char **argv)

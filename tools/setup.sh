@@ -14,13 +14,16 @@ jobs=$(nproc)
 
 build_packages=(gcc libc6-dev scons libdeflate-dev zlib1g-dev libjansson-dev libcurl4-openssl-dev)
 test_packages=(
-    g++ clang libclang-rt-14-dev clang-format-14 binutils pkg-config cmake libcriterion-dev
+    g++ clang-format-14 binutils pkg-config libcriterion-dev
     python3 python3-dev python3-venv ca-certificates
-    zip unzip libzip-dev ziptool zipcmp strace util-linux
-    bindfs e2fsprogs xfsprogs
-    openmpi-bin libopenmpi-dev mpich libmpich-dev
+    zip unzip libzip-dev ziptool zipcmp strace util-linux python3-fusepy
     fish groff-base tmux zsh
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
+)
+deep_packages=(
+    clang libclang-rt-14-dev cmake
+    bindfs e2fsprogs xfsprogs
+    openmpi-bin libopenmpi-dev mpich libmpich-dev
 )
 deb_packages=(build-essential debhelper lintian) # of tools/deb
 analysis_packages=(clang-tidy-14 cppcheck)
@@ -198,12 +201,12 @@ need_cuda_headers() {
     [ -e "$there/include/cuda.h" ] || [ "${CI:-}" != true ]
 }
 
-# build VARIANT [FOLDER [ARGUMENT...]]: into $FOLDER/$VARIANT
+# build VARIANT [FOLDER [ARGUMENT...]]: into $FOLDER/$VARIANT. Two at once wait for each other.
 build() {
     local variant=$1 folder=${2:-$BUILD}
     shift $(($# < 2 ? $# : 2))
     mkdir -p "$folder/$variant"
-    scons -Q -s -j"$jobs" VARIANT="$variant" BUILD="$folder" "$@" </dev/null
+    flock "$folder/$variant" scons -Q -s -j"$jobs" VARIANT="$variant" BUILD="$folder" "$@" </dev/null
 }
 
 mkdir -p "$BUILD"

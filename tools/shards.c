@@ -89,6 +89,7 @@ static bool shard_set_make_paths(shard_set *set)
                                : path_beside(set->path, set->files[i]);
         if (!set->paths[i])
             return false;
+        note_input(set->paths[i]);
     }
     return set->paths != NULL;
 }

@@ -279,7 +279,10 @@ static int writing_save(writing *w, const char *path, const berth_value *dict)
 static int writing_save_shard(writing *w, size_t shard, const berth_value *dict)
 {
     char *path = shard_file_path(w, shard);
-    int code = path ? writing_save(w, path, dict) : print_trouble("out of memory");
+    int code = path ? check_in_place_output_is_not_read(path) : print_trouble("out of memory");
+
+    if (!code)
+        code = writing_save(w, path, dict);
 
     if (code && shard > 1)
         (void)print_trouble("%s: %zu of %zu files were written, and no index", w->in->index,

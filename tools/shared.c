@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Errors and output that all subcommands share. */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -190,6 +192,9 @@ void print_stats(const berth_stats *stats)
             (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages);
     if (stats->method)
         fprintf(stderr, ", method: %s (%s)", stats->method, stats->reason);
+    if (stats->placed)
+        fprintf(stderr, ", %s%s%s", stats->placed, stats->durability ? ", durability: " : "",
+                stats->durability ? stats->durability : "");
     if (stats->repacked)
         fprintf(stderr, "\nrepacked: %s", REPACKED_ADVICE);
     fputc('\n', stderr);
@@ -227,6 +232,10 @@ json_t *stats_json(const berth_stats *stats)
                   "requested_nbytes", (json_int_t)stats->requested_nbytes, "n_records",
                   (json_int_t)stats->n_records, "n_storages", (json_int_t)stats->n_storages);
 
+    if (stats->placed)
+        json_object_set_new(report, "placed", json_string(stats->placed));
+    if (stats->durability)
+        json_object_set_new(report, "durability", json_string(stats->durability));
     if (stats->repacked)
         json_object_set_new(report, "repacked", json_true());
     if (stats->limited_by)
@@ -298,6 +307,32 @@ int check_in_place_output_has_name(const char *in, const char *out)
         return 0;
     return print_trouble(
         "%s: input and output are one file without a name, which cannot be replaced", out);
+}
+
+int check_in_place_output_is_not_read(const char *out)
+{
+    char replace[16];
+    struct stat open, to;
+    bool is_read = false;
+
+    if (is_standard(out) || stat(out, &to) != 0 || !S_ISREG(to.st_mode) ||
+        berth_config_get("save.replace", replace, sizeof replace, NULL) < 0 ||
+        strcmp(replace, "in_place") != 0)
+        return 0;
+    DIR *descriptors = opendir("/proc/self/fd");
+    for (const struct dirent *entry; descriptors && (entry = readdir(descriptors)) != NULL;) {
+        int fd = (int)strtol(entry->d_name, NULL, 10);
+        is_read |= entry->d_name[0] != '.' && fstat(fd, &open) == 0 && is_same_file(&open, &to) &&
+                   (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
+    }
+    if (descriptors)
+        (void)closedir(descriptors);
+    if (!is_read)
+        return 0;
+    return print_trouble(
+        "%s: is read, so it cannot be written in place: another name is needed for "
+        "the output, or save.replace=auto",
+        out);
 }
 
 int check_output_is_another_file(const char *in, const char *out)

@@ -171,6 +171,9 @@ bool has_extension(const char *name, const char *extension);
  * that is read. Returns 0, or EXIT_TROUBLE after printing why.
  */
 int check_in_place_output_has_name(const char *in, const char *out);
+/* W11: the same with save.replace=in_place, of any file that is open for reading: after the inputs
+ * were opened, and before the output is. */
+int check_in_place_output_is_not_read(const char *out);
 /* For an output that does not hold what the input does. Returns 0, or EXIT_TROUBLE after a message.
  */
 int check_output_is_another_file(const char *in, const char *out);
@@ -364,6 +367,15 @@ bool is_standard(const char *word);
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);
+/*
+ * F6: nobody reads what a command writes who could not read all that it was made of: the file, or
+ * the files of the folder. Rights of URLs and of standard input are not known.
+ */
+void note_input(const char *path);
+/* Sets save.readers for a new file there, unless the user has. */
+void limit_readers_of(const char *out);
+/* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
+int check_written_path(const char *word);
 /* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
 int check_output(const char *word, const common *options);
 

@@ -106,6 +106,18 @@ static int check_scheme(const char *word)
                          n < 32 ? (int)n : 32, word);
 }
 
+/* A folder can be called "ftp:". */
+int check_written_path(const char *word)
+{
+    char *folder = strndup(word, strcspn(word, "/"));
+    bool is_there = folder && access(folder, F_OK) == 0;
+
+    free(folder);
+    if (berth_is_url(word))
+        return print_trouble("%s: URLs are only read", word);
+    return is_there ? 0 : check_scheme(word);
+}
+
 const char *input_path(const char *word)
 {
     static bool is_there;
@@ -123,10 +135,8 @@ berth_target output_target(const char *word)
 
 int check_output(const char *word, const common *options)
 {
-    if (berth_is_url(word))
-        return print_trouble("%s: URLs are only read", word);
     if (!is_standard(word))
-        return 0;
+        return check_written_path(word);
     if (options->json)
         return print_trouble("--json does not apply: standard output is for the file");
     if (isatty(STDOUT_FILENO))

@@ -80,10 +80,11 @@ const char *kept_word(const char *word)
  */
 static size_t url_folder_nbytes(const url_input *input)
 {
-    const char *host = strstr(input->shown, "://") + 3, *slash = strrchr(host, '/');
-    size_t nbytes = is_s3(input->shown) ? strlen(input->word) : strcspn(input->word, "?#");
+    const char *host = strstr(input->word, "://") + 3;
+    size_t nbytes = strcspn(host, is_s3(input->word) ? "" : "?#");
+    const char *slash = memrchr(host, '/', nbytes);
 
-    return slash ? nbytes - strlen(slash) : nbytes;
+    return (size_t)(host - input->word) + (slash ? (size_t)(slash - host) : nbytes);
 }
 
 /* A name as one part of a path: no character of it is more than a character of a name. */

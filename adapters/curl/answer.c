@@ -29,6 +29,19 @@ bool bcurl_is_cancelled(const bcurl_url *url)
     return url->params.cancelled && url->params.cancelled(url->params.context) != 0;
 }
 
+bool bcurl_range_is_late(const bcurl_range *range, berth_error *error)
+{
+    uint64_t seconds = range->url->params.deadline_seconds;
+
+    if (bcurl_seconds() < range->since + (double)seconds)
+        return false;
+    (void)bcurl_fail(error, BERTH_E_SYSTEM, ETIMEDOUT,
+                     "the server sent less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
+                     "waits longer",
+                     (ull)seconds);
+    return true;
+}
+
 int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
 {
     bcurl_answer *answer = context;
@@ -38,7 +51,8 @@ int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t 
     if (now < answer->next_check)
         return 0;
     answer->next_check = now + CHECK_SECONDS;
-    return bcurl_is_cancelled(answer->range->url);
+    return bcurl_is_cancelled(answer->range->url) ||
+           bcurl_range_is_late(answer->range, answer->error);
 }
 
 /* ---- headers ---- */
@@ -58,6 +72,15 @@ static void copy_value(char *to, size_t room, const char *value)
 {
     if (strlen(value) < room)
         (void)snprintf(to, room, "%s", value);
+}
+
+/* What the object is known by is said once, and compared whole. */
+static void answer_copy_validator(bcurl_answer *answer, char *to, size_t room, const char *value)
+{
+    bool is_another = *to && strcmp(to, value) != 0;
+
+    answer->has_bad_validator |= is_another || strlen(value) >= room;
+    copy_value(to, room, value);
 }
 
 /* Reads digits, and the character after them. False: it is another, or the number is too large. */
@@ -102,9 +125,9 @@ static void answer_read_header(bcurl_answer *answer, const char *line)
     else if ((value = header_value(line, "Content-Length")) != NULL)
         answer->has_length = read_number(&value, &answer->length, '\0');
     else if ((value = header_value(line, "ETag")) != NULL)
-        copy_value(answer->etag, sizeof answer->etag, value);
+        answer_copy_validator(answer, answer->etag, sizeof answer->etag, value);
     else if ((value = header_value(line, "Last-Modified")) != NULL)
-        copy_value(answer->modified, sizeof answer->modified, value);
+        answer_copy_validator(answer, answer->modified, sizeof answer->modified, value);
     else if ((value = header_value(line, "x-amz-bucket-region")) != NULL)
         copy_value(answer->region, sizeof answer->region, value);
 }
@@ -127,27 +150,30 @@ static void answer_begin(bcurl_answer *answer, const char *line)
 
 size_t bcurl_answer_header(char *data, size_t size, size_t n, void *context)
 {
+    bcurl_answer *answer = context;
     size_t nbytes = size * n, end = nbytes;
     char line[1024] = "";
 
     while (end > 0 && strchr(" \t\r\n", data[end - 1]))
         end--;
-    if (end >= sizeof line)
-        return nbytes;
-    memcpy(line, data, end);
-    line[end] = '\0';
-    if (strncmp(line, "HTTP/", 5) == 0)
-        answer_begin(context, line);
+    bool is_cut = end >= sizeof line; /* a part of a number is another number */
+    (void)snprintf(line, sizeof line, "%.*s", (int)(is_cut ? sizeof line - 1 : end), data);
+    if (is_cut)
+        answer->has_bad_validator |=
+            header_value(line, "ETag") || header_value(line, "Last-Modified");
+    else if (strncmp(line, "HTTP/", 5) == 0)
+        answer_begin(answer, line);
     else
-        answer_read_header(context, line);
+        answer_read_header(answer, line);
     return nbytes;
 }
 
 /* ---- is it what was asked for? ---- */
 
+/* What the first answer did not say is not asked of others; what it said, each of them must say. */
 static bool has_other(const char *pinned, const char *now)
 {
-    return *pinned && *now && strcmp(pinned, now) != 0;
+    return *pinned && strcmp(pinned, now) != 0;
 }
 
 static bcurl_use answer_refuse_changed(const bcurl_answer *answer)
@@ -209,6 +235,8 @@ static bcurl_use answer_check_range(bcurl_answer *answer)
     if (url->is_pinned && (answer->total != url->nbytes || has_other(url->etag, answer->etag) ||
                            has_other(url->modified, answer->modified)))
         return answer_refuse_changed(answer);
+    if (answer->has_bad_validator)
+        return answer_refuse_lie(answer, "two ETags or times of change, or one that is too long");
     if (!answer_is_range_asked_for(answer))
         return answer_refuse_lie(answer, "Content-Range is not the range that was asked for");
     if (answer->has_length && answer->length != answer->last - answer->first + 1)
@@ -293,7 +321,12 @@ static bool answer_take_bytes(bcurl_answer *answer, const char *data, size_t nby
     }
     memcpy(range->bytes + range->done_nbytes, data, nbytes);
     range->done_nbytes += nbytes;
+    range->since_nbytes += nbytes;
     answer->received_nbytes += nbytes;
+    if (range->since_nbytes >= BCURL_PROGRESS_NBYTES) {
+        range->since_nbytes = 0;
+        range->since = bcurl_seconds();
+    }
     return true;
 }
 

@@ -31,14 +31,17 @@ typedef struct berth_url_params {
        NULL. */
     int (*cancelled)(void *context);
     void *context;
-    uint64_t reserved[4]; /* 0 */
+    uint64_t deadline_seconds; /* for 64 KiB, or the end of a range; 0: io.url_deadline */
+    uint64_t reserved[3];      /* 0 */
 } berth_url_params;
 
 /* Whether a text begins with https://, http:// or s3://, in any case. */
 bool berth_is_url(const char *text);
 
 /*
- * What may be shown of a URL: without user, password, query and fragment.
+ * What may be shown of a URL: without user, password, query and fragment, whatever is in them.
+ * Where a '@' stands behind the host, `***` stands for all that is before it; where one stands
+ * behind a '?' or '#', for the whole address.
  * Returns: a text that the caller frees; NULL: no memory.
  */
 char *berth_url_shown(const char *url);
@@ -51,10 +54,11 @@ char *berth_url_shown(const char *url);
  * the texts may go. *source must be freed by berth_source_url_free, after what was opened from it
  * is closed. Its name is the URL without user, password, query and fragment. Errors:
  * BERTH_E_UNAVAILABLE: there is no libcurl, or it is too old. BERTH_E_NOT_FOUND: no such object.
- * BERTH_E_SYSTEM: it cannot be read: system_errno is EACCES: not allowed; ETIMEDOUT; EPROTO: the
- * server breaks the rules of HTTP; ENOTSUP: it serves no ranges, and the object is large; else EIO.
- * BERTH_E_CANCELLED. BERTH_E_ARGUMENT: this is no URL. Threads: any. The source may be read from
- * several threads at once. A child after a fork makes connections of its own.
+ * BERTH_E_SYSTEM: it cannot be read: system_errno is EACCES: not allowed; ETIMEDOUT: a server did
+ * not answer, or was slower than the deadline; EPROTO: the server breaks the rules of HTTP;
+ * ENOTSUP: it serves no ranges, and the object is large; else EIO. BERTH_E_CANCELLED.
+ * BERTH_E_ARGUMENT: this is no URL. Threads: any. The source may be read from several threads at
+ * once. A child after a fork makes connections of its own.
  */
 BERTH_MUST_CHECK int berth_source_url(const char *url, const berth_url_params *params,
                                       berth_source *source, berth_error *error);

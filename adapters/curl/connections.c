@@ -16,7 +16,7 @@
 
 #define BUFFER_NBYTES (512L << 10)
 #define CONNECT_SECONDS 20L
-#define STALL_SECONDS 30L
+#define STALL_SECONDS 30
 #define MAX_REDIRECTS 10L
 
 /* ---- those that wait, of all objects ---- */
@@ -242,7 +242,7 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
     (void)bcurl.easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)bcurl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
     (void)bcurl.easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    (void)bcurl.easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, STALL_SECONDS);
+    (void)bcurl.easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, (long)STALL_SECONDS);
     (void)bcurl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
     handle_set_trust(handle);
     handle_set_redirects(handle, &url->address);

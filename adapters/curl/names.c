@@ -24,19 +24,59 @@ bool berth_is_url(const char *text)
     return text && bcurl_scheme_nbytes(text) > 0;
 }
 
-/* A key of S3 may have any character: its address has no query. It has no user either; if there is
- * one, it is refused, and not shown. */
+/* Whether a host and a port stand there, and nothing that a password could begin with. */
+static bool is_host(const char *text, size_t nbytes)
+{
+    const char *end = text + nbytes, *name_end = memchr(text, ']', nbytes);
+    const char *colon = name_end ? name_end + 1 : memchr(text, ':', nbytes);
+
+    if (!colon || colon == end)
+        return true;
+    return *colon == ':' && strspn(colon + 1, "0123456789") >= (size_t)(end - colon - 1);
+}
+
+/*
+ * S3 has no user; if there is one, the address is refused. A key may have any character, so it has
+ * no query, and its '@' is one of a password only if a user stands before the first slash.
+ */
+static size_t s3_hidden_nbytes(const char *bucket)
+{
+    const char *at = strrchr(bucket, '@');
+    size_t n = strcspn(bucket, "/");
+
+    if (!memchr(bucket, ':', n) && !memchr(bucket, '@', n))
+        return 0;
+    return at ? (size_t)(at - bucket) + 1 : strlen(bucket);
+}
+
+bool bcurl_may_hide_password(const char *text)
+{
+    const char *scheme_end = strstr(text, "://");
+    const char *host = scheme_end ? scheme_end + 3 : text, *at = strrchr(host, '@');
+    size_t n = strcspn(host, "/?#");
+
+    return at ? at >= host + n : !is_host(host, n);
+}
+
+/*
+ * A '@' behind the host can be the end of a password with '/', '?' or '#' in it: what stands before
+ * it is hidden. Behind a '?' it can be in a query as well: then nothing is shown.
+ */
 char *berth_url_shown(const char *url)
 {
     size_t scheme = bcurl_scheme_nbytes(url);
-    bool is_s3 = scheme == strlen("s3://");
-    const char *host = url + scheme, *end = host + strcspn(host, is_s3 ? "" : "?#");
-    const char *authority_end = host + strcspn(host, is_s3 ? "/" : "/?#");
+    const char *host = url + scheme, *end = host + strcspn(host, "?#"), *at = strrchr(host, '@');
+    const char *hidden = bcurl_may_hide_password(url) ? "***" : "";
     char *text = NULL;
 
-    for (const char *at = host; at < authority_end; at++)
-        if (*at == '@')
-            host = at + 1;
-    int n = asprintf(&text, "%.*s%.*s", (int)scheme, url, (int)(end - host), host);
+    if (scheme == strlen("s3://")) {
+        hidden = "";
+        end = host + strlen(host);
+        host += s3_hidden_nbytes(host);
+    } else if (*hidden) {
+        host = at && at < end ? at : end;
+    } else if (at)
+        host = at + 1;
+    int n = asprintf(&text, "%.*s%s%.*s", (int)scheme, url, hidden, (int)(end - host), host);
     return n < 0 ? NULL : text;
 }

@@ -9,5 +9,10 @@
 
 /* The bytes of "https://", "http://" or "s3://" at the text's beginning; 0: there is none. */
 size_t bcurl_scheme_nbytes(const char *text);
+/*
+ * Whether what libcurl takes for the host, path or query of a URL or a proxy can be a part of a
+ * password, with characters that should be percent-encoded.
+ */
+bool bcurl_may_hide_password(const char *text);
 
 #endif

@@ -15,7 +15,6 @@
 typedef unsigned long long ull;
 
 #define MAX_TRIES 6 /* without progress */
-#define PROGRESS_NBYTES (64 << 10)
 #define FIRST_PAUSE_SECONDS 0.25
 #define MAX_PAUSE_SECONDS 60.0
 #define STEP_NANOSECONDS 50000000
@@ -120,13 +119,33 @@ static bool status_can_pass(int status)
            status == 504;
 }
 
-/* U1: libcurl's text is not shown if a part of the URL may be in it. */
+/*
+ * U1: libcurl's text names hosts and proxies. It is shown if there is no password that one of them,
+ * as libcurl reads it, can be a part of.
+ */
+static bool attempts_may_show_text(const attempts *all)
+{
+    static const char *const proxies[] = {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
+                                          "ALL_PROXY"};
+
+    if (all->text[0] == '\0' || strpbrk(all->text, "@?") ||
+        bcurl_may_hide_password(all->range->url->address.url))
+        return false;
+    for (size_t i = 0; i < sizeof proxies / sizeof *proxies; i++) {
+        const char *proxy = getenv(proxies[i]);
+        if (proxy && (strchr(proxy, '@') || bcurl_may_hide_password(proxy)))
+            return false;
+    }
+    return true;
+}
+
 static outcome attempts_fail_code(attempts *all, CURLcode code)
 {
-    const char *text =
-        all->text[0] && !strpbrk(all->text, "@?") ? all->text : bcurl.easy_strerror(code);
+    const char *text = attempts_may_show_text(all) ? all->text : bcurl.easy_strerror(code);
     int number = code == CURLE_OPERATION_TIMEDOUT ? ETIMEDOUT : EIO;
 
+    if (code == CURLE_URL_MALFORMAT && bcurl_may_hide_password(all->range->url->address.url))
+        text = "in the user and password of a URL, / is written %2F, ? %3F, # %23, @ %40";
     if (code == CURLE_UNSUPPORTED_PROTOCOL && strstr(all->text, "disabled"))
         text =
             "a redirect leads to another protocol, which is not followed: https goes only to https";
@@ -145,12 +164,12 @@ static bool attempts_refused_by_proxy(const attempts *all)
 
 static outcome attempts_judge_code(attempts *all, CURLcode code)
 {
+    if (all->error->code != BERTH_OK) /* a callback of ours refused the answer */
+        return FAILED;
     if (code == CURLE_ABORTED_BY_CALLBACK) {
         (void)bcurl_fail(all->error, BERTH_E_CANCELLED, ECANCELED, "cancelled");
         return FAILED;
     }
-    if (all->error->code != BERTH_OK) /* a callback of ours refused the answer */
-        return FAILED;
     (void)attempts_fail_code(all, code);
     if (attempts_refused_by_proxy(all))
         return FAILED;
@@ -223,6 +242,8 @@ static outcome attempts_sleep(const attempts *all, double seconds)
             (void)bcurl_fail(all->error, BERTH_E_CANCELLED, ECANCELED, "cancelled");
             return FAILED;
         }
+        if (bcurl_range_is_late(all->range, all->error))
+            return FAILED;
         (void)nanosleep(&step, NULL);
     }
     return AGAIN;
@@ -233,8 +254,9 @@ static outcome attempts_pause(attempts *all)
 {
     curl_off_t asked = 0;
     double seconds = FIRST_PAUSE_SECONDS;
+    uint64_t deadline = all->range->url->params.deadline_seconds;
 
-    if (all->answer.use == BCURL_BYTES && all->answer.received_nbytes >= PROGRESS_NBYTES)
+    if (all->answer.use == BCURL_BYTES && all->answer.received_nbytes >= BCURL_PROGRESS_NBYTES)
         all->n_tries = 0;
     for (int i = 0; i < all->n_tries; i++)
         seconds *= 2;
@@ -244,7 +266,7 @@ static outcome attempts_pause(attempts *all)
     if (bcurl.easy_getinfo(all->handle, CURLINFO_RETRY_AFTER, &asked) == CURLE_OK &&
         (double)asked > seconds)
         seconds = (double)asked;
-    if (seconds > MAX_PAUSE_SECONDS) {
+    if (seconds > MAX_PAUSE_SECONDS || asked > (curl_off_t)deadline) {
         (void)bcurl_fail(all->error, BERTH_E_SYSTEM, EIO,
                          "the server answers with status %d, and asks to come back in %lld seconds",
                          all->answer.status, (long long)asked);
@@ -289,6 +311,9 @@ int bcurl_range_get(bcurl_range *range, berth_error *error)
 {
     bcurl_connections *connections = bcurl_connections_of(range->url);
     attempts all = {.range = range, .error = error};
+
+    range->since = bcurl_seconds();
+    range->since_nbytes = 0;
 
     all.handle = connections ? bcurl_handle_take(range->url, connections) : NULL;
     if (!all.handle)

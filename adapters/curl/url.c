@@ -181,8 +181,23 @@ static int params_check(const berth_url_params *params, berth_error *error)
     return 0;
 }
 
+/* The option is that of the caller's thread: workers may see another. */
+static int url_find_deadline(bcurl_url *url, berth_error *error)
+{
+    berth_option option;
+
+    if (url->params.deadline_seconds > 0)
+        return 0;
+    int status = berth_config_describe("io.url_deadline", &option, error);
+    if (status == 0)
+        url->params.deadline_seconds = (uint64_t)option.number;
+    return status;
+}
+
 static int url_open(bcurl_url *url, const char *text, berth_error *error)
 {
+    if (url_find_deadline(url, error) < 0)
+        return error->code;
     if (bcurl_need_library(error) < 0 || bcurl_address_make(text, &url->address, error) < 0)
         return error->code;
     return bcurl_ends_get(url, error);

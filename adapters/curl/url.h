@@ -27,6 +27,8 @@
 
 /* Requests of this size find most directories; larger ones take time. */
 #define BCURL_END_NBYTES ((uint64_t)1 << 20)
+/* A server that sends less within the deadline is too slow. */
+#define BCURL_PROGRESS_NBYTES ((uint64_t)64 << 10)
 /* An object of a server without ranges is kept whole, if it has no more. */
 #define BCURL_WHOLE_MAX_NBYTES ((uint64_t)64 << 20)
 
@@ -91,6 +93,7 @@ void bcurl_free_secret(char *text);
 
 /* ---- connections.c ---- */
 
+enum { BCURL_TAG_NBYTES = 256 };
 enum { BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
 
 typedef struct bcurl_block {
@@ -119,12 +122,12 @@ typedef struct bcurl_connections {
 /* An object that is read. All but the connections is constant once it is open. */
 typedef struct bcurl_url {
     bcurl_address address;
-    berth_url_params params;
+    berth_url_params params; /* deadline_seconds is set */
     _Atomic(bcurl_connections *) connections;
     /* What the first answer said. */
     bool is_pinned;
     uint64_t nbytes;
-    char etag[256], modified[64]; /* "": it said nothing */
+    char etag[BCURL_TAG_NBYTES], modified[64]; /* "": it said nothing */
     bcurl_block tail, head;
     uint64_t head_nbytes; /* load.head_nbytes; 0: unknown */
 } bcurl_url;
@@ -149,6 +152,8 @@ typedef struct bcurl_range {
     uint64_t done_nbytes;
     bool is_from_end; /* until the first answer */
     bool is_whole;    /* the server sent the whole object instead of a range */
+    double since;     /* seconds; when it began, or the last BCURL_PROGRESS_NBYTES had come */
+    uint64_t since_nbytes;
 } bcurl_range;
 
 typedef enum bcurl_use {
@@ -169,8 +174,9 @@ typedef struct bcurl_answer {
     uint64_t first, last, total; /* of Content-Range */
     uint64_t length;             /* Content-Length */
     uint64_t received_nbytes;
-    char etag[256], modified[64], region[32];
-    char text[2048]; /* the beginning of a body that says why not */
+    char etag[BCURL_TAG_NBYTES], modified[64], region[32];
+    bool has_bad_validator; /* an ETag or a time that is too long, or two different ones */
+    char text[2048];        /* the beginning of a body that says why not */
     size_t text_nbytes;
     double next_check; /* seconds; when to ask whether the caller cancels */
 } bcurl_answer;
@@ -184,6 +190,8 @@ bcurl_use bcurl_answer_check(bcurl_answer *answer);
 /* Sets the error of an answer that is no range. Returns the status. */
 int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error);
 bool bcurl_is_cancelled(const bcurl_url *url);
+/* Whether the deadline has passed without progress; sets the error. */
+bool bcurl_range_is_late(const bcurl_range *range, berth_error *error);
 double bcurl_seconds(void);
 
 /* ---- range.c ---- */

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The build of a wheel: setuptools' own, but the extension comes from scons (pyproject.toml).
 
-Arguments for scons: pip wheel . --config-settings scons="JANSSON=yes DEPENDS=folder CC=clang"
+Arguments for scons: pip wheel . --config-settings scons="DEPENDS=folder CC=clang"
 """
 
 import os
@@ -15,8 +15,7 @@ import setuptools
 from setuptools import build_meta
 from setuptools.command.build_ext import build_ext
 
-MODULE = "_native.abi3.so"
-COMMAND = "_command"  # only with Jansson
+BUILT = ("_native.abi3.so", "_command")
 
 
 def version():
@@ -25,26 +24,23 @@ def version():
 
 
 class BuildByScons(build_ext):
-    """Without Jansson, unless it is wanted: not every machine has it. Then safetensors files are refused."""
-
     arguments = ()  # of scons, from the caller
 
     def build_extension(self, extension):
         build = os.path.join(os.path.abspath(self.build_temp), "scons")
-        options = ["VARIANT=release", f"JANSSON={os.environ.get('JANSSON', 'none')}", *self.arguments]
+        options = ["VARIANT=release", *self.arguments]
         variant = dict(option.split("=", 1) for option in options)["VARIANT"]
-        subprocess.check_call([sys.executable, "-m", "SCons", "-Q", f"-j{os.cpu_count() or 1}",
-                               *options, f"BUILD={build}", "python"])
+        done = subprocess.call([sys.executable, "-m", "SCons", "-Q", f"-j{os.cpu_count() or 1}",
+                                *options, f"BUILD={build}", "python"])
         built = os.path.join(build, variant, "python/berth")
-        if not os.path.exists(os.path.join(built, MODULE)):
-            raise SystemExit("The package was not built: scons found no headers of Python (see above).")
+        if done != 0 or not os.path.exists(os.path.join(built, BUILT[0])):
+            raise SystemExit("The package was not built. The lines above say what scons misses.")
         folder = "adapters/python/berth" if self.inplace else os.path.join(self.build_lib, "berth")
         os.makedirs(folder, exist_ok=True)
-        for name in (MODULE, COMMAND):
-            made, target = os.path.join(built, name), os.path.join(folder, name)
-            if name == MODULE or os.path.exists(made):
-                shutil.copy(made, target)
-                subprocess.check_call(["strip", "--strip-unneeded", target])
+        for name in BUILT:
+            target = os.path.join(folder, name)
+            shutil.copy(os.path.join(built, name), target)
+            subprocess.check_call(["strip", "--strip-unneeded", target])
 
 
 def setup(hook, config_settings, *arguments):

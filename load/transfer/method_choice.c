@@ -117,10 +117,10 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 {
     bool measures_map = conditions->use == BTH_USE_CALLER || conditions->use == BTH_USE_CHECKSUMS;
 
-    if (conditions->is_memory)
+    if (conditions->is_memory && requested != BERTH_LOAD_READ)
         return choice_make(conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP,
                            "the source is memory");
-    if (!conditions->is_file)
+    if (!conditions->is_file && !conditions->is_memory)
         return choice_make(BERTH_LOAD_READ, "the source is a function");
     if (requested == BERTH_LOAD_AUTO || (requested == BERTH_LOAD_MAP && measures_map))
         return choice_auto(config, conditions);

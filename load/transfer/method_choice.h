@@ -32,7 +32,8 @@ typedef struct bth_conditions {
     uint64_t free_nbytes;      /* so much memory is free */
 } bth_conditions;
 
-/* Never AUTO. MAP also if the source is memory: bytes are used in place. */
+/* Never AUTO. MAP also if the source is memory, unless READ is requested: bytes are used in place.
+ */
 typedef struct bth_choice {
     berth_load_method method;
     const char *reason; /* static */

@@ -57,7 +57,7 @@ static int joint_check_target(const char *path, berth_error *error)
 
     if (!path)
         return bth_fail_argument(error, "the path is NULL");
-    if (bth_target_file_find(path, &target, error) == 0 && target.nameless >= 0)
+    if (bth_target_file_find(path, false, &target, error) == 0 && target.nameless >= 0)
         bth_fail_argument(error, "it has no name, so other processes cannot write to it");
     bth_target_file_free(&target);
     return bth_error_prefix(error, path);
@@ -130,7 +130,8 @@ static int joint_begin(berth_joint *joint, const char *path, const berth_value *
     berth_params own = params ? *params : (berth_params){0};
 
     own.n_storage_stats = 0; /* it knows only what it writes itself */
-    if (bth_operation_begin(&joint->operation, &target, &content, false, &own, error) < 0 ||
+    if (bth_operation_begin(&joint->operation, &target, &content, BTH_OPERATION_SHARED, &own,
+                            error) < 0 ||
         joint_write_ticket(joint, outline, n_writers, error) < 0 ||
         joint_allocate_receipts(joint, n_writers, error) < 0)
         return error->code;

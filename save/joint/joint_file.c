@@ -27,7 +27,8 @@ int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES
     seal_make(identity, seal);
     if (bth_file_write(fd, seal, sizeof seal, 0, error) < 0)
         return error->code;
-    return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, error);
+    bool is_synced;
+    return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, &is_synced, error);
 }
 
 static int joint_file_check(const bth_ticket *ticket, int fd, berth_error *error)

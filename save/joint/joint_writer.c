@@ -208,6 +208,7 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
     double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
+    bool is_synced; /* if not, the coordinator tells */
 
     if (bth_middles_file_open(&writer->file, error) < 0)
         return error->code;
@@ -219,7 +220,7 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
-        (void)bth_commit_sync_file(writer->file.fd, writer->ticket.durability, error);
+        (void)bth_commit_sync_file(writer->file.fd, writer->ticket.durability, &is_synced, error);
     end = bth_seconds();
     stats->sync_seconds = end - begin;
     BTH_TRACE(.category = "stage", .name = "sync", .begin_seconds = begin, .end_seconds = end);

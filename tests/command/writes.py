@@ -203,3 +203,99 @@ class Convert(Case):
                      says=["--compact", "safetensors"])
         self.berth("convert", "--compact", self.demo, "demo.pt")
         self.berth("diff", self.demo, "demo.pt")
+
+
+class Rights(Case):
+    """F6: nobody can read a new file who could not read all that it is made of."""
+
+    # An ACL of Linux (posix_acl_xattr): user, user 12345, group, mask, others.
+    ACL = struct.pack("<I" + 5 * "HHI", 2, 1, 6, 2**32 - 1, 2, 4, 12345, 4, 0, 2**32 - 1, 16, 4, 2**32 - 1,
+                      32, 4, 2**32 - 1)
+
+    def setUp(self):
+        super().setUp()
+        self.berth("convert", self.demo, "set.safetensors.index.json", "--root", "model", "--shard-size", "300KiB")
+        self.parts = [name for name in self.entries() if name.startswith("set-")]
+        self.assertGreater(len(self.parts), 1)
+
+    def modes(self, inputs, umask=0o022, before=lambda: None):
+        """The modes of what each command writes of files with these rights."""
+        found = set()
+        for words in (("copy", "demo.pt", "out.pt"), ("copy", "demo.pt", "out.pt", "--only", "model"),
+                      ("convert", "demo.pt", "out.safetensors", "--root", "model"), ("convert", "demo.pt", "out.bin"),
+                      ("convert", "demo.pt", "out.safetensors.index.json", "--root", "model", "--shard-size", "300KiB"),
+                      ("convert", "set.safetensors.index.json", "out.pt")):
+            os.mkdir(self.path("new"))
+            before()
+            words = [*words[:2], "new/" + words[2], *words[3:]]
+            for name, prepare in inputs.items():
+                prepare(self.path(name))
+            done = subprocess.run([BERTH, *words], cwd=self.folder, umask=umask, capture_output=True, check=False)
+            self.assertEqual(done.returncode, 0, done)
+            for name in os.listdir(self.path("new")):
+                found.add(oct(os.stat(self.path("new/" + name)).st_mode & 0o777))
+                os.remove(self.path("new/" + name))
+            os.rmdir(self.path("new"))
+        return found
+
+    def test_a_new_file_has_no_more_readers_than_its_input(self):
+        def mode(bits, gid=None):
+            def prepare(path):
+                os.chown(path, -1, os.getegid() if gid is None else gid)
+                os.chmod(path, bits)
+            return prepare
+
+        def acl(path):
+            os.setxattr(path, "system.posix_acl_access", self.ACL)
+
+        rows = [(mode(0o600), 0, 0o600), (mode(0o400), 0o022, 0o600), (mode(0o640), 0, 0o660),
+                (mode(0o640), 0o022, 0o640), (mode(0o640), 0o077, 0o600), (mode(0o644), 0, 0o666),
+                (mode(0o644), 0o022, 0o644), (mode(0o444), 0o022, 0o644), (mode(0o604), 0, 0o600)]
+        if os.geteuid() == 0:
+            rows += [(mode(0o640, 12345), 0, 0o600), (mode(0o644, 12345), 0o022, 0o644)]
+        try:
+            acl(self.write("acl", b""))
+            rows.append((acl, 0, 0o600))
+        except OSError:
+            pass
+        for prepare, umask, expected in rows:
+            inputs = dict.fromkeys(["demo.pt", "set.safetensors.index.json", *self.parts], prepare)
+            with self.subTest(expected=oct(expected), umask=oct(umask)):
+                self.assertEqual(self.modes(inputs, umask), {oct(expected)})
+
+    def test_of_several_inputs_all_count(self):
+        os.chmod(self.path(self.parts[-1]), 0o600)
+        self.berth("convert", "set.safetensors.index.json", "out.pt", umask=0o022)
+        self.assertEqual(os.stat(self.path("out.pt")).st_mode & 0o777, 0o600)
+
+    def test_an_acl_of_the_folder_gives_nobody_more(self):
+        def default_acl():
+            os.setxattr(self.path("new"), "system.posix_acl_default", self.ACL)
+
+        os.mkdir(self.path("new"))
+        try:
+            default_acl()
+        except OSError as error:
+            self.skipTest(str(error))
+        finally:
+            os.rmdir(self.path("new"))
+        for bits in (0o600, 0o640):
+            inputs = dict.fromkeys(["demo.pt", "set.safetensors.index.json", *self.parts],
+                                   lambda path, bits=bits: os.chmod(path, bits))
+            self.assertEqual(self.modes(inputs, 0, default_acl), {"0o600"})
+
+    def test_an_old_target_keeps_its_rights(self):
+        os.chmod(self.demo, 0o600)
+        os.chmod(self.write("out.pt", b"old"), 0o640)
+        self.berth("copy", self.demo, "out.pt")
+        self.assertEqual(os.stat(self.path("out.pt")).st_mode & 0o777, 0o640)
+
+    def test_the_user_and_standard_input_decide_otherwise(self):
+        os.chmod(self.demo, 0o600)
+        self.berth("copy", self.demo, "out.pt", "--set", "save.readers=all", umask=0o022)
+        with open(self.demo, "rb") as file:
+            self.berth("copy", "-", "piped.pt", stdin=file, umask=0o022)
+        for name in ("out.pt", "piped.pt"):
+            self.assertEqual(os.stat(self.path(name)).st_mode & 0o777, 0o644)
+        self.berth("demo", "mine.pt", "--set", "save.readers=group", umask=0)
+        self.assertEqual(os.stat(self.path("mine.pt")).st_mode & 0o777, 0o660)

@@ -19,7 +19,7 @@ static void forget_environment(void)
     bth_config_forget_environment();
 }
 TestSuite(layers, .init = forget_environment);
-TestSuite(environment, .init = forget_environment);
+TestSuite(variables, .init = forget_environment);
 TestSuite(patches, .init = forget_environment);
 
 static void variable(const char *name, const char *value)
@@ -195,7 +195,7 @@ Test(layers, one_s_own_configuration_is_changed_all_or_nothing)
 
 /* ---- the environment ---- */
 
-Test(environment, is_read_once)
+Test(variables, is_read_once)
 {
     expect("io.threads", "0", "default");
     (void)setenv("BERTH_IO_THREADS", "5", 1);
@@ -204,7 +204,7 @@ Test(environment, is_read_once)
     expect("io.threads", "5", "environment BERTH_IO_THREADS");
 }
 
-Test(environment, has_a_name_for_every_option)
+Test(variables, has_a_name_for_every_option)
 {
     berth_option option;
     char name[80], forced[80], source[100];
@@ -226,7 +226,7 @@ Test(environment, has_a_name_for_every_option)
     }
 }
 
-Test(environment, turns_debug_on_by_either_name)
+Test(variables, turns_debug_on_by_either_name)
 {
     variable("TORCH_SERIALIZATION_DEBUG", "1");
     expect("debug", "on", "environment TORCH_SERIALIZATION_DEBUG");
@@ -238,7 +238,7 @@ Test(environment, turns_debug_on_by_either_name)
     expect("debug", "off", "force BERTH_FORCE_SERIALIZATION_DEBUG");
 }
 
-Test(environment, of_pytorch_counts_only_where_it_is_1)
+Test(variables, of_pytorch_counts_only_where_it_is_1)
 {
     static const char *const others[] = {"", "0", "2", "01", "1 ", "on", "true", "maybe", "1\n"};
 
@@ -249,7 +249,7 @@ Test(environment, of_pytorch_counts_only_where_it_is_1)
     }
 }
 
-Test(environment, of_two_names_the_option_s_own_wins)
+Test(variables, of_two_names_the_option_s_own_wins)
 {
     /* In both orders, as the order of variables is anyone's. */
     variable("BERTH_CRC32_OPTIONS", "on");
@@ -286,7 +286,7 @@ static void expect_every_operation_to_fail(int code, const char *sentence)
     }
 }
 
-Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
+Test(variables, with_a_bad_value_fails_by_variable_value_and_bounds)
 {
     variable("BERTH_SAVE_STORAGE_ALIGNMENT", "48");
     expect_every_operation_to_fail(
@@ -299,7 +299,7 @@ Test(environment, with_a_bad_value_fails_by_variable_value_and_bounds)
                                    "(BERTH_FORCE_LOAD_CHECK in the environment)");
 }
 
-Test(environment, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
+Test(variables, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
 {
     variable("BERTH_SAVE_COMPUTE_CRC32", "off");
     variable("BERTH_CRC32_OPTIONS", "perhaps");
@@ -308,7 +308,7 @@ Test(environment, with_a_bad_value_of_a_name_that_does_not_count_fails_too)
                         "no | yes (BERTH_CRC32_OPTIONS in the environment)");
 }
 
-Test(environment, with_a_mistyped_name_fails)
+Test(variables, with_a_mistyped_name_fails)
 {
     static const char *const names[][2] = {{"BERTH_SAVE_METOD", "BERTH_SAVE_METHOD"},
                                            {"BERTH_IO_THREAD", "BERTH_IO_THREADS"},
@@ -327,7 +327,7 @@ Test(environment, with_a_mistyped_name_fails)
     }
 }
 
-Test(environment, of_others_is_left_alone)
+Test(variables, of_others_is_left_alone)
 {
     variable("BERTH_HOME", "x");
     variable("BERTH", "x");

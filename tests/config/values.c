@@ -264,7 +264,8 @@ Test(values, texts_are_names_that_fit_a_line)
 
 Test(values, every_option_is_described)
 {
-    static const char *const units[] = {"", "bytes", "threads", "passes", "buffers", "ids"};
+    static const char *const units[] = {"",        "bytes", "threads", "passes",
+                                        "buffers", "ids",   "seconds"};
     berth_option option;
 
     for (size_t i = 0; berth_config_name(i); i++) {
@@ -282,7 +283,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(31) && !berth_config_name(32) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(34) && !berth_config_name(35) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -295,6 +296,8 @@ Test(values, have_the_documented_defaults)
                                           {"save.byteorder", "native"},
                                           {"save.method", "auto"},
                                           {"save.durability", "full"},
+                                          {"save.replace", "auto"},
+                                          {"save.readers", "all"},
                                           {"load.calculate_storage_offsets", "on"},
                                           {"load.check", "directory"},
                                           {"load.repacked", "accept"},
@@ -317,6 +320,7 @@ Test(values, have_the_documented_defaults)
                                           {"io.numa", "local"},
                                           {"io.large_pages", "auto"},
                                           {"io.memory_nbytes", "0"},
+                                          {"io.url_deadline", "300"},
                                           {"device.staging_nbytes", "0"},
                                           {"device.staging_buffers", "0"}};
 
@@ -331,6 +335,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     struct berth_config config;
 
     assert_ok(berth_config_parse("save.byteorder=big\nsave.durability=file\nload.check=data\n"
+                                 "save.replace=in_place\n"
                                  "load.method=read\nload.unknown_globals=inert\n"
                                  "load.repacked=refuse\n"
                                  "load.endianness=big\nload.mmap_flags=shared,populate\n",
@@ -339,6 +344,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     cr_assert_eq(config.save_byteorder, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.save_method, BTH_SAVE_AUTO);
     cr_assert_eq(config.save_durability, BTH_DURABILITY_FILE);
+    cr_assert_eq(config.save_replace, BTH_REPLACE_IN_PLACE);
     cr_assert_eq(config.load_check, BTH_CHECK_DATA);
     cr_assert_eq(config.load_method, BERTH_LOAD_READ);
     cr_assert_eq(config.load_unknown_globals, BTH_UNKNOWN_INERT);

@@ -93,9 +93,9 @@ Test(refused, what_is_no_place_for_a_file)
     check_refused("below", BERTH_E_SYSTEM, EISDIR);
     check_refused("below/", BERTH_E_SYSTEM, EISDIR);
     check_refused("new/", BERTH_E_SYSTEM, EISDIR);
-    check_refused("pipe", BERTH_E_ARGUMENT, 0);
-    check_refused("socket", BERTH_E_ARGUMENT, 0);
-    check_refused("/dev/null", BERTH_E_ARGUMENT, 0);
+    check_refused("pipe", BERTH_E_REPLACE, 0);
+    check_refused("socket", BERTH_E_REPLACE, 0);
+    check_refused("/dev/null", BERTH_E_REPLACE, 0);
     check_refused("loop", BERTH_E_SYSTEM, ELOOP);
     check_refused("loop/model.pt", BERTH_E_SYSTEM, ELOOP);
     check_refused(long_name, BERTH_E_SYSTEM, ENAMETOOLONG);
@@ -130,7 +130,7 @@ static void check_as_nobody(void)
     if (geteuid() == 0)
         cr_assert_eq(seteuid(65534), 0);
     check_refused("closed/new.pt", BERTH_E_SYSTEM, EACCES);
-    check_refused("closed/model.pt", BERTH_E_SYSTEM, EACCES);
+    check_refused("closed/model.pt", BERTH_E_REPLACE, EACCES);
     (void)seteuid(0);
     cr_assert_eq(chmod(closed, 0600), 0); /* nothing may be found in it */
     if (geteuid() == 0)
@@ -163,12 +163,12 @@ Test(refused, what_another_file_system_lies_over)
     char *in_disk = test_path(folder, "disk/model.pt");
     test_write_file(in_disk, OLD, strlen(OLD));
     cr_assert_eq(mount(in_disk, path, NULL, MS_BIND, NULL), 0);
-    check_refused("model.pt", BERTH_E_SYSTEM, EBUSY);
-    check_refused("link.pt", BERTH_E_SYSTEM, EBUSY);
+    check_refused("model.pt", BERTH_E_REPLACE, EBUSY);
+    check_refused("link.pt", BERTH_E_REPLACE, EBUSY);
     cr_assert_eq(umount(path), 0);
     test_write_file(other, OLD, strlen(OLD));
     cr_assert_eq(mount(other, path, NULL, MS_BIND, NULL), 0); /* a mount, but of this system */
-    check_refused("model.pt", BERTH_E_SYSTEM, EBUSY);
+    check_refused("model.pt", BERTH_E_REPLACE, EBUSY);
     cr_assert_eq(umount(path), 0);
     cr_assert_eq(mount("none", disk, NULL, MS_REMOUNT | MS_RDONLY, "size=1m"), 0);
     check_refused("disk/model.pt", BERTH_E_SYSTEM, EROFS);

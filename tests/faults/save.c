@@ -302,8 +302,10 @@ Test(save_faults, messages_name_file_record_byte_and_what_is_missing)
     check_message(FAULT_fsync, 2, EIO, BERTH_E_NOT_DURABLE,
                   "the file is in place, but may be lost in a power cut: Input/output error");
     check_message(FAULT_dup, 1, EMFILE, BERTH_E_SYSTEM, "cannot be closed: Too many open files");
-    check_message(FAULT_renameat, 1, EBUSY, BERTH_E_SYSTEM,
-                  "cannot be replaced: Device or resource busy");
+    check_message(
+        FAULT_renameat, 1, EBUSY, BERTH_E_SYSTEM,
+        "cannot be replaced: Device or resource busy; save.replace=in_place can write it in "
+        "place");
     check_message(FAULT_openat, 2, ENOSPC, BERTH_E_NO_SPACE,
                   "no temporary file can be created in its folder: No space left on device");
     check_message(FAULT_fchmod, 1, EIO, BERTH_E_SYSTEM,

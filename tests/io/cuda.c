@@ -27,6 +27,7 @@ Test(cuda, is_left_out)
 
 #else
 
+#define CUDA_SUITE cuda
 #include "tests/io/cuda_stand_in.h"
 
 /* ---- what is kept ---- */

@@ -15,6 +15,7 @@ Test(cuda_lives, are_left_out)
 
 #include "io/staging_buffers.h"
 #include "load/checkpoint.h"
+#define CUDA_SUITE cuda_lives
 #include "tests/io/cuda_stand_in.h"
 #include "tests/support/support.h"
 

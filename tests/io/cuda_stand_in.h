@@ -438,12 +438,13 @@ static void set_up(void)
     stack[depth++] = needed = &contexts[N_DEVICES];
 }
 
-TestSuite(cuda, .timeout = 60, .init = set_up, .fini = bth_system_restore);
+/* The includer's: each of its tests is of this suite. */
+TestSuite(CUDA_SUITE, .timeout = 60, .init = set_up, .fini = bth_system_restore);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 #define CUDA_TEST(name)                                                                            \
     static void name(void);                                                                        \
-    Test(cuda, name)                                                                               \
+    Test(CUDA_SUITE, name)                                                                         \
     {                                                                                              \
         name();                                                                                    \
         cr_expect_eq(depth, 1);                                                                    \

@@ -31,7 +31,7 @@ static void on_cuda(void)
 }
 
 TestSuite(simulated, .init = on_simulated);
-TestSuite(cuda, .init = on_cuda);
+TestSuite(device_cuda, .init = on_cuda);
 
 /* The same test twice. */
 #define DEVICE_TEST(name)                                                                          \
@@ -40,7 +40,7 @@ TestSuite(cuda, .init = on_cuda);
     {                                                                                              \
         name();                                                                                    \
     }                                                                                              \
-    Test(cuda, name)                                                                               \
+    Test(device_cuda, name)                                                                        \
     {                                                                                              \
         name();                                                                                    \
     }                                                                                              \

@@ -43,7 +43,7 @@ static void tear_down(void)
     test_memory_unwatch();
 }
 
-TestSuite(simulated, .init = set_up, .fini = tear_down);
+TestSuite(simulated_device, .init = set_up, .fini = tear_down);
 
 /* At the end of each test, not behind it: what fails there fails no test. */
 static void expect_no_more(bth_simulated_live before)
@@ -58,7 +58,7 @@ static void expect_no_more(bth_simulated_live before)
 
 #define SIMULATED_TEST(name)                                                                       \
     static void name(void);                                                                        \
-    Test(simulated, name)                                                                          \
+    Test(simulated_device, name)                                                                   \
     {                                                                                              \
         bth_simulated_live before = bth_simulated_seen();                                          \
         uint64_t live_nbytes = test_memory_seen().live_nbytes;                                     \

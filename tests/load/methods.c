@@ -155,7 +155,9 @@ Test(methods, that_are_asked_for_are_given_where_they_can_be)
     expect_way(plain, false, BERTH_LOAD_DIRECT, "direct: load.method=direct");
     expect_way(poor, true, BERTH_LOAD_DIRECT, "read: the reason");
     for (int asked = BERTH_LOAD_AUTO; asked <= BERTH_LOAD_DIRECT; asked++) {
-        expect_way(memory, true, (berth_load_method)asked, "map: the source is memory");
+        expect_way(memory, true, (berth_load_method)asked,
+                   asked == BERTH_LOAD_READ ? "read: load.method=read"
+                                            : "map: the source is memory");
         expect_way(function, true, (berth_load_method)asked, "read: the source is a function");
     }
 }

@@ -34,16 +34,16 @@ import time
 import mutants
 
 FILES = ["format/**/*.[ch]", "load/open/*.c", "load/archive.c"]
-TESTS = ["tests/format/*.c", "tests/load/*.c", "tests/hostile/*.c",
-         "tests/api/*.c", "tests/save/plan.c", "tests/save/safetensors.c",
-         "tests/faults/load.c"]
+# Folders of tests: which suites, or all.
+TESTS = {"format": None, "load": None, "hostile": None, "api": None, "save": ("plan", "safetensors"),
+         "faults": ("load_faults",)}
 CODE = [f"{top}/**/*.[ch]" for top in
         ("config", "format", "io", "save", "load", "tools", "tests")]
 SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
                   "tests/hostile/**", "tests/fuzz/found/**"]
 SAMPLE = 60
 MAX_OF_QUICK = 120
-N_LIKELY = 3  # sources of tests that have found most of the mutants of a file
+N_LIKELY = 3  # suites that have found most of the mutants of a file
 MIN_SCORE = 90.0
 MIN_OF_SAMPLE = 80.0  # without the sanitizer, and of a few
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -106,8 +106,7 @@ class Programs:
 
     def __init__(self, folder, variant):
         self.folder, self.variant = folder, variant
-        self.sources = sorted(path for pattern in TESTS for path in glob.glob(pattern))
-        programs = [f"build/{variant}/{source[:-2]}" for source in self.sources]
+        programs = [f"build/{variant}/tests/{name}/all" for name in TESTS]
         header = os.path.join(HERE, "mutant.h")
         subprocess.run(["scons", "-Q", "-s", f"-j{os.cpu_count()}", f"VARIANT={variant}",
                         f"CC=gcc -w -include {header}"] + programs,
@@ -117,11 +116,10 @@ class Programs:
         self.environment.update(ASAN_OPTIONS="abort_on_error=1:detect_leaks=1:"
                                 "allocator_may_return_null=1", LC_ALL="C.UTF-8")
 
-    def run(self, source, tests, limit, **environment):
-        """None: all pass. Else how it failed: "fails", "takes too long". No test found fails."""
-        command = [f"build/{self.variant}/{source[:-2]}", "--jobs=1", "--fail-fast"]
-        if tests:
-            command.append(f"--filter=@({'|'.join(tests)})")
+    def run(self, name, tests, limit, **environment):
+        """None: all pass. Else how it failed: "fails: SUITE::TEST", "takes too long". No test found fails."""
+        command = [f"build/{self.variant}/tests/{name}/all", "--jobs=1", "--fail-fast",
+                   f"--filter=@({'|'.join(tests)})"]
 
         def bound():
             if self.variant != "asan":
@@ -146,11 +144,13 @@ class Programs:
             text = re.sub(r"\x1b\[[0-9;]*m", "", said.read().decode(errors="replace"))
         tested = re.search(r"Synthesis: Tested: (\d+) \| Passing: (\d+)", text)
         if code or not tested or tested[1] != tested[2]:
-            return "fails"
+            first = re.search(r"\[ *FAIL *\] *(\w+::\w+)", text)
+            return f"fails: {first[1]}" if first else "fails"
         return None
 
-    def list_tests(self, source):
-        text = subprocess.run([f"build/{self.variant}/{source[:-2]}", "--list"], cwd=self.folder,
+    def list_tests(self, name):
+        """Those of the suites that TESTS names."""
+        text = subprocess.run([f"build/{self.variant}/tests/{name}/all", "--list"], cwd=self.folder,
                               capture_output=True, text=True, check=True).stdout
         suite, names = None, []
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
@@ -158,35 +158,35 @@ class Programs:
                 suite = line.split(":")[0].strip()
             elif found := re.search(r"(\w+)\s*$", line):
                 names.append(f"{suite}/{found[1]}")
-        return names
+        return [each for each in names if not TESTS[name] or each.split("/")[0] in TESTS[name]]
 
 
 class Test:
-    def __init__(self, source, name, seconds, met):
-        self.source, self.name, self.seconds, self.met = source, name, seconds, met
+    def __init__(self, folder, name, seconds, met):
+        self.folder, self.name, self.seconds, self.met = folder, name, seconds, met
+        self.suite = name.split("/")[0]
 
 
 def meet(programs, n_mutants):
     """Every test, run alone: how long it takes and what it runs through."""
     tests = []
 
-    def one(source, name):
+    def one(folder, name):
         with tempfile.NamedTemporaryFile() as met:
             met.write(bytes(n_mutants))
             met.flush()
             begin = time.monotonic()
-            failed = programs.run(source, [name], 300, BERTH_MUTANTS_MET=met.name)
+            failed = programs.run(folder, [name], 300, BERTH_MUTANTS_MET=met.name)
             seconds = time.monotonic() - begin
             with open(met.name, "rb") as file:
                 bits = file.read()
         if failed:
-            print(f"{source}: {name} {failed} without a mutant")
+            print(f"tests/{folder}: {name} {failed} without a mutant")
             return None
-        return Test(source, name, seconds, {i for i, bit in enumerate(bits) if bit})
+        return Test(folder, name, seconds, {i for i, bit in enumerate(bits) if bit})
 
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        jobs = [pool.submit(one, source, name) for source in programs.sources
-                for name in programs.list_tests(source)]
+        jobs = [pool.submit(one, folder, name) for folder in TESTS for name in programs.list_tests(folder)]
         tests = [job.result() for job in jobs]
     return [test for test in tests if test]
 
@@ -201,7 +201,7 @@ def meet_once(programs, n_mutants, digest):
             return [Test(*each[:3], set(each[3])) for each in listed]
     tests = meet(programs, n_mutants)
     with open(kept, "w", encoding="utf-8") as file:
-        json.dump([digest, [[test.source, test.name, test.seconds, sorted(test.met)]
+        json.dump([digest, [[test.folder, test.name, test.seconds, sorted(test.met)]
                             for test in tests]], file)
     return tests
 
@@ -215,30 +215,30 @@ def batches(tests, finders):
     ordered = sorted(tests, key=lambda test: (test.seconds > 1, len(test.met)))
     if "--quick" in sys.argv:
         ordered = [test for test in ordered if test.seconds <= 1][:MAX_OF_QUICK]
-    likely = {source for source, _ in finders.most_common(N_LIKELY)}
-    rest = sorted(ordered[24:], key=lambda test: test.source not in likely)
-    n_likely = sum(test.source in likely for test in rest)
+    likely = {suite for suite, _ in finders.most_common(N_LIKELY)}
+    rest = sorted(ordered[24:], key=lambda test: test.suite not in likely)
+    n_likely = sum(test.suite in likely for test in rest)
     for some in (ordered[:4], ordered[4:24], rest[:n_likely], rest[n_likely:][:96], rest[n_likely:][96:]):
-        by_source = {}
+        by_folder = {}
         for test in some:
-            by_source.setdefault(test.source, []).append(test)
-        yield from by_source.items()
+            by_folder.setdefault(test.folder, []).append(test)
+        yield from by_folder.items()
 
 
 def attempt(programs, tests, mutant, site, finders):
     """How the mutant was found, or None; and the seconds that it took. finders: counts for each file of
-    mutants which sources of tests found them."""
+    mutants which suites found them."""
     begin = time.monotonic()
     reaching = [test for test in tests if site in test.met]
     own = finders[mutant.key().split(":")[0]]
-    for source, some in batches(reaching, own):
+    for folder, some in batches(reaching, own):
         slow = 20 if programs.variant == "asan" else 5
         limit = 10 + slow * sum(test.seconds for test in some)
-        found = programs.run(source, [test.name for test in some], limit,
+        found = programs.run(folder, [test.name for test in some], limit,
                              BERTH_MUTANT=str(mutant.number))
         if found:
-            own[source] += 1
-            return f"{source} {found}", time.monotonic() - begin
+            own[found.split()[-1].split("::")[0]] += 1
+            return f"tests/{folder} {found}", time.monotonic() - begin
     return None, time.monotonic() - begin
 
 

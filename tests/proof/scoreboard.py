@@ -24,16 +24,13 @@ LONG = os.environ.get("BERTH_LONG", "0") != "0"
 STEPS = {
     "coverage": (("coverage", ["tests"]), ["tests/proof/coverage.py {build}/coverage"]),
     "mutation": (None, ["tests/proof/mutation.py {build}" + (" --long" if LONG else "")]),
-    "costs": (("release", ["{build}/release/tests/proof/costs"]),
-              ["{build}/release/tests/proof/costs --jobs=1"]),
+    "costs": (("release", ["{build}/release/tests/proof/all"]),
+              ["{build}/release/tests/proof/all --jobs=1"]),
     "hostile": (("debug", ["command"] + ["{build}/debug/tests/hostile/" + name
-                                         for name in ("ambiguity", "flips", "heap.so")]),
-                ["{build}/debug/tests/hostile/ambiguity --jobs=1",
-                 "{build}/debug/tests/hostile/flips --jobs=1", "tests/hostile/run"]),
+                                         for name in ("all", "heap.so")]),
+                ["{build}/debug/tests/hostile/all --jobs=1", "tests/hostile/run"]),
     "faults": (("debug", ["command", "tests"]),
-               ["{build}/debug/tests/faults/" + name + " --jobs=1" for name in
-                ("save", "load", "rows", "prefetch", "jobs", "full_disk", "writers", "power",
-                 "changing", "refused", "joint")] + ["tests/faults/run"]),
+               ["{build}/debug/tests/faults/all --jobs=1", "tests/faults/run"]),
     "fuzz": (("debug", ["command"]), ["tests/fuzz/run --record"]),
 }
 FUZZ_PAGE = "tests/fuzz/README.md"

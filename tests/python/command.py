@@ -61,6 +61,6 @@ class Command(Folder):
         environment = {**os.environ, "PYTHONPATH": self.folder}
         code, output, errors = result(*MODULE, "ls", self.file, env=environment)
         self.assertEqual((code, output, errors.count(b"\n")), (2, b"", 1))
-        self.assertIn(b"JANSSON=yes", errors)
+        self.assertIn(b"install the package anew", errors)
         self.write("berth/_command", b"")
         self.assertIn(b"Permission denied", result(*MODULE, "ls", self.file, env=environment)[2])

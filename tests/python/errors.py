@@ -3,10 +3,12 @@
 
 import errno
 import os
+import pathlib
 import pickle
 import shutil
 import subprocess
 import tempfile
+import types
 import unittest
 import zipfile
 
@@ -18,6 +20,120 @@ from folder import Folder
 
 class AllowedDict(dict):
     """PyTorch's weights_only unpickler fills no such dict, from 2.13 on at the latest."""
+
+
+# What takes a path.
+OF_PATHS = {
+    "load": berth.load, "load, mapped": lambda path: berth.load(path, mmap=True),
+    "load, trusted": lambda path: berth.load(path, weights_only=False), "open": berth.open, "verify": berth.verify,
+    "save": lambda path: berth.save(1, path), "save_async": lambda path: berth.save_async(1, path),
+    "save, by PyTorch": lambda path: berth.save(AllowedDict(), path),
+    "dcp.save": lambda path: berth.dcp.save({}, path), "dcp.load": lambda path: berth.dcp.load({}, path),
+    "Rows.add": lambda path: berth.rows(1 << 16).add(path, "w"),
+}
+
+
+class Arguments(Folder):
+    """What cannot be right is refused by a sentence of ours, of the right class (Y11)."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = self.path("v.pt")
+        torch.save({"w": torch.ones(4, 3), "a": torch.zeros(3), "a\0b": torch.ones(2), "n": 7, "deep": [[1]],
+                    "q": torch.quantize_per_tensor(torch.ones(2, 3), 0.5, 1, torch.qint8)}, self.source)
+        self.file = berth.open(self.source)
+        self.rows = berth.rows(1 << 16)
+        self.table = self.rows.add(self.file, "w")
+        self.addCleanup(self.file.close)
+        self.addCleanup(self.rows.close)
+
+    def test_paths(self):
+        """A NUL would end the path: another file would be read, or written."""
+        berth.save({"w": 1}, self.path("x"))
+        before = sorted(os.listdir(self.folder))
+        for name, call in OF_PATHS.items():
+            for path in (self.path("x") + "\0y", os.fsencode(self.path("x")) + b"\0.safetensors",
+                         pathlib.Path(self.path("x\0y")), self.path("x\ud800")):
+                with self.subTest(name, path=path), self.assertRaisesRegex(
+                        berth.ArgumentError, "NUL character|cannot be encoded"):
+                    call(path)
+        self.assertEqual((sorted(os.listdir(self.folder)), berth.load(self.path("x"))), (before, {"w": 1}))
+        for open_url in (berth.load, berth.open, berth.verify):
+            with self.assertRaisesRegex(berth.ArgumentError, "NUL character"):
+                open_url("https://localhost\0.example/v.pt")
+
+    def test_names(self):
+        """A NUL would end the name: of two tensors it would be the other."""
+        calls = (self.file.__getitem__, self.file.slice, self.file.numpy, lambda n: self.rows.add(self.file, n))
+        for name, kind, words in (("a\0b", KeyError, "NUL character"), ("a\ud800", KeyError, "such characters"),
+                                  ("none", KeyError, "none"), (3, TypeError, "is a str, not"),
+                                  (None, TypeError, "is a str, not"), (b"a", TypeError, "is a str, not")):
+            for call in calls:
+                with self.subTest(name, call=call), self.assertRaisesRegex(kind, words):
+                    call(name)
+            self.assertNotIn(name, self.file)
+        for name in (each for each in self.file if "x00" in each):
+            self.assertEqual(self.file[name].tolist(), [1, 1])
+
+    def test_options(self):
+        config = berth.config
+        for call in (lambda: config.patch("load.check=data\0x").__enter__(), lambda: config.reset("debug\0x"),
+                     lambda: setattr(config.load, "check", "data\0x"), lambda: config.describe("debug\0x")):
+            with self.assertRaisesRegex(berth.ArgumentError, "NUL character"):
+                call()
+
+    def test_indices(self):
+        part = self.file.slice("w")
+        for index, kind, words in ((True, TypeError, "not bool"), ((0, False), TypeError, "not bool"),
+                                   (slice(True), TypeError, "not bool"), (1.5, TypeError, "not float"),
+                                   (torch.tensor(True), TypeError, "not Tensor"), (None, TypeError, "not NoneType"),
+                                   ("x", TypeError, "not str"), ([1], TypeError, "not list"),
+                                   ((..., ...), IndexError, "once at most"), (4, IndexError, "is not inside"),
+                                   ((0, 0, 0), IndexError, "3 indices"), (slice(0, 4, 2), IndexError, "of step 1")):
+            with self.subTest(index=index), self.assertRaisesRegex(kind, words):
+                part[index]
+        for index in (0, slice(None), ..., (0, 1)):
+            with self.assertRaisesRegex(TypeError, "q: a quantized tensor has no slices"):
+                self.file.slice("q")[index]
+
+    def test_ids_and_outputs(self):
+        for ids, kind, words in ((None, TypeError, "ids are ints.*NoneType"), ("ab", TypeError, "ids are ints.*str"),
+                                 (3, TypeError, "ids are ints.*not int"), ([1.5], TypeError, "not float"),
+                                 ([True], TypeError, "not bool"), ([2**70], IndexError, "64 bits"),
+                                 ([[1]], TypeError, "not list"), ([4], IndexError, "4")):
+            with self.subTest(ids=ids), self.assertRaisesRegex(kind, words):
+                self.rows.gather(self.table, ids)
+        for out in (3, "x", object()):
+            with self.assertRaisesRegex(TypeError, "out is a tensor, an array or a writable buffer"):
+                self.rows.gather(self.table, [1], out=out)
+        for parts in (3, [3], [(self.table,)], [(self.table, [1], None, 4)]):
+            with self.assertRaisesRegex(TypeError, "parts are a list of"):
+                self.rows.gather_many(parts)
+
+    def test_jobs(self):
+        job = berth.save_async(1, self.path("j.pt"))
+        for wait in (job.result, job.staged):
+            with self.assertRaisesRegex(TypeError, "a timeout is a number of seconds, or None, not str"):
+                wait("1")
+        with self.assertRaisesRegex(TypeError, "a callback is a function"):
+            job.add_done_callback(3)
+        job.result()
+
+    def test_file_objects(self):
+        """What their methods return."""
+        for taken in (0, -1, 2**70, "all", 1.5, b""):
+            with self.subTest(taken=taken), self.assertRaisesRegex(OSError, r"write\(\) returned"):
+                berth.save(1, types.SimpleNamespace(write=lambda data, taken=taken: taken))
+        for got in (-1, 2**70, "all", 1.5):
+            file = types.SimpleNamespace(read=None, tell=lambda: 0, seek=lambda *_: 100,
+                                         readinto=lambda memory, got=got: got)
+            with self.subTest(got=got), self.assertRaisesRegex(OSError, r"readinto\(\) of .* returned"):
+                berth.open(file)
+
+    def test_a_file_without_a_dict(self):
+        berth.save([1], self.path("list.pt"))
+        with self.assertRaisesRegex(ValueError, "list.pt holds no dict, but list"):
+            berth.dcp.load({"a": 1}, self.path("list.pt"))
 
 
 class Errors(Folder):

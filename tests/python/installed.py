@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """torch.save and torch.load while Berth is installed."""
 
+import contextlib
 import gzip
 import inspect
 import io
@@ -10,12 +11,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import warnings
 import zipfile
 
 import berth
 import torch
+from berth import _install
 from records import Mine, Runs, delta, model
 from saves import comparable
 
@@ -185,6 +188,22 @@ class Installed(Folder):
         with self.assertRaises(FileNotFoundError):
             torch.load(self.path("none.pt"))
 
+    def test_bytes_are_no_file(self):
+        """berth.load takes them for a path; what someone read from a file is refused as by PyTorch."""
+        buffer = io.BytesIO()
+        torch.save({"a": 1}, buffer)
+        for data in (buffer.getvalue(), b"", os.fsencode(self.path("v.pt"))):
+            for call in (lambda: torch.load(data), lambda: torch.load(f=data),
+                         lambda: torch.save({"a": 1}, data)):
+                berth.uninstall()
+                with self.assertRaises(AttributeError) as theirs:
+                    call()
+                berth.install()
+                with self.assertRaises(AttributeError) as mine:
+                    call()
+                self.assertEqual(str(mine.exception), str(theirs.exception))
+        self.assertEqual(os.listdir(self.folder), [])
+
     def test_broken_files_are_refused_once(self):
         torch.save(VALUE, self.path("v.pt"))
         data = self.read(self.path("v.pt"))
@@ -257,3 +276,82 @@ class Installed(Folder):
                                   capture_output=True, text=True, check=True)
             self.assertIn(message, done.stdout)
             self.assertIn("[tensor([1., 1.])]\ntorch.serialization", done.stdout)
+
+
+class Overlapping(Folder):
+    """Blocks of installed() in several threads, and in a forked child: they are counted (Y9)."""
+
+    def setUp(self):
+        self.theirs = torch.save, torch.load
+        self.addCleanup(berth.uninstall)
+
+    def is_installed(self):
+        both = torch.save is not self.theirs[0], torch.load is not self.theirs[1]
+        self.assertEqual(both[0], both[1])
+        self.assertEqual((torch.save, torch.load), (torch.serialization.save, torch.serialization.load))
+        return both[0]
+
+    def test_each_order_of_two_blocks(self):
+        for first_to_end in (0, 1):
+            blocks = [berth.installed(), berth.installed()]
+            for block in blocks:
+                in_thread(block.__enter__)
+            in_thread(blocks.pop(first_to_end).__exit__)
+            self.assertTrue(self.is_installed())
+            blocks.pop().__exit__()  # in another thread than it began
+            self.assertFalse(self.is_installed())
+
+    def test_uninstall_beside_a_block(self):
+        with berth.installed():
+            berth.install()
+            berth.uninstall()
+            self.assertTrue(self.is_installed())
+        self.assertFalse(self.is_installed())
+
+    def test_many_threads(self):
+        failures = []
+
+        def use(block=berth.installed()):
+            @block
+            def inside():
+                return self.is_installed()
+
+            for _ in range(200):
+                try:
+                    self.assertTrue(inside())
+                except AssertionError as error:
+                    failures.append(error)
+
+        threads = [threading.Thread(target=use) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((failures, self.is_installed()), ([], False))
+
+    def test_a_fork_beside_blocks(self):
+        """The blocks of threads that the child does not have are none of its own."""
+        in_thread(berth.installed().__enter__)
+        self.addCleanup(_install._users.clear)
+        for inside in (contextlib.nullcontext(), berth.installed()):
+            with inside:
+                pid = os.fork()
+                if pid == 0:
+                    os._exit(self.is_installed())
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            self.assertEqual(code, not isinstance(inside, contextlib.nullcontext))
+
+    def test_a_fork_while_another_thread_changes_it(self):
+        """Its lock is not left taken (X11)."""
+        with _install._lock.held:
+            pid = os.fork()
+            if pid == 0:
+                with berth.installed():
+                    os._exit(self.is_installed())
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 1)
+
+
+def in_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()

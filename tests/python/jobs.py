@@ -543,7 +543,7 @@ class Forks(Case):
         held, leave = threading.Event(), threading.Event()
 
         def hold():
-            with _counters._lock:
+            with _counters._lock.held:
                 held.set()
                 leave.wait(SECONDS)
 

@@ -4,6 +4,8 @@
 import glob
 import io
 import os
+import sys
+import threading
 
 import berth
 import cases
@@ -91,6 +93,45 @@ class Values(Folder):
         torch.save(good, path)
         with torch.sparse.check_sparse_tensor_invariants():  # of the load that failed nothing is left
             same(berth.load(path), torch.load(path))
+
+    def test_bad_sparse_indices_of_loads_that_overlap(self):
+        """Each load checks what it has made, and nothing else."""
+        bad, good = self.path("bad.pt"), self.path("good.pt")
+        torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), torch.ones(7)],
+                   bad)
+        torch.save(torch.sparse_coo_tensor([[0, 2]], [1., 2.], (3,)), good)
+
+        def meanwhile(storage, location):
+            if storage.nbytes() == 7 * 4:  # the sparse tensor is made
+                thread = threading.Thread(target=berth.load, args=(good,))
+                thread.start()
+                thread.join()
+                berth.load(good)
+            return storage
+
+        with torch.sparse.check_sparse_tensor_invariants():
+            self.assertIn("found index 9", self.message(lambda path: berth.load(path, meanwhile), bad))
+
+    def test_bad_sparse_indices_in_many_threads(self):
+        """PyTorch turns the switch of the process off while it makes one."""
+        path, loaded = self.path("v.pt"), []
+        torch.save(torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), path)
+
+        def work():
+            for _ in range(100):
+                if "found index 9" not in self.message(berth.load, path):
+                    loaded.append(path)
+
+        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(1e-6)
+        with torch.sparse.check_sparse_tensor_invariants():
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertTrue(torch.sparse.check_sparse_tensor_invariants.is_enabled())
+        self.assertEqual(loaded, [])
 
     def message(self, load, path):
         try:

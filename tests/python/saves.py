@@ -13,12 +13,14 @@ import zipfile
 
 import berth
 import cases
+import safetensors.torch
 import torch
 from berth import _conditions, _native
 from berth._errors import Declined, declined
 from torch import nn
 
 from folder import Folder
+from same import same
 
 
 # PyTorch 2.6 does not write these records, and others in another order; the id is computed from all.
@@ -223,6 +225,60 @@ class Plain(Folder):
             berth.save(value, self.path("v.pt"))
 
 
+class Safetensors(Saved):
+    """The name of a path says that the file is one of safetensors; the package writes the same bytes."""
+
+    def test_the_bytes_are_those_of_the_package(self):
+        rows = torch.arange(12.).reshape(3, 4)
+        value = {"a.b": rows, "b": rows.t(), "0": rows[1:], "tied": rows, "": torch.tensor(3),
+                 "\u20ac\n": torch.zeros(0, 3), "p": torch.nn.Parameter(rows), "format": torch.ones(2) > 0,
+                 "c": torch.view_as_complex(torch.rand(3, 2)).conj(),
+                 **{str(kind): rows.to(kind) for kind in (torch.bfloat16, torch.float16, torch.float64,
+                                                          torch.float8_e4m3fn, torch.int8, torch.uint8)}}
+        whole = {name: each.detach().clone().contiguous().resolve_conj() for name, each in value.items()}
+        path = self.path("v.safetensors")
+        for tensors, made in (({}, {}), (whole, collections.OrderedDict(value)), (whole, value)):
+            expected = safetensors.torch.save(tensors, {"format": "pt"})
+            for save in (berth.save, lambda *call: berth.save_async(*call).result()):
+                for f in (path, os.fsencode(path), pathlib.Path(path)):
+                    save(made, f)
+                    self.assertEqual(self.read(path), expected)
+        loaded = berth.load(path)
+        self.assertEqual(set(loaded), set(whole))
+        same({name: loaded[name] for name in whole}, whole, resizable=False)
+
+    def test_only_the_names_of_paths_count(self):
+        path = self.path("v.safetensors")
+        with open(path, "wb") as file:
+            berth.save({"a": torch.ones(2)}, file)
+        self.assertTrue(zipfile.is_zipfile(path))
+        with berth.installed():
+            torch.save([1], path)
+        self.assertTrue(zipfile.is_zipfile(path))
+
+    def test_what_it_cannot_hold(self):
+        tensor, path = torch.ones(2), self.path("v.safetensors")
+        for value, words in (
+                (tensor, "the value is of <class 'torch.Tensor'>"),
+                ([tensor], "the value is of <class 'list'>"),
+                ({"a": tensor, "epoch": 1}, r"\['epoch'\] is of <class 'int'>"),
+                ({"a": {"b": tensor}}, r"\['a'\] is of <class 'dict'>"),
+                ({1: tensor}, "a key is of <class 'int'>"),
+                ({"\ud800": tensor}, r"'\\ud800' has a surrogate"),
+                ({"a": tensor.as_subclass(MyTensor)}, "is not a plain type")):
+            for save in (berth.save, berth.save_async):
+                with self.assertRaisesRegex(TypeError, words):
+                    save(value, path)
+        for value, words in (({"a": tensor.to_sparse()}, "sparse"), ({"a": tensor.to("meta")}, "meta"),
+                             ({"a": tensor.to(torch.complex128)}, "complex128"),
+                             ({"__metadata__": tensor}, "reserved")):
+            with self.assertRaisesRegex(berth.Error, f"v.safetensors: .*{words}"):
+                berth.save(value, path)
+        with self.assertRaisesRegex(TypeError, "berth convert"):
+            berth.dcp.save({"a": tensor}, path)
+        self.assertEqual(os.listdir(self.folder), [])
+
+
 class Writer:
     """An object with write() that takes at most n bytes at a time."""
 
@@ -275,7 +331,7 @@ class Targets(Saved):
     def test_an_exception_of_the_writer_is_passed_on(self):
         with self.assertRaisesRegex(ZeroDivisionError, "of the writer"):
             berth.save(self.VALUE, Writer(1 << 30, fails_at=100))
-        with self.assertRaisesRegex(OSError, "took 0 of"):
+        with self.assertRaisesRegex(OSError, "returned 0, not how many of"):
             berth.save(self.VALUE, Writer(0))
 
     def test_files_at_their_position(self):

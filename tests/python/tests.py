@@ -12,6 +12,9 @@ import warnings
 
 import torch
 
+import attributes
+import beside_torch
+import calls
 import command
 import dcp
 import devices
@@ -22,6 +25,7 @@ import integrations
 import jobs
 import lazily
 import loads
+import mounts
 import pages
 import places
 import processes
@@ -31,6 +35,7 @@ import robust
 import rows
 import sanitized
 import saves
+import sets
 import settings
 import simulated
 import stubs
@@ -55,9 +60,9 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (saves, loads, places, records, installed, errors, lazily, rows, command, settings, stubs,
-               pages, unsafe, raising, processes, jobs, ends, robust, devices, simulated, dcp, integrations,
-               wheels, sanitized)
+    modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
+               beside_torch, sets, stubs, pages, unsafe, attributes, raising, processes, jobs, ends, robust,
+               devices, simulated, dcp, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 

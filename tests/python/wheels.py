@@ -59,9 +59,20 @@ class Wheels(Folder):
     def test_a_wheel_of_the_sdist(self):
         """Quickly: without optimization."""
         self.pip("wheel", "-q", "--no-deps", "-w", self.folder, self.unpacked_sdist(),
-                 "--config-settings", "scons=VARIANT=debug JANSSON=yes CUDA_HOME=none")
+                 "--config-settings", "scons=VARIANT=debug CUDA_HOME=none")
         wheel, = glob.glob(f"{self.folder}/berth_checkpoint-*-cp311-abi3-linux_*.whl")
         run(f"{HERE}/wheel", wheel, sys.executable)
+
+    @unittest.skipUnless(has_setuptools(), "needs setuptools 77 or later, as newer PyTorches do")
+    def test_without_jansson_there_is_no_package(self):
+        """It always reads safetensors."""
+        self.write("include/jansson.h", b"#error")
+        for arguments, words in ((f"CPPFLAGS=-I{self.folder}/include", "apt-get install libjansson-dev\n"),
+                                 ("JANSSON=none", "the package for Python are left out")):
+            with self.assertRaises(AssertionError) as failed:
+                self.pip("wheel", "--no-deps", "-w", self.folder, ".", "--config-settings", f"scons={arguments}")
+            self.assertIn(words, str(failed.exception))
+            self.assertIn("The package was not built", str(failed.exception))
 
     @unittest.skipUnless(os.environ.get("BERTH_LONG") == "1", "BERTH_LONG=1")
     def test_the_wheel_for_other_machines(self):

@@ -237,12 +237,12 @@ Test(commit, what_can_be_told_is_told_before_data_is_written)
     check_refused(below_file, BERTH_E_SYSTEM, "its folder cannot be opened: Not a directory");
     check_refused(folder, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
     check_refused(slash, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
-    check_refused(pipe, BERTH_E_ARGUMENT,
+    check_refused(pipe, BERTH_E_REPLACE,
                   "is not a regular file and cannot be replaced; a descriptor of it can be written "
-                  "to");
-    check_refused("/dev/null", BERTH_E_ARGUMENT,
+                  "to, and with save.replace=in_place its path");
+    check_refused("/dev/null", BERTH_E_REPLACE,
                   "is not a regular file and cannot be replaced; a descriptor of it can be written "
-                  "to");
+                  "to, and with save.replace=in_place its path");
     snprintf(says, sizeof says, "the link cannot be followed: %s", strerror(ELOOP));
     check_refused(loop, BERTH_E_SYSTEM, says);
     snprintf(says, sizeof says, "cannot be examined: %s", strerror(ENAMETOOLONG));

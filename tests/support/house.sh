@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # shellcheck shell=bash
 # Sourced by tools/check: what must hold of the house as a whole, one function a promise. Each runs
-# in the repository's root, prints what is wrong and then fails. Needs BUILD with variant release.
+# in the repository's root, prints what is wrong and then fails. What looks at a build needs the debug variant.
 
 sources() {
     find berth.h berth.hpp config format io save load tools examples adapters tests \
@@ -23,7 +23,7 @@ house_includes() {
 }
 
 house_graph() {
-    python3 tests/support/check_graph.py "$BUILD/release"
+    python3 tests/support/check_graph.py "$BUILD/debug"
 }
 
 house_sizes() {
@@ -40,11 +40,19 @@ house_tracked() {
     ! git ls-files -z | LC_ALL=C xargs -0 grep -lsaP '\A(\x7fELF|!<arch>)'
 }
 
-# The public header alone, in the languages and compilers it promises.
+# Each part of the tests has a row of the table in tests/README.md, and each row a part.
+house_parts() {
+    diff <(declare -F | sed -n 's/^declare -f part_//p' | sort) \
+        <(sed -n '/<!-- parts -->/,/<!-- end of parts -->/s/^| `\([^`]*\)`.*/\1/p' tests/README.md | tr - _ | sort) ||
+        { echo "< parts of tools/check   > in the table of tests/README.md"; return 1; }
+}
+
+# house_header [COMPILER]...: the public header alone, in the languages and compilers it promises.
 house_header() {
     local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
     local include="#include <berth.h>" compiler
-    for compiler in gcc clang; do
+    [ $# -gt 0 ] || set -- gcc
+    for compiler in "$@"; do
         # shellcheck disable=SC2086
         printf '%s\nint unused;\n' "$include" | $compiler $strict -std=c99 -I. -xc - || return 1
         # shellcheck disable=SC2086
@@ -62,10 +70,10 @@ house_exports() {
         grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
     [ -n "$declared" ] || { echo "no function found in berth.h"; return 1; }
     node=BERTH_$(sed -nE 's/.*BERTH_VERSION_STRING "([0-9]+\.[0-9]+).*/\1/p' berth.h)
-    shown=$(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sort)
+    shown=$(nm -D --defined-only "$BUILD/debug/libberth.so" | awk '{print $3}' | sort)
     diff <({ echo "$node"; sed "s/\$/@@$node/" <<<"$declared"; } | sort) <(echo "$shown") ||
         { echo "< declared in berth.h   > exported by libberth.so"; return 1; }
-    shown=$(nm -g --defined-only "$BUILD/release/libberth.a" | awk 'NF == 3 {print $3}' | sort)
+    shown=$(nm -g --defined-only "$BUILD/debug/libberth.a" | awk 'NF == 3 {print $3}' | sort)
     diff <(echo "$declared") <(echo "$shown") ||
         { echo "< declared in berth.h   > global in libberth.a"; return 1; }
 }
@@ -80,7 +88,7 @@ house_debian() {
         { echo "debian/changelog does not begin with $version, as berth.h does"; return 1; }
     head -n 1 debian/libberth0.symbols | grep -F "(<< ${minor%.*}.$((${minor#*.} + 1))~)" ||
         { echo "debian/libberth0.symbols promises more than $minor, which is the library's symbol version"; return 1; }
-    diff <(nm -D --defined-only "$BUILD/release/libberth.so" | awk '{print $3}' | sed 's/@@/@/; s/^BERTH.*/&@&/' | LC_ALL=C sort) \
+    diff <(nm -D --defined-only "$BUILD/debug/libberth.so" | awk '{print $3}' | sed 's/@@/@/; s/^BERTH.*/&@&/' | LC_ALL=C sort) \
         <(sed -nE 's/^ ([^ ]+) .*/\1/p' debian/libberth0.symbols | LC_ALL=C sort) ||
         { echo "< exported by libberth.so   > in debian/libberth0.symbols"; return 1; }
 }
@@ -166,7 +174,7 @@ house_without_json() {
     there=$(mktemp -d) || return 1
     scons -Q -s -j"$jobs" VARIANT=debug "BUILD=$out" JANSSON=none install "DESTDIR=$there" PREFIX=/opt/berth \
         >"$there/said" || { cat "$there/said"; return 1; }
-    grep -q '^JANSSON=none: this library refuses safetensors and .pt2 files; the command is left out.$' \
+    grep -q '^JANSSON=none: this library refuses safetensors and .pt2 files; the command and the package' \
         "$there/said" || return 1
     [ ! -e "$there/opt/berth/bin" ] && [ ! -e "$there/opt/berth/share/man" ] || return 1
     ! grep -r jansson "$there/opt/berth/lib"/{pkgconfig,cmake} || return 1

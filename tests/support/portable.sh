@@ -31,7 +31,7 @@ foreign_archiver() {
 # foreign_build MACHINE ROOMS SUPPORT TESTS COMPILER...: static programs, in $BUILD/MACHINE as here.
 # SUPPORT: what of the test library they need. With tools among the rooms the command, too.
 foreign_build() {
-    local out=$BUILD/$1 rooms support tests objects libraries
+    local out=$BUILD/$1 rooms support tests objects libraries folders folder each
     read -ra rooms <<<"$2"
     read -ra support <<<"$3"
     read -ra tests <<<"$4"
@@ -42,30 +42,32 @@ foreign_build() {
     # In tests numbers are small, and written as 64 bits have them.
     local compile_test=("${compile[@]}" -Wno-conversion -Wno-sign-compare -Wno-format)
     libraries=("$out"/root/usr/lib/*/lib{deflate,z,jansson}.a)
+    mapfile -t folders < <(foreign_sources "${tests[@]}" | sed 's|/[^/]*$||' | uniq)
     foreign_sources "${rooms[@]}" "${support[@]}" "${tests[@]}" |
         sed "s|^|$out/|; s|/[^/]*$||" | sort -u | xargs mkdir -p
     foreign_sources "${rooms[@]}" |
         xargs -P "$jobs" -I{} "${compile[@]}" -c {}.c -o "$out/{}.o" || return 1
-    foreign_sources "${support[@]}" |
+    foreign_sources "${support[@]}" "${tests[@]}" |
         xargs -P "$jobs" -I{} "${compile_test[@]}" -c {}.c -o "$out/{}.o" || return 1
     rm -f "$out/libsupport.a"
     foreign_sources "${support[@]}" | sed "s|.*|$out/&.o|" | xargs "$(foreign_archiver "$1")" qcs "$out/libsupport.a"
     mapfile -t objects < <(foreign_sources "${rooms[@]}" | grep -v '^tools/')
     objects=("${objects[@]/#/$out/}")
     objects=("${objects[@]/%/.o}" "${libraries[@]}")
-    foreign_sources "${tests[@]}" |
-        xargs -P "$jobs" -I{} "${compile_test[@]}" \
-            {}.c "$out/libsupport.a" "${objects[@]}" -o "$out/{}" || return 1
+    for folder in "${folders[@]}"; do
+        mapfile -t each < <(foreign_sources "${tests[@]}" | sed -n "s|^$folder/.*|$out/&.o|p")
+        "${compile[@]}" "${each[@]}" "$out/libsupport.a" "${objects[@]}" -o "$out/$folder/all" || return 1
+    done
     [ ! -d "$out/tools" ] || "${compile[@]}" "$out"/tools/*.o "${objects[@]}" -o "$out/berth"
 }
 
 # foreign_tests MACHINE TESTS [RUNNER...]
 foreign_tests() {
-    local machine=$1 tests source
+    local machine=$1 tests folder
     read -ra tests <<<"$2"
     shift 2
-    for source in $(foreign_sources "${tests[@]}"); do
-        criterion "$machine ${source#tests/}" "$@" "$BUILD/$machine/$source"
+    for folder in $(foreign_sources "${tests[@]}" | sed 's|/[^/]*$||' | uniq); do
+        criterion "$machine ${folder#tests/}" "$@" "$BUILD/$machine/$folder/all"
     done
 }
 
@@ -103,7 +105,6 @@ portable_emulated() {
     one "build $machine" foreign_build "$machine" "$foreign_rooms tools $foreign_curl" \
         tests/support "$tests" "$compiler" || return
     foreign_tests "$machine" "$tests" "$emulator"
-    one "build debug for $machine" build debug "$BUILD" command || return
     script "$machine files" tests/support/same_files.py "$BUILD/debug/berth" "$emulator" \
         "$BUILD/$machine/berth"
 }

@@ -19,7 +19,7 @@ def tests_of(results):
 
 def run(suite):
     faulthandler.register(signal.SIGTERM, chain=True)  # tools/check's time limit: which test it met
-    result = unittest.TextTestRunner(verbosity=1).run(suite)
+    result = unittest.TextTestRunner(verbosity=1 if sys.stderr.isatty() else 2).run(suite)
     bad, skipped = tests_of(result.failures + result.errors), tests_of(result.skipped)
     for test, why in result.skipped:
         print(f"skipped: {test}: {why}")

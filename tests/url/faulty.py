@@ -165,6 +165,71 @@ class Changes(Misbehaves):
         self.changed(dated)
 
 
+    def test_what_the_first_answer_said_each_other_says(self):
+        """An answer without the validators that were pinned is of another object."""
+        tag, date = {"ETag": '"one"'}, {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT"}
+
+        def answers(first, later):
+            return lambda request: request.send(
+                206, self.data[request.first:request.last + 1], **(later if request.n >= 3 else first),
+                Content_Range=f"bytes {request.first}-{request.last}/{len(self.data)}")
+
+        for first, later in ((tag, {}), (date, {}), ({**tag, **date}, tag), ({**tag, **date}, date),
+                             ({"ETag": 'W/"one"'}, {}), (tag, {"ETag": ""}), (tag, {"ETag": '"' + 300 * "a" + '"'})):
+            with self.subTest(first=first, later=later):
+                self.changed(answers(first, later))
+        for first, later in (({}, {}), ({}, tag), (date, {**tag, **date})):
+            with self.subTest(first=first, later=later):
+                self.same(self.serve(answers(first, later)))
+
+    def test_what_an_object_is_known_by_is_said_once(self):
+        def twice(request):
+            request.send(206, self.data[request.first:request.last + 1], ETag='"one"', Etag='"two"',
+                         Content_Range=f"bytes {request.first}-{request.last}/{len(self.data)}")
+
+        for behave in (twice, lambda request: request.send_range(etag='"' + 300 * "a" + '"'),
+                       lambda request: request.send_range(etag='"' + 5000 * "a" + '"')):
+            server = self.serve(behave)
+            self.refused("info", f"{server.url}/mid.pt", says="breaks the rules of HTTP: two ETags")
+
+
+class Slow(Misbehaves):
+    """U4: a server that sends a little now and then."""
+
+    def slow(self, behave, *words, deadline=1, says="less than 64 KiB in 1 seconds: io.url_deadline=SECONDS"):
+        server = self.serve(behave)
+        begin = time.monotonic()
+        self.refused(*words, f"{server.url}/mid.pt", "--set", f"io.url_deadline={deadline}",
+                     says=(f"{server.url}/mid.pt", says))
+        self.assertLess(time.monotonic() - begin, deadline + 5)
+
+    @staticmethod
+    def drip(request, seconds=0.05, nbytes=100):
+        asked = request.data[request.first:request.last + 1]
+        request.send_range(body=asked[:1], length=len(asked))
+        try:
+            for at in range(1, len(asked), nbytes):
+                request.wfile.write(asked[at:at + nbytes])
+                time.sleep(seconds)
+        except OSError:
+            pass
+
+    def test_a_drip_ends(self):
+        self.slow(self.drip, "info")
+        self.slow(lambda request: request.n > 2 and self.drip(request), "verify")
+
+    def test_so_does_one_that_breaks_off_again_and_again(self):
+        self.slow(lambda request: request.cut(100), "info")
+
+    def test_or_is_overloaded(self):
+        self.slow(lambda request: request.send(503), "info")
+        self.slow(lambda request: request.send(503, Retry_After="10"), "info", says="come back in 10 seconds")
+
+    def test_a_slow_one_that_goes_on_does_not(self):
+        server = self.serve(lambda request: request.n == 0 and self.drip(request, 0.25, 100_000))
+        self.berth("info", f"{server.url}/mid.pt", "--set", "io.url_deadline=1")
+
+
 class Lies(Misbehaves):
     """U3, U4"""
 
@@ -287,6 +352,40 @@ class Secrets(Misbehaves):
                 self.assertEqual(done.returncode, 2, (url, done))
                 for secret in SECRETS:
                     self.assertNotIn(secret, done.stdout + done.stderr + self.text(trace))
+
+    def test_a_password_with_any_character_is_shown_nowhere(self):
+        """U1: what is no URL by the rules, too; and proxies, and redirects."""
+        trace = self.path("trace.json")
+        free = files.free_ports(1)[0]
+        host = f"127.0.0.1:{free}"
+        addresses = [f"http://{user}@{host}/a.pt" for user in (
+            "us:hunter2/swordfish", "us:hunter2?swordfish", "us:hunter2#swordfish", "us:hunter2@swordfish",
+            "us:hunter2:swordfish", "us:hunter2%swordfish", "us:12/hunter2", "us:12?hunter2", "us:12#hunter2/x",
+            "hunter2/swordfish", "hunter2?swordfish", "us:/hunter2/@/swordfish/", "us:hunter2\\swordfish",
+            "us:@hunter2?a@swordfish", "us:hunter2]swordfish", "us:[hunter2]:swordfish", "us:" + "hunter2" * 90)]
+        addresses += [f"http://{host}/a.pt?" + query for query in (
+            "X-Amz-Signature=c0ffee", "a=b@c0ffee", "a@b=c0ffee#hunter2", "/c0ffee/@x/", "sig=%63;c0ffee")]
+        addresses += ["http://us:hunter2", "http://us:hunter2/swordfish", "http:///us:hunter2@x/y", "s3://us:hunter2",
+                      "s3://us:hunter2/swordfish@bucket/key", "s3://us:hunter2/swordfish", "s3://us@hunter2@b/key",
+                      "ftp://us:hunter2@host/a.pt", "gs://us:hunter2/c0ffee@host/a.pt"]
+        server = self.serve(lambda request: request.send(302, Location=f"http://us:hunter2/c0ffee@{host}/?c0ffee"))
+        proxies = ["http://us:hunter2/swordfish@127.0.0.1:1", "http://us:hunter2#c0ffee@127.0.0.1:1",
+                   "socks9://us:" + "hunter2" * 60 + "@127.0.0.1:1", "http://us:hunter2@127.0.0.1:1", "http://us:hunter2"]
+        runs = [(address, {}) for address in [*addresses, server.url + "/mid.pt"]]
+        runs += [("http://nowhere.invalid/a.pt", {"http_proxy": proxy}) for proxy in proxies]
+        for url, environment in runs:
+            for words in (["info", "--json", "--stats"], ["verify"], ["copy", self.demo], ["map", self.demo, "-o"],
+                          ["clean"], ["diff", self.demo]):
+                done = subprocess.run([case.BERTH, *words, url, "--trace", trace], capture_output=True, text=True,
+                                      check=False, env={**os.environ, **environment}, timeout=60)
+                self.assertNotEqual(done.returncode, 0, (url, done))
+                for secret in SECRETS:
+                    self.assertNotIn(secret, done.stdout + done.stderr + self.text(trace), (url, words))
+
+    def test_a_sign_at_in_a_path_is_none(self):
+        server = self.serve(data={"small.pt": files.read("small.pt")})
+        self.berth("verify", f"{server.url}/models@1/small.pt")
+        self.refused("info", f"{server.url}/models@1/none.pt", says=("http://***@1/none.pt: ", "no such object"))
 
     def test_no_report_has_a_credential(self):
         """U1"""

@@ -119,6 +119,30 @@ finally:
 assert good and os.waitpid(child, 0)[1] == 0
 """)
 
+    def test_the_deadline_is_an_option(self):
+        """U4"""
+        self.server.behave = lambda request: request.send(503)
+        self.python("""
+with berth.config.patch("io.url_deadline=1"):
+    begin = time.monotonic()
+    error = fails(OSError, berth.load, url)
+    assert "io.url_deadline" in str(error) and time.monotonic() - begin < 5, error
+""")
+
+    def test_no_text_of_a_url_has_a_credential(self):
+        """U1: its repr, in a list too; and a pickle of it opens the same address in another process."""
+        self.python("""
+import pickle
+from berth._source import from_caller
+for text in ("https://us:hunter2@host/a.pt", "https://us:hunter2/swordfish@host/a.pt", "s3://us:hunter2/x@b/k",
+             "https://host/a.pt?X-Amz-Signature=c0ffee", "https://host/a?x=@c0ffee"):
+    for found in (from_caller(text), pickle.loads(pickle.dumps(from_caller(text)))):
+        shown = f"{found!r} {[found]} {ascii(found)}"
+        assert str(found) == text and shown.startswith("Url('"), shown
+        for secret in ("hunter2", "swordfish", "c0ffee"):
+            assert secret not in shown, shown
+""")
+
     def test_an_interrupt_stops_what_waits(self):
         def stall(request):
             if "If-Match" in request.headers and (request.first > 0 or "load" not in request.path):
@@ -154,7 +178,7 @@ int main(int n, char **words)
     berth_error error;
     if (n > 2) /* what waits is cancelled */
         return berth_source_url(words[1], &params, &source, &error) == BERTH_E_CANCELLED && asked ? 0 : 1;
-    params.reserved[3] = 1;
+    params.reserved[2] = 1;
     if (berth_source_url(words[1], &params, &source, &error) != BERTH_E_ARGUMENT || source.read)
         return 2;
     berth_source_url_free(&source);

@@ -42,7 +42,8 @@ from berth._rows import Rows, Table, Ticket, rows
 from berth._save import save
 from berth._verify import RecordReport, Report, verify
 
-_os.register_at_fork(after_in_child=_native.after_fork)
+_os.register_at_fork(before=_native.before_fork, after_in_parent=_native.after_fork_in_parent,
+                     after_in_child=_native.after_fork_in_child)
 
 __version__ = _native.version()
 __all__ = [

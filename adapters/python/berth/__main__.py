@@ -11,16 +11,10 @@ def main():
     """Becomes the command, with the arguments of this process: output and exit codes are its own."""
     try:
         os.execv(COMMAND, ["berth", *sys.argv[1:]])
-    except FileNotFoundError:
-        trouble("this package was built without Jansson, and so without the command; "
-                "`JANSSON=yes pip install` builds it, with libjansson-dev")
     except OSError as error:
-        trouble(f"{COMMAND} cannot be run: {os.strerror(error.errno)}; install the package anew")
-
-
-def trouble(message):
-    print(f"berth: {message}", file=sys.stderr)
-    sys.exit(2)
+        print(f"berth: {COMMAND} cannot be run: {os.strerror(error.errno)}; install the package anew",
+              file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

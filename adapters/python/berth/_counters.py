@@ -1,30 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Counts of saves and loads."""
 
-import os
-import threading
+from berth._lock import Lock
 
-_lock = threading.Lock()
+_lock = Lock()
 WAYS = ("values", "records", "torch")
 _counts = {"save": dict.fromkeys(WAYS, 0), "load": dict.fromkeys(WAYS, 0), "reasons": {}}
 
 
-def _renew_lock():
-    """In a forked child: maybe a thread of the parent's, that of a job, has it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
 def count(operation, way):
-    with _lock:
+    with _lock.held:
         _counts[operation][way] += 1
 
 
 def count_reason(reason):
-    with _lock:
+    with _lock.held:
         _counts["reasons"][reason] = _counts["reasons"].get(reason, 0) + 1
 
 
@@ -37,5 +27,5 @@ def counters():
         PyTorch under berth.install(), for one of the reasons.
     Threads: any.
     """
-    with _lock:
+    with _lock.held:
         return {key: dict(value) for key, value in _counts.items()}

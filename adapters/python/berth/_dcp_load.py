@@ -9,7 +9,7 @@ from berth import _native, _sparse
 from berth._counters import count
 from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Layout, is_dtensor
-from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense
+from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense, items_of
 from berth._load import MAPPED, READ
 from berth._source import is_path, source_of
 
@@ -70,7 +70,10 @@ class Loading:
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
         self._file = _native.open(source_of(self._path), READ)
-        self._match(self._state, value_without_bytes(self._file, self._path), "")
+        value = value_without_bytes(self._file, self._path)
+        if type(value) not in MAPPINGS:
+            raise ValueError(f"{self._path} holds no dict, but {type(value).__name__}: use berth.load")
+        self._match(self._state, value, "")
         if self._strict and self.missing:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: "
@@ -91,7 +94,7 @@ class Loading:
 
     def _match(self, state, value, name):
         """Two containers of the same kind."""
-        pairs = state.items() if type(state) in MAPPINGS else enumerate(state)
+        pairs = items_of(state) if type(state) in MAPPINGS else enumerate(state)
         for key, item in list(pairs):
             path = f"{name}[{key!r}]"
             if type(value) in MAPPINGS and key not in value:
@@ -131,8 +134,9 @@ class Loading:
 
     def _read_tensor(self, tensor, name):
         if not is_dtensor(tensor):
-            if tensor.numel():
-                read_box(self._file, tensor, name, (0,) * tensor.dim(), tuple(tensor.shape))
+            bare = torch.Tensor.detach(tensor)  # without attributes, of which a file may have chosen names (Y5)
+            if bare.numel():
+                read_box(self._file, bare, name, (0,) * bare.dim(), tuple(bare.shape))
             return
         local = tensor.to_local()
         for box in Layout(tensor).boxes:
@@ -172,7 +176,7 @@ def read_box(file, tensor, name, starts, lengths):
 
 def _has_tensors(value):
     if type(value) in MAPPINGS:
-        return any(map(_has_tensors, value.values()))
+        return any(_has_tensors(item) for _, item in items_of(value))
     if type(value) in SEQUENCES:
         return any(map(_has_tensors, value))
     return isinstance(value, torch.Tensor)

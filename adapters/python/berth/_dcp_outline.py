@@ -20,6 +20,11 @@ MAPPINGS = (dict, collections.OrderedDict)
 SEQUENCES = (list, tuple)
 
 
+def items_of(mapping):
+    """Its items; an OrderedDict of a file can have an attribute `items`, which is not called (Y5)."""
+    return type(mapping).items(mapping)
+
+
 class Elsewhere:
     """A tensor whose bytes writers have. It is pickled without what this process has of it.
 
@@ -86,7 +91,7 @@ class Outliner:
         made = self._known[id(value)] = type(value)()  # it may hold itself
         if getattr(value, "__dict__", None):  # _metadata of a state_dict
             made.__dict__.update(value.__dict__)
-        for key, item in value.items():
+        for key, item in items_of(value):
             made[key] = self.copy(item, (*keys, key))
         return made
 
@@ -114,8 +119,9 @@ class Outliner:
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
         if not (is_plain and is_dense(value)):
             return Refused(value)
-        made = Elsewhere(facts_of(value, self._key_of(value, None)), keys, self._rank)
-        made.pieces = [(Box((0,) * value.dim(), tuple(value.shape)), self._on_host(value))]
+        bare = torch.Tensor.detach(value)  # without attributes, of which a file may have chosen names (Y5)
+        made = Elsewhere(facts_of(value, self._key_of(bare, None)), keys, self._rank)
+        made.pieces = [(Box((0,) * bare.dim(), tuple(bare.shape)), self._on_host(bare))]
         return made
 
     def _key_of(self, local, how):
@@ -167,7 +173,7 @@ def _tree_of(value, seen):
     if type(value) not in MAPPINGS or id(value) in seen:
         return None
     seen.add(id(value))
-    return {key: _tree_of(item, seen) for key, item in value.items()}
+    return {key: _tree_of(item, seen) for key, item in items_of(value)}
 
 
 def extras_of(value, tree, keys=()):
@@ -175,7 +181,7 @@ def extras_of(value, tree, keys=()):
     found = []
     if tree is None or type(value) not in MAPPINGS:
         return found
-    for key, item in value.items():
+    for key, item in items_of(value):
         if key not in tree:
             _check(item, (*keys, key))
             found.append((keys, key, item))
@@ -215,7 +221,7 @@ def _check(item, keys):
         raise declined([f"[{key!r}]" for key in reversed(keys)],
                        f"a tensor ({item.text}) that the coordinator does not have")
     if type(item) in MAPPINGS:
-        for key, each in item.items():
+        for key, each in items_of(item):
             _check(each, (*keys, key))
     elif type(item) in SEQUENCES:
         for i, each in enumerate(item):
@@ -232,7 +238,7 @@ def _merge_item(parent, key, item):
     if key not in parent:
         parent[key] = item
     elif type(item) in MAPPINGS and type(parent[key]) in MAPPINGS:
-        for each, inner in item.items():
+        for each, inner in items_of(item):
             _merge_item(parent[key], each, inner)
 
 

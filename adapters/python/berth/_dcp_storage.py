@@ -20,7 +20,7 @@ from berth import _native
 from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Box
 from berth._dcp_load import read_box, value_without_bytes
-from berth._dcp_outline import Elsewhere, Key, is_dense, on_host
+from berth._dcp_outline import Elsewhere, Key, is_dense, items_of, on_host
 from berth._dcp_save import Saving
 from berth._load import READ, load
 from berth._source import is_path, source_of
@@ -108,7 +108,7 @@ def _put(value, keys, item):
 def _with_lists(value):
     if type(value) is not dict:
         return value
-    made = {key: _with_lists(item) for key, item in value.items()}
+    made = {key: _with_lists(item) for key, item in items_of(value)}
     if made and all(type(key) is int for key in made):
         return [made[key] for key in sorted(made)]
     return made
@@ -176,14 +176,14 @@ def _metadata_of(item, path):
         return BytesStorageMetadata()
     if not is_dense(item):
         raise TypeError(f"{path}: torch.distributed.checkpoint knows no such tensor; use berth.dcp.load")
-    whole = ChunkStorageMetadata(offsets=torch.Size([0] * item.dim()), sizes=item.shape)
+    whole = ChunkStorageMetadata(offsets=torch.Size([0] * len(item.shape)), sizes=item.shape)
     return TensorStorageMetadata(TensorProperties(dtype=item.dtype), item.shape, [whole])
 
 
 def _leaves(value, keys, path):
     """(keys, path in the file, item), as PyTorch's planner flattens a state."""
     if isinstance(value, dict):
-        pairs = [(str(key), key, item) for key, item in value.items()]
+        pairs = [(str(key), key, item) for key, item in items_of(value)]
     elif _is_open(value):
         pairs = [(i, i, item) for i, item in enumerate(value)]
     else:

@@ -63,6 +63,7 @@ CLASSES = {
     "BERTH_E_MEMORY": OutOfMemoryError,
     "BERTH_E_SYSTEM": FileError,
     "BERTH_E_NO_SPACE": FileError,
+    "BERTH_E_REPLACE": FileError,
     "BERTH_E_NOT_FOUND": MissingFileError,
     "BERTH_E_PICKLE": UnsafeFileError,
     "BERTH_E_FORBIDDEN": UnsafeFileError,

@@ -5,18 +5,22 @@ import contextlib
 import functools
 import os
 import pickle
-import threading
+import sys
+from threading import get_ident
 
 from berth import _conditions, _records
-from berth._config import Patch
+from berth._config import config
 from berth._counters import count, count_reason
 from berth._errors import Error
+from berth._in_place import start_as_torch
 from berth._load import load_plain
+from berth._lock import Lock
 from berth._save import PROTOCOL, save_any
 from berth._source import can_seek, is_path
 
-_lock = threading.Lock()
-_is_installed = False
+_lock = Lock()
+_users = set()  # who wants Berth's functions: INSTALL, and (thread, object) of each block of installed()
+INSTALL = "install()"
 TRUE = ("1", "y", "yes", "true")
 # What PyTorch's own code would report, too, or would only try once more.
 FINAL = ("BERTH_E_SYSTEM", "BERTH_E_NO_SPACE", "BERTH_E_MEMORY", "BERTH_E_NOT_FOUND",
@@ -37,47 +41,81 @@ def install():
     Raises: RuntimeError: this PyTorch is not known to Berth; then nothing has changed.
     Threads: any.
     """
-    import torch
-
-    global _is_installed
-    with _lock:
-        if not _is_installed:
-            _records.check_known()
-            save, load = _wrapped("save", _save), _wrapped("load", _load)
-            for module in (torch, torch.serialization):
-                module.save, module.load = save, load
-            _is_installed = True
+    _change(INSTALL, True)
 
 
 def uninstall():
     """Gives torch.save and torch.load back what they were. May be called twice.
 
-    What others have put in their place since install() stays, and calls PyTorch's functions.
+    A block of installed() that goes on, in this thread or another, keeps them until it ends. What others have
+    put in their place since install() stays, and calls PyTorch's functions.
     Threads: any.
     """
+    _change(INSTALL, False)
+
+
+def installed():
+    """install() for a `with` block or the calls of a decorated function.
+
+    Blocks may be inside of another one, and overlap in several threads: the last one to end gives torch.save
+    and torch.load back what they were, unless install() was called.
+    """
+    return Block()
+
+
+class Block(contextlib.ContextDecorator):
+    def __init__(self):
+        self._users = []
+
+    def _recreate_cm(self):
+        return Block()
+
+    def __enter__(self):
+        self._users.append((get_ident(), object()))
+        try:
+            _change(self._users[-1], True)
+        except BaseException:  # ^C at the end of it, too
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_):
+        _change(self._users.pop(), False)
+
+
+def _change(user, wants):
+    """While there is a user both names have both functions (Y9)."""
     import torch
 
-    global _is_installed
-    with _lock:
-        if not _is_installed:
-            return
-        for module in (torch, torch.serialization):
-            for name in ("save", "load"):
-                if getattr(getattr(module, name), "_is_berth", False):
-                    setattr(module, name, _records.originals()[name])
-        _is_installed = False
+    with _lock.held:
+        if wants and not _users:
+            _put_in_place(torch)
+        (_users.add if wants else _users.discard)(user)
+        if not _users:
+            _give_back(torch)
 
 
-@contextlib.contextmanager
-def installed():
-    """install() for a `with` block or the calls of a decorated function; also inside of another one."""
-    was_installed = _is_installed
-    install()
-    try:
-        yield
-    finally:
-        if not was_installed:
-            uninstall()
+def _put_in_place(torch):
+    _records.check_known()
+    save, load = _wrapped("save", _save), _wrapped("load", _load)
+    for module in (torch, torch.serialization):
+        module.save, module.load = save, load
+
+
+def _give_back(torch):
+    for module in (torch, torch.serialization):
+        for name in ("save", "load"):
+            if getattr(getattr(module, name), "_is_berth", False):
+                setattr(module, name, _records.originals()[name])
+
+
+def _forget_threads():
+    """In a forked child: the blocks of the parent's other threads do not end here."""
+    _users.intersection_update([each for each in _users if each == INSTALL or each[0] == get_ident()])
+    if not _users and "torch" in sys.modules:
+        _give_back(sys.modules["torch"])
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def _wrapped(name, function):
@@ -86,7 +124,7 @@ def _wrapped(name, function):
 
     @functools.wraps(original)
     def choose(*arguments, **named):
-        return (function if _is_installed else original)(*arguments, **named)
+        return (function if _users else original)(*arguments, **named)
 
     choose._is_berth = True
     return choose
@@ -98,26 +136,31 @@ def _wrapped(name, function):
 def _torch_config(section, name, default):
     """A value of torch.utils.serialization.config, or what PyTorch 2.6 does without it."""
     try:
-        from torch.utils.serialization import config
+        from torch.utils.serialization import config as torch_config
     except ImportError:
         return default
-    return getattr(getattr(config, section), name, default)
+    return getattr(getattr(torch_config, section), name, default)
 
 
 def _options():
     """A patch of what torch.utils.serialization.config says, where it says something."""
     import torch
 
-    assignments = []
+    options = {}
     if not torch.serialization.get_crc32_options():
-        assignments.append("save.compute_crc32=off")
+        options["save.compute_crc32"] = False
     alignment = _torch_config("save", "storage_alignment", 64)
     if alignment != 64:
-        assignments.append(f"save.storage_alignment={alignment}")
+        options["save.storage_alignment"] = alignment
     endianness = torch.serialization.get_default_load_endianness()
     if endianness is not None:
-        assignments.append(f"load.endianness={endianness.name.lower()}")
-    return Patch(" ".join(assignments)) if assignments else contextlib.nullcontext()
+        options["load.endianness"] = endianness
+    return config.patch(options) if options else contextlib.nullcontext()
+
+
+def _refuse_bytes(name, *arguments):
+    """A path to Berth, and no file to PyTorch, which says so."""
+    return _records.originals()[name](*arguments)
 
 
 # ---- torch.save ----
@@ -131,8 +174,10 @@ def _save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL,
         count("save", "torch")
         count_reason(_records.LEGACY)
         return
+    if isinstance(f, bytes):
+        return _refuse_bytes("save", obj, f)
     with _options():
-        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record)
+        save_any(obj, f, pickle_module, pickle_protocol, _disable_byteorder_record, start_as_torch)
 
 
 # ---- torch.load ----
@@ -142,6 +187,8 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
           **pickle_load_args):
     import torch
 
+    if isinstance(f, bytes):
+        return _refuse_bytes("load", f)
     maps = _torch_config("load", "mmap", False) if mmap is None else mmap
     with _options():
         if (pickle_module is None and not pickle_load_args and _is_weights_only(weights_only)

@@ -21,7 +21,7 @@ from _thread import start_new_thread
 
 from berth._counters import count
 from berth._errors import CancelledError, make
-from berth._save import begin
+from berth._save import begin, begin_safetensors, is_safetensors
 from berth._source import is_path
 
 SECONDS_BETWEEN_SIGNALS = 0.05  # ^C is looked for
@@ -92,7 +92,7 @@ class Job:
         then, too. KeyboardInterrupt: the save goes on.
         """
         self._check_process()
-        end = None if timeout is None else time.monotonic() + timeout
+        end = _end_of(timeout)
         while True:
             left = SECONDS_BETWEEN_SIGNALS if end is None else max(0, end - time.monotonic())
             staged = self._native.staged(min(left, SECONDS_BETWEEN_SIGNALS))
@@ -115,7 +115,7 @@ class Job:
         TimeoutError: it has not ended within this time, and goes on. KeyboardInterrupt: it goes on.
         """
         self._check_process()
-        end = None if timeout is None else time.monotonic() + timeout
+        end = _end_of(timeout)
         while not self._native.closed(NO_LIMIT if end is None else max(0, end - time.monotonic())):
             if end is not None and time.monotonic() >= end:
                 raise TimeoutError(f"the save to {self._state.name} has not ended within {timeout} s")
@@ -147,6 +147,8 @@ class Job:
         interpreter waits for it.
         """
         self._check_process()
+        if not callable(function):
+            raise TypeError(f"a callback is a function of one argument, not {type(function).__name__}")
         self._state.add_callback(functools.partial(function, self))
 
     def __await__(self):
@@ -167,6 +169,15 @@ class Job:
         if self._pid != os.getpid():
             raise make("BERTH_E_ARGUMENT", f"this job belongs to process {self._pid}: wait for it "
                        "there; a forked child can begin jobs of its own", 0, None, "")
+
+
+def _end_of(timeout):
+    """Of a wait, by the monotonic clock; None: it has no limit."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, (int, float)):
+        raise TypeError(f"a timeout is a number of seconds, or None, not {type(timeout).__name__}")
+    return time.monotonic() + timeout
 
 
 def _answer(outcome):
@@ -270,7 +281,7 @@ def save_async(obj, f, *, snapshot=True):
     Threads: any; several jobs may run at once, also to one path: each file is whole, and the last
     job to end wins.
     """
-    native, way, end = begin(obj, f, snapshot=snapshot)
+    native, way, end = (begin_safetensors if is_safetensors(f) else begin)(obj, f, snapshot=snapshot)
     name = repr(os.fsdecode(f)) if is_path(f) else f"an object of {type(f)}"
     return _start(State(native, way, end, name))
 

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 
-from berth import _conditions, _device, _native, _records, _sparse
+from berth import _conditions, _device, _native, _records, _set, _sparse
 from berth._counters import count
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
 from berth._source import Url, can_seek, from_caller, is_path, source_of
@@ -25,7 +25,10 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     of any version are read, and .safetensors.
 
     f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on. A
-        str that begins with https://, http:// or s3:// is a URL.
+        str that begins with https://, http:// or s3:// is a URL. A path can be that of several files: an
+        index (model.safetensors.index.json), of which the tensors that it names are loaded; a directory of
+        torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a copy in
+        memory; or a folder with one of them, or with one model file.
     map_location: as of torch.load: None, a device or its name, a dict of names, or a function
         (storage, location) -> storage or None.
     weights_only: True: plain values are made in C. If the file has classes or functions that are
@@ -46,7 +49,10 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         KeyboardInterrupt: nothing is kept.
     Threads: any; other threads run while bytes are read.
     """
-    f = from_caller(f)
+    f = _set.found(from_caller(f))
+    if isinstance(f, (_set.Index, _set.Dcp)):
+        return f.load(functools.partial(load, map_location=map_location, pickle_module=pickle_module,
+                                        **{"weights_only": weights_only, "mmap": mmap, **pickle_load_args}))
     if mmap and isinstance(f, Url):
         raise ValueError("a URL cannot be mapped; berth.open(url) reads tensors when they are asked for")
     if mmap and not is_path(f):

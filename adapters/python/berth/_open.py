@@ -2,15 +2,20 @@
 """berth.open: a file whose tensors are read when they are asked for."""
 
 import builtins
+import errno
 import operator
+import os
 
-from berth import _native, _sparse
-from berth._errors import Error
+from berth import _native, _set, _sparse
+from berth._errors import NO_OFFSET, Error, make
 from berth._load import MAPPED
-from berth._source import from_caller, source_of
-from berth._verify import report_of
+from berth._source import Url, from_caller, is_path, source_of
+from berth._verify import report_of, report_of_files
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
+# Whose bytes are PyTorch's.
+OF_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+                "float8_e8m0fnu", "complex32")
 
 
 def open(f):
@@ -18,13 +23,18 @@ def open(f):
 
     f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do. A str that
         begins with https://, http:// or s3:// is a URL: its bytes are requested when they are asked for.
+        A path can be that of several files, as for berth.load: an index, whose files are opened; a folder; a
+        directory of torch.distributed.checkpoint, which is copied into memory.
     Returns: a File. Use it as a context manager, or call close().
     Raises: as berth.load.
     Threads: any.
     """
-    f = from_caller(f)
-    source = source_of(f)
-    return File(_native.open(source, MAPPED), f.fileno if isinstance(source, int) else lambda: source)
+    found = _set.found(from_caller(f))
+    if isinstance(found, (_set.Index, _set.Dcp)):
+        return File(*found.open(MAPPED), found.path)
+    source = source_of(found)
+    again = found.fileno if isinstance(source, int) else lambda: source
+    return File(_native.open(source, MAPPED), again, found)
 
 
 class Slice:
@@ -46,8 +56,11 @@ class Slice:
         """Ints and slices of step 1, at most one for each dimension; `...` stands for the rest.
 
         Returns: a contiguous torch.Tensor with memory of its own.
-        Raises: IndexError: an index is not inside; berth.Error: it cannot be read.
+        Raises: IndexError: an index is not inside; TypeError: it is neither an int nor a slice (so is a bool), or
+            the tensor is quantized: it has no part without its scales; berth.Error: it cannot be read.
         """
+        if self.dtype.startswith("q"):
+            raise TypeError(f"{self._name}: a quantized tensor has no slices; file[{self._name!r}] is all of it")
         starts, lengths, shape = ranges_of(index, self.shape)
         return tensor_of(self._file.slice(self._name, starts, lengths), self.dtype, shape)
 
@@ -64,10 +77,31 @@ class File:
     Threads: any.
     """
 
-    def __init__(self, native, source=None):
+    def __init__(self, native, source=None, opened=None):
         self._file = native
         self._names = None
         self._source = source  # a function: a file object may have been closed since
+        if is_path(opened) and not isinstance(opened, Url):
+            opened = os.path.abspath(os.fsdecode(opened))
+        self._opened = opened  # for messages, and for another process
+        self._stamp = _stamp(opened)
+
+    def __repr__(self):
+        try:
+            n = len(self)
+            state = f"{self.info['container']}, {n} tensor{'s' * (n != 1)}"
+        except ValueError:
+            state = "closed"
+        name = repr(str(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
+        return f"<berth.File {name}, {state}>"
+
+    def __reduce_ex__(self, _):
+        """In another process, such as a DataLoader's worker, the path is opened again."""
+        if not is_path(self._opened):
+            raise TypeError(f"a berth.File over {type(self._opened)} cannot be pickled: another process has "
+                            "no such file. Open a path")
+        self._file.is_legacy()  # raises if this file is closed
+        return _open_again, (str(self._opened), isinstance(self._opened, Url), self._stamp)
 
     def close(self):
         """Closes the file; what was taken of it stays valid. It may be closed twice."""
@@ -85,6 +119,21 @@ class File:
             self._names = self._file.names()
         return list(self._names)
 
+    def values(self):
+        """The tensors, in the order of keys(); an iterator, which reads one at a time."""
+        return map(self.__getitem__, self.keys())
+
+    def items(self):
+        """(name, tensor), in the order of keys(); an iterator, which reads one at a time."""
+        return ((name, self[name]) for name in self.keys())
+
+    def get(self, name, default=None):
+        """A tensor, or any other value; the default if there is none. Raises: berth.Error."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
     def __iter__(self):
         return iter(self.keys())
 
@@ -92,6 +141,8 @@ class File:
         return len(self.keys())
 
     def __contains__(self, name):
+        if not isinstance(name, str):
+            return False
         try:
             self._file.tensor(name)
         except Error as error:
@@ -103,8 +154,10 @@ class File:
     def __getitem__(self, name):
         """A tensor, or any other value, by its name "a.0.b" or its path "['a'][0]['b']".
 
-        Raises: KeyError: there is none; berth.Error: it cannot be loaded.
+        Raises: KeyError: there is none; TypeError: the name is no str; berth.Error: it cannot be loaded.
         """
+        if name is None:  # to the native module: the whole value
+            raise TypeError("a name is a str, not None")
         with missing_is_key_error(), _sparse.checked():
             return self._file.value(name, True, True, False, None, True, None)
 
@@ -114,7 +167,8 @@ class File:
             return Slice(self._file, name)
 
     def numpy(self, name):
-        """A tensor as a numpy array over the file's pages; torch is not needed.
+        """A tensor as a numpy array over the file's pages; torch is not needed. bfloat16 and float8 need the
+        package ml_dtypes.
 
         Raises: KeyError; TypeError: numpy has no such dtype, or the tensor has no elements of its
         own (meta, sparse); berth.Error.
@@ -139,7 +193,8 @@ class File:
         Returns: a Report. Raises: as berth.verify; ValueError: the file object was closed.
         """
         self._file.is_legacy()  # raises if this file is closed
-        return report_of(self._source())
+        source = self._source()
+        return report_of(source) if not isinstance(source, list) else report_of_files(source)
 
     @property
     def info(self):
@@ -152,6 +207,26 @@ class File:
         return self._file.metadata()
 
 
+def _stamp(opened):
+    """What tells one state of a file from another; None: it is no path."""
+    if not is_path(opened) or isinstance(opened, Url):
+        return None
+    try:
+        status = os.stat(opened)
+    except OSError:  # it was opened: it has been removed since
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _open_again(name, is_url, stamp):
+    file = open(Url(name) if is_url else os.fspath(name))
+    if file._stamp != stamp:
+        file.close()
+        raise make("BERTH_E_SYSTEM", f"{name}: has changed since the berth.File that is unpickled here was "
+                   "opened", errno.ESTALE, NO_OFFSET, "")
+    return file
+
+
 class missing_is_key_error:
     def __enter__(self):
         return self
@@ -162,6 +237,14 @@ class missing_is_key_error:
 
 
 def numpy_dtype(numpy, name):
+    if name in OF_ML_DTYPES:
+        try:
+            import ml_dtypes
+
+            return numpy.dtype(getattr(ml_dtypes, name))
+        except (ImportError, AttributeError):
+            raise TypeError(f"numpy has no dtype {name} of its own: pip install ml_dtypes, a newer one if it is "
+                            "there; or use the tensor itself") from None
     try:
         return numpy.dtype(name)
     except TypeError:
@@ -171,7 +254,10 @@ def numpy_dtype(numpy, name):
 def ranges_of(index, shape):
     """(first of each dimension, length of each dimension, shape of the result)."""
     indices = list(index) if isinstance(index, tuple) else [index]
-    if any(each is Ellipsis for each in indices):
+    n_rests = sum(each is Ellipsis for each in indices)
+    if n_rests > 1:
+        raise IndexError("an index has `...` once at most")
+    if n_rests:
         at = next(i for i, each in enumerate(indices) if each is Ellipsis)
         missing = len(shape) - (len(indices) - 1)
         indices[at:at + 1] = [builtins.slice(None)] * max(missing, 0)
@@ -181,19 +267,27 @@ def ranges_of(index, shape):
     starts, lengths, result = [], [], []
     for each, size in zip(indices, shape):
         if isinstance(each, builtins.slice):
-            first, last, step = each.indices(size)
+            bounds = [bound if bound is None else int_of(bound) for bound in (each.start, each.stop, each.step)]
+            first, last, step = builtins.slice(*bounds).indices(size)
             if step != 1:
                 raise IndexError("only slices of step 1 can be read")
             starts.append(first)
             lengths.append(max(last - first, 0))
             result.append(lengths[-1])
         else:
-            at = operator.index(each)
+            at = int_of(each)
             if not -size <= at < size:
                 raise IndexError(f"index {at} is not inside a dimension of {size}")
             starts.append(at % size)
             lengths.append(1)
     return starts, lengths, result
+
+
+def int_of(index):
+    """A bool is an int to Python, but a mask to PyTorch."""
+    if not hasattr(index, "__index__") or isinstance(index, bool) or "bool" in str(getattr(index, "dtype", "")):
+        raise TypeError(f"an index is an int, or a slice of ints, not {type(index).__name__}")
+    return operator.index(index)
 
 
 def tensor_of(data, dtype, shape):

@@ -16,7 +16,7 @@ from mmap import MAP_SHARED
 from berth import _device, _native
 from berth._counters import count, count_reason
 from berth._errors import NO_OFFSET, make
-from berth._source import Url, is_path, source_of
+from berth._source import Url, is_path, path_bytes, source_of
 
 # The parameters of the functions of PyTorch that this module calls.
 PARAMETERS = {
@@ -340,4 +340,4 @@ def unsafe_globals(f):
 
 def path_of(f):
     """A path in the form that PyTorch takes; anything else as it is."""
-    return os.fsdecode(f) if is_path(f) and not isinstance(f, Url) else f
+    return os.fsdecode(path_bytes(f)) if is_path(f) and not isinstance(f, Url) else f

@@ -8,6 +8,7 @@ import sys
 from berth import _native
 from berth._open import FLAGS_CONJ, FLAGS_NEG, File, numpy_dtype
 from berth._load import MAPPED
+from berth._set import Files
 from berth._source import is_path, source_of
 
 
@@ -94,8 +95,9 @@ class Rows:
             if part._flags & (FLAGS_CONJ | FLAGS_NEG) or part.dtype.startswith(("q", "bits")):
                 raise TypeError(f"{name}: rows of conjugate, negative and quantized tensors, and of "
                                 "bits, are not supported")
-            number = self._native.add(file._file, name)
-            nbytes = file._file.tensor(name)[3]
+            native = file._file.of(name) if isinstance(file._file, Files) else file._file
+            number = self._native.add(native, name)
+            nbytes = native.tensor(name)[3]
         finally:
             if opened:
                 opened.close()
@@ -119,7 +121,7 @@ class Rows:
         parts: a list of (table, ids) or (table, ids, out). Outputs may not overlap.
         Returns: a list of the results.
         """
-        requests = [self._request(*part) for part in parts]
+        requests = [self._request(*part) for part in checked_parts(parts)]
         for request in requests:
             request.prepare_output()
         with bad_id_is_index_error(self._native):
@@ -135,7 +137,7 @@ class Rows:
         Raises: berth.OutOfMemoryError: berth.config.io.memory_nbytes leaves too little.
         """
         native = [(self._number(table), None, count_of(ids), False, None, 0, False)
-                  for table, ids in parts]
+                  for table, ids in checked_parts(parts)]
         names = ("n_ids", "n_passes", "memory_nbytes", "output_nbytes")
         return dict(zip(names, self._native.estimate(native)))
 
@@ -247,6 +249,7 @@ class Ids:
     def _take_tensor(self, ids):
         import torch
 
+        ids = torch.Tensor.detach(ids)  # without attributes, of which a file may have chosen names (Y5)
         check_on_host(ids, "the ids")
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
@@ -265,7 +268,7 @@ class Ids:
         try:
             view = memoryview(ids)
         except TypeError:
-            view = memoryview(array.array("q", ids))
+            view = memoryview(array_of(ids))
         native = "@=<" if sys.byteorder == "little" else "@=>"
         code = view.format[1:] if view.format[0] in native else view.format
         if code not in ("i", "l", "q") or view.itemsize not in (4, 8) or not view.c_contiguous:
@@ -281,6 +284,20 @@ class Ids:
 
     def _wider(self):
         return array.array("q", memoryview(self.owner).cast("B").cast("i"))
+
+
+def array_of(ids):
+    """Of a list, or of anything else that gives ints."""
+    if isinstance(ids, (str, dict)) or not hasattr(ids, "__iter__"):
+        raise TypeError(f"ids are ints: a tensor, an array, a buffer or a list, not {type(ids).__name__}")
+    ids = list(ids)
+    wrong = next((each for each in ids if isinstance(each, bool) or not hasattr(each, "__index__")), None)
+    if wrong is not None:  # a bool would be a mask to PyTorch
+        raise TypeError(f"ids are ints, not {type(wrong).__name__}")
+    try:
+        return array.array("q", ids)
+    except OverflowError:
+        raise IndexError("an id has more than 64 bits: it is no row of the table") from None
 
 
 class Request:
@@ -318,9 +335,9 @@ class Request:
     def _use_tensor(self):
         import torch
 
-        out = self.output
+        out = torch.Tensor.detach(self.output)  # as ids are
         check_on_host(out, "the rows of out")
-        if out.requires_grad or out.is_conj() or out.is_neg():
+        if self.output.requires_grad or out.is_conj() or out.is_neg():
             raise ValueError("out requires gradients, is conjugate or negative: use out.detach()")
         self._check(out.dtype, getattr(torch, self.table.dtype), out.shape)
         self._set_stride(out.stride(), out.element_size())
@@ -337,7 +354,11 @@ class Request:
         self.memory = out
 
     def _use_buffer(self):
-        view = memoryview(self.output)
+        try:
+            view = memoryview(self.output)
+        except TypeError:
+            raise TypeError("out is a tensor, an array or a writable buffer, not "
+                            f"{type(self.output).__name__}") from None
         nbytes = self.ids.n * self.table._row_nbytes
         if view.readonly or not view.c_contiguous or view.nbytes != nbytes:
             raise ValueError(f"out must be a writable, contiguous buffer of {nbytes} bytes")
@@ -354,6 +375,13 @@ class Request:
         if step is None:
             raise ValueError("the rows of out are not contiguous, or not at equal distances")
         self.stride_nbytes = int(step) * item_nbytes
+
+
+def checked_parts(parts):
+    if not isinstance(parts, (list, tuple)) or not all(
+            isinstance(part, (list, tuple)) and 2 <= len(part) <= 3 for part in parts):
+        raise TypeError("parts are a list of (table, ids) or (table, ids, out)")
+    return parts
 
 
 def product(shape):

@@ -1,14 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save: values are walked in C, or pickled by PyTorch, and written without the GIL."""
 
+import functools
+import logging
+import os
 import pickle
 
 from berth import _conditions, _native, _records
+from berth._config import config
 from berth._counters import count
 from berth._errors import Declined
+from berth._source import is_path
 from berth._target import target_of
 
 PROTOCOL = 2
+
+_log = logging.getLogger("berth")
+
+
+def start_plainly(f, function, *arguments):
+    """Calls function(*arguments). Returns: (what it returns, save.replace at that moment)."""
+    return function(*arguments), config.save.replace
 
 
 def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
@@ -23,6 +35,9 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         devices, dtypes, layouts and quantization schemes; in exactly these types, nested as you
         like. PyTorch's own pickler pickles everything else; berth.counters() tells the two apart.
         Tensors must not change until this returns.
+        To a path whose name ends in ".safetensors": a dict of tensors by their names. The bytes are those of
+        safetensors.torch.save_file(obj, f, {"format": "pt"}). The format has no views: each tensor is written
+        in full. Nothing is pickled.
     f: a path (str, bytes, os.PathLike), or an open binary file. A file is written from its current
         position on, and neither closed nor synced; what was written stays if the save fails.
     pickle_module, pickle_protocol: as of torch.save; with others than the defaults PyTorch pickles.
@@ -30,16 +45,23 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     Raises:
         berth.Error: it could not be written. FileError if the system says why.
         RuntimeError: as torch.save: storages of one memory have several dtypes.
+        TypeError: a .safetensors file cannot hold obj.
         What pickling raised; what f.write raised; KeyboardInterrupt: the save was cancelled. In all
         cases a path has its old file.
     Threads: any; other threads run while bytes are written.
     """
-    save_any(obj, f, pickle_module, pickle_protocol, False)
+    if is_safetensors(f):
+        _finish(*begin_safetensors(obj, f))
+    else:
+        save_any(obj, f, pickle_module, pickle_protocol, False)
 
 
-def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
-    """torch.save with all its parameters but one."""
-    job, way, end = begin(obj, f, pickle_module, pickle_protocol, disable_byteorder)
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly):
+    """torch.save with all its parameters but one. start: as of begin."""
+    _finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start))
+
+
+def _finish(job, way, end):
     is_saved = False
     try:
         job.finish()
@@ -50,22 +72,73 @@ def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder):
 
 
 def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
-          snapshot=False):
+          snapshot=False, start=start_plainly):
     """Begins a save: in C if the value is plain, else PyTorch pickles it.
 
+    start: start_plainly, or _in_place.start_as_torch; called with the native function that opens
+        the target.
     Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
     """
     target, end = target_of(f)
     try:
+        job = replace = None
         if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
                 and not _conditions.reason()):
             try:
-                return _native.save_begin(obj, target, None, snapshot), "values", end
+                job, replace = start(f, _native.save_begin, obj, target, None, snapshot)
+                way = "values"
             except Declined:  # before a byte was written
                 pass
-        records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
-        job = _native.save_records_begin(records, target, None, disable_byteorder, snapshot)
-        return job, "records", end
+        if job is None:
+            records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
+            job, replace = start(f, _native.save_records_begin, records, target, None,
+                                 disable_byteorder, snapshot)
+            way = "records"
+        return job, way, _telling(job, f, replace, end)
     except BaseException:
         end(False)
         raise
+
+
+def is_safetensors(f):
+    """Whether f is a path whose name says that the file is one of safetensors."""
+    return is_path(f) and os.fsencode(f).endswith(b".safetensors")
+
+
+def begin_safetensors(obj, f, snapshot=False):
+    """Begins the save of a safetensors file. Returns: as begin."""
+    import torch
+
+    other = None if isinstance(obj, dict) else f"the value is of {type(obj)}"
+    for key, value in {} if other else obj.items():
+        if not isinstance(key, str):
+            other = f"a key is of {type(key)}"
+        elif not isinstance(value, torch.Tensor):
+            other = f"[{key!r}] is of {type(value)}"
+        elif not key.isascii() and key != key.encode(errors="replace").decode():
+            other = f"the key {key!r} has a surrogate, which UTF-8 has not"
+    if other:
+        raise TypeError(f"{os.fsdecode(f)}: a .safetensors file holds a dict of tensors by their names, and "
+                        f"{other}. Save the dict of tensors alone, or give the file another name, such as "
+                        ".pt, for any value")
+    target, end = target_of(f)
+    job, replace = start_plainly(f, _native.save_begin, dict(obj), target, None, snapshot, True)
+    return job, "values", _telling(job, f, replace, end)
+
+
+def _telling(job, f, replace, end):
+    """What ends the save of this job to f, and tells what the file system could not do."""
+    if not is_path(f):
+        return end
+    return functools.partial(_tell, job, os.fsdecode(f), replace, config.save.durability)
+
+
+def _tell(job, path, replace, durability, is_saved):
+    placed, reached = job.placed()
+    if not is_saved:
+        return
+    if placed == "in place" and replace == "auto":
+        _log.warning("%s was written in place: a rename cannot put a file there", path)
+    if reached and reached != durability:
+        _log.warning("%s: its file system cannot sync: save.durability=%s became %s", path, durability,
+                     reached)

@@ -5,11 +5,20 @@ import io
 import os
 import tempfile
 
+from berth import _native
+from berth._errors import NO_OFFSET, make
+
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
 class Url(str):
-    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL."""
+    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL.
+
+    Its repr shows what messages show of it: no password, no query (U1).
+    """
+
+    def __repr__(self):
+        return f"Url({_native.url_shown(self)!r})"
 
 
 def from_caller(f):
@@ -19,6 +28,20 @@ def from_caller(f):
 
 def is_path(f):
     return isinstance(f, (str, bytes, os.PathLike))
+
+
+def path_bytes(f):
+    """A path as the library takes it. What cannot be a path is refused: a NUL would end it (Y11)."""
+    path = os.fspath(f)
+    try:
+        found = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise make("BERTH_E_ARGUMENT", f"{path!r}: a path of these characters cannot be encoded", 0, NO_OFFSET,
+                   "") from None
+    if b"\0" in found:
+        raise make("BERTH_E_ARGUMENT", f"{path!r}: a path has no NUL character, so no file has this one", 0,
+                   NO_OFFSET, "")
+    return found
 
 
 def descriptor_of(f, kinds):
@@ -32,10 +55,11 @@ def descriptor_of(f, kinds):
 
 
 def source_of(f):
+    """A bytearray is memory that nobody else has; other buffers are lent (Y10)."""
     if isinstance(f, Url):
         return str(f)
     if is_path(f):
-        return os.fsencode(f)
+        return path_bytes(f)
     if not hasattr(f, "read"):
         raise AttributeError("expected 'f' to be a path, or a binary file with the method 'read'")
     if type(f) is io.BytesIO:
@@ -43,7 +67,7 @@ def source_of(f):
     fd = descriptor_of(f, REAL_FILES)
     if fd is not None and f.seekable() and f.tell() == 0:
         return fd
-    return memoryview(_read_into(f) if hasattr(f, "readinto") else _read(f))
+    return _read_into(f) if hasattr(f, "readinto") else memoryview(_read(f))
 
 
 def can_seek(f):
@@ -62,11 +86,19 @@ def _read_into(f):
     """The rest of a file, without a second copy of it."""
     try:
         here = f.tell()
-        data = bytearray(f.seek(0, os.SEEK_END) - here)
+        size = f.seek(0, os.SEEK_END) - here
+        data = bytearray(size + 1)
         f.seek(here)
     except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
-        return _read(f)
+        return memoryview(_read(f))
     n, view = 0, memoryview(data)
-    while n < len(data) and (more := f.readinto(view[n:])):
+    while n < size and (more := f.readinto(view[n:size])):
+        if not isinstance(more, int) or not 0 < more <= size - n:
+            raise OSError(f"readinto() of {type(f)} returned {more!r} for {size - n} bytes")
         n += more
-    return view[:n]
+    del view
+    try:
+        del data[n:]
+    except BufferError:  # f has kept a part of it
+        return memoryview(data)[:n]
+    return data

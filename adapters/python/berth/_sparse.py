@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sparse tensors are checked at the end of a load, by torch, which has collected them."""
+"""Sparse tensors are made and, at the end of a load, checked by PyTorch's functions; those of one load by its own list.
+
+PyTorch before 2.15 collects the sparse tensors of all loads of a process in one list, which the first load to end
+checks and clears. And it turns the process's switch of these checks off while it makes a sparse tensor.
+"""
 
 import contextlib
 import functools
 import inspect
-import sys
+import threading
+
+from berth._lock import Lock
+from berth._records import with_names
+
+_switch = Lock()  # it is off, or may be restored, or read
+_loads = threading.local()  # .made: the sparse tensors of the load that this thread is in
 
 
 @functools.cache
@@ -16,26 +26,38 @@ def _arguments():
     return {"weights_only": True} if "weights_only" in parameters else {}
 
 
+def _of_this_load(name):
+    """A function of torch._utils, with the list of this load."""
+    import torch
+
+    made = _loads.made
+    return with_names(getattr(torch._utils, name), {
+        "_sparse_tensors_to_validate": made, "_get_sparse_tensors_to_validate": lambda: made})
+
+
+def rebuild(layout, data):
+    """torch._utils._rebuild_sparse_tensor; the native module calls it, inside of checked()."""
+    function = _of_this_load("_rebuild_sparse_tensor")
+    with _switch.held:
+        tensor = function(layout, data)
+    _loads.made[-1] = tensor.detach()  # the checks call its methods: it gets no attributes of the file (Y5)
+    return tensor
+
+
 @contextlib.contextmanager
 def checked(*, checks=True):
     """Checks what was made in it as torch.load(weights_only=True) does, and raises what it raises.
 
     checks: False: torch forgets it; of tensors without bytes there is nothing to check.
     """
+    before, made = getattr(_loads, "made", None), []  # before: of a load whose map_location begins this one
     try:
+        _loads.made = made
         yield
-        if checks and "torch" in sys.modules:
-            sys.modules["torch"]._utils._validate_loaded_sparse_tensors(**_arguments())
+        if checks and made:
+            validate = _of_this_load("_validate_loaded_sparse_tensors")
+            with _switch.held:
+                validate(**_arguments())
     finally:
-        _forget()
-
-
-def _forget():
-    """Those of a load that failed; since PyTorch 2.15 each thread has its own."""
-    if "torch" not in sys.modules:
-        return
-    utils = sys.modules["torch"]._utils
-    if hasattr(utils, "_get_sparse_tensors_to_validate"):
-        utils._get_sparse_tensors_to_validate().clear()
-    else:
-        utils._sparse_tensors_to_validate.clear()
+        made.clear()
+        _loads.made = before

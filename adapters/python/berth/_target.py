@@ -6,7 +6,7 @@ import functools
 import io
 import os
 
-from berth._source import descriptor_of, is_path
+from berth._source import descriptor_of, is_path, path_bytes
 
 # Files of Python's own, whose bytes go to their descriptor and nowhere else.
 REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
@@ -15,7 +15,7 @@ REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
 def target_of(f):
     """(target, end): end(is_saved) is called when the save has ended; it raises what f raises."""
     if is_path(f):
-        return os.fsencode(f), _nothing
+        return path_bytes(f), _nothing
     if not hasattr(f, "write"):
         raise AttributeError("expected 'f' to be string, path, or a file-like object with a "
                              "'write' attribute")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.verify: what is wrong with a file."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields, replace
 
 from berth import _native
 from berth._source import from_caller, source_of
@@ -61,3 +62,14 @@ def report_of(source):
     found = _native.verify(source)
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)
+
+
+def report_of_files(paths):
+    """Of the files of an index: the names of the records begin with that of their file."""
+    reports = [(os.fsdecode(os.path.basename(path)), report_of(path)) for path in paths]
+    records = [replace(record, name=f"{name}/{record.name}")
+               for name, report in reports for record in report.records]
+    sums = {field.name: sum(getattr(report, field.name) for _, report in reports)
+            for field in fields(Report) if field.type is int}
+    error = next((report.error for _, report in reports if report.error), "")
+    return Report(error=error, records=records, **sums)

@@ -9,7 +9,7 @@ PyObject *bpy_has_device(PyObject *module, PyObject *name)
     berth_error error;
     uintptr_t address;
     int status;
-    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    const char *text = bpy_text(name, "the name of a device");
     if (!text)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;

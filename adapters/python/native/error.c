@@ -29,13 +29,31 @@ PyObject *bpy_raise(const berth_error *failure)
     return NULL;
 }
 
+const char *bpy_text(PyObject *object, const char *what)
+{
+    berth_error error = {.code = BERTH_E_ARGUMENT, .offset = BERTH_NO_OFFSET};
+    Py_ssize_t nbytes;
+    if (!PyUnicode_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s is a str, not %R", what, (PyObject *)Py_TYPE(object));
+        return NULL;
+    }
+    const char *text = PyUnicode_AsUTF8AndSize(object, &nbytes);
+    if (text && !memchr(text, 0, (size_t)nbytes))
+        return text;
+    (void)snprintf(error.message, sizeof error.message, "%s has %s", what,
+                   text ? "a NUL character" : "characters that cannot be encoded");
+    PyErr_Clear();
+    bpy_raise(&error);
+    return NULL;
+}
+
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
     (void)context;
     (void)done_nbytes;
     (void)total_nbytes;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     int stop = PyErr_CheckSignals() < 0;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return stop;
 }

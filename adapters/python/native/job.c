@@ -23,6 +23,7 @@ typedef struct writer {
 typedef struct job_object {
     PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
     writer writer;
+    berth_stats stats;       /* filled when it has ended */
     int fd;                  /* the save's own, so that a file may be closed meanwhile; -1: none */
     berth_job *job;          /* NULL: it did not begin */
     PyThread_type_lock open; /* held until Job.close() */
@@ -32,21 +33,31 @@ static PyTypeObject *job_type;
 
 /* ---- on the job's thread ---- */
 
-/* Whether the call took all bytes: None, as some files return, or their number. */
+/* How many bytes a call took: all, if it returned None, as some files do; -1: an exception is
+ * raised. */
+static Py_ssize_t taken_nbytes(PyObject *taken, Py_ssize_t nbytes)
+{
+    Py_ssize_t n = taken == Py_None           ? nbytes
+                   : PyLong_Check(taken) != 0 ? PyLong_AsSsize_t(taken)
+                                              : -1;
+    if (n > 0 && n <= nbytes)
+        return n;
+    PyErr_Clear(); /* of an int that is too large */
+    PyErr_Format(PyExc_OSError, "write() returned %R, not how many of %zd bytes it took", taken,
+                 nbytes);
+    return -1;
+}
+
 static int write_bytes(writer *to, const char *bytes, size_t nbytes)
 {
     while (nbytes > 0 && !to->is_cancelled) {
         PyObject *taken = PyObject_CallFunction(to->write, "y#", bytes, (Py_ssize_t)nbytes);
-        size_t n = taken && taken != Py_None ? PyLong_AsSize_t(taken) : nbytes;
+        Py_ssize_t n = taken ? taken_nbytes(taken, (Py_ssize_t)nbytes) : -1;
         Py_XDECREF(taken);
-        if (!taken || PyErr_Occurred())
+        if (n < 0)
             return -1;
-        if (n == 0 || n > nbytes) {
-            PyErr_Format(PyExc_OSError, "write() took %zu of %zu bytes", n, nbytes);
-            return -1;
-        }
         bytes += n;
-        nbytes -= n;
+        nbytes -= (size_t)n;
     }
     return 0;
 }
@@ -56,11 +67,11 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
 {
     (void)offset;
     writer *to = context;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     if (!to->type && write_bytes(to, buffer, nbytes) < 0)
         PyErr_Fetch(&to->type, &to->value, &to->traceback);
     int failure = to->type ? EIO : 0;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return failure;
 }
 
@@ -69,13 +80,15 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
 static int begin(job_object *self, const berth_target *target, const berth_content *content,
                  const char *archive_name, uint32_t flags)
 {
-    const berth_params params = {.archive_name = archive_name};
+    const berth_params params = {.archive_name = archive_name, .stats = &self->stats};
     berth_error error;
     int status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_save_begin(target, content, flags, &params, &self->job, &error);
-    Py_END_ALLOW_THREADS;
-    if (status < 0)
+    do { /* a pipe waits for its reader: a signal ends that, and its handler may raise */
+        Py_BEGIN_ALLOW_THREADS;
+        status = berth_save_begin(target, content, flags, &params, &self->job, &error);
+        Py_END_ALLOW_THREADS;
+    } while (status < 0 && error.system_errno == EINTR && PyErr_CheckSignals() == 0);
+    if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
     return status;
 }
@@ -97,7 +110,10 @@ static int begin_to(job_object *self, PyObject *to, const berth_content *content
     berth_target target;
     const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
     if (PyBytes_Check(to)) {
-        target = berth_to_path(PyBytes_AsString(to));
+        char *path;
+        if (PyBytes_AsStringAndSize(to, &path, NULL) < 0) /* it has a NUL */
+            return -1;
+        target = berth_to_path(path);
     } else if (PyLong_Check(to)) {
         if (duplicate(self, to) < 0)
             return -1;
@@ -129,6 +145,7 @@ PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *con
     self->saver = *saver;
     *saver = (bpy_saver){0};
     self->writer = (writer){0};
+    self->stats = (berth_stats){0};
     self->fd = -1;
     self->job = NULL;
     self->open = PyThread_allocate_lock();
@@ -309,6 +326,15 @@ static PyObject *job_progress(PyObject *job, PyObject *unused)
     return Py_BuildValue("(KK)", (unsigned long long)done_nbytes, (unsigned long long)total_nbytes);
 }
 
+/* Job.placed() -> (how the file took its place, its durability): of berth_stats, when it has ended.
+ */
+static PyObject *job_placed(PyObject *job, PyObject *unused)
+{
+    (void)unused;
+    const berth_stats *stats = &((job_object *)job)->stats;
+    return Py_BuildValue("(zz)", stats->placed, stats->durability);
+}
+
 /* ---- the type ---- */
 
 /* One that goes on is cancelled, and waited for: whoever wants its end keeps it. */
@@ -348,6 +374,8 @@ static PyMethodDef job_methods[] = {
      "Waits for close(); less than 0: without a limit. False: not yet, or a signal came."},
     {"cancel", job_cancel, METH_NOARGS, "cancel()\n--\n\nWhether the path keeps its old file."},
     {"progress", job_progress, METH_NOARGS, "progress()\n--\n\nBytes done, and in all."},
+    {"placed", job_placed, METH_NOARGS,
+     "placed()\n--\n\nHow the file took its place, and its durability: when the save has ended."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -333,7 +333,7 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
     const exchange_caller *caller = context;
     PyObject *type, *value, *traceback;
     int status;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     PyErr_Fetch(&type, &value, &traceback);
     if (!type && PyErr_CheckSignals() < 0) {
         exchange_leave(caller);
@@ -342,7 +342,7 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
         status = exchange_run(caller, send, send_nbytes, receive, receive_nbytes);
     if (type)
         PyErr_Restore(type, value, traceback); /* the first one is raised */
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return status < 0 ? ECANCELED : 0;
 }
 

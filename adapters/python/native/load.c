@@ -2,10 +2,6 @@
 /* The type Checkpoint: an open file, as berth._load and berth._open use it. */
 #include "adapters/python/native/native.h"
 
-typedef struct checkpoint_object {
-    PyObject_HEAD bpy_checkpoint *checkpoint; /* NULL: closed */
-} checkpoint_object;
-
 /* Bytes of an open file, for memoryview. */
 typedef struct bytes_object {
     PyObject_HEAD bpy_checkpoint *checkpoint;
@@ -13,26 +9,14 @@ typedef struct bytes_object {
     Py_ssize_t nbytes;
 } bytes_object;
 
+#define CLOSED "the file is closed"
+
 static PyTypeObject *checkpoint_type, *bytes_type;
-
-static bpy_checkpoint *opened(PyObject *self)
-{
-    bpy_checkpoint *checkpoint = ((checkpoint_object *)self)->checkpoint;
-    if (!checkpoint)
-        PyErr_SetString(PyExc_ValueError, "the checkpoint is closed");
-    return checkpoint;
-}
-
-static berth_checkpoint *opened_handle(PyObject *self)
-{
-    bpy_checkpoint *checkpoint = opened(self);
-    return checkpoint ? bpy_checkpoint_handle(checkpoint) : NULL;
-}
 
 bpy_checkpoint *bpy_checkpoint_of(PyObject *object)
 {
     if (Py_TYPE(object) == checkpoint_type)
-        return opened(object);
+        return (bpy_checkpoint *)bpy_hold(object, CLOSED);
     PyErr_SetString(PyExc_TypeError, "the file is not one of berth.open");
     return NULL;
 }
@@ -42,11 +26,28 @@ static PyObject *text_object(const char *text)
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogateescape");
 }
 
-/* A name as Berth takes it; NULL: an exception is raised. *bytes owns it. */
+/* A name as Berth takes it (Y11); NULL: an exception is raised. *bytes owns it. */
 static const char *name_text(PyObject *name, PyObject **bytes)
 {
+    berth_error none = {.code = BERTH_E_NOT_FOUND, .offset = BERTH_NO_OFFSET};
+    *bytes = NULL;
+    if (!PyUnicode_Check(name)) {
+        PyErr_Format(PyExc_TypeError, "a name is a str, not %R", (PyObject *)Py_TYPE(name));
+        return NULL;
+    }
     *bytes = PyUnicode_AsEncodedString(name, "utf-8", "surrogateescape");
-    return *bytes ? PyBytes_AsString(*bytes) : NULL;
+    const char *text = *bytes ? PyBytes_AsString(*bytes) : NULL;
+    if (text && strlen(text) == (size_t)PyBytes_Size(*bytes))
+        return text;
+    if (!text && !PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+        return NULL;
+    (void)snprintf(none.message, sizeof none.message,
+                   "no name has %s; keys() gives a path in its place, as \"['a\\x00b']\"",
+                   text ? "a NUL character" : "such characters");
+    PyErr_Clear();
+    bpy_raise(&none);
+    Py_CLEAR(*bytes);
+    return NULL;
 }
 
 static PyObject *sizes_object(const int64_t *sizes, int32_t n)
@@ -70,41 +71,7 @@ static PyObject *checkpoint_open(PyObject *module, PyObject *arguments)
     if (!PyArg_ParseTuple(arguments, "Os", &source, &assignments))
         return NULL;
     bpy_checkpoint *checkpoint = bpy_checkpoint_open(source, assignments);
-    if (!checkpoint)
-        return NULL;
-    checkpoint_object *self = PyObject_New(checkpoint_object, checkpoint_type);
-    if (!self) {
-        bpy_checkpoint_release(checkpoint);
-        return NULL;
-    }
-    self->checkpoint = checkpoint;
-    return (PyObject *)self;
-}
-
-static void close_object(checkpoint_object *self)
-{
-    bpy_checkpoint *checkpoint = self->checkpoint;
-    self->checkpoint = NULL;
-    if (!checkpoint)
-        return;
-    Py_BEGIN_ALLOW_THREADS;
-    bpy_checkpoint_release(checkpoint);
-    Py_END_ALLOW_THREADS;
-}
-
-static PyObject *checkpoint_close(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    close_object((checkpoint_object *)self);
-    Py_RETURN_NONE;
-}
-
-static void checkpoint_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    close_object((checkpoint_object *)self);
-    PyObject_Free(self);
-    Py_DECREF(type);
+    return checkpoint ? bpy_holder_new(checkpoint_type, &checkpoint->held) : NULL;
 }
 
 /* ---- values ---- */
@@ -124,13 +91,13 @@ static const berth_value *value_named(berth_checkpoint *handle, PyObject *name)
 }
 
 /* Checkpoint.value(name, in_place, keeps_empty, is_meta, restore, cpu_stays, places) */
-static PyObject *checkpoint_value(PyObject *self, PyObject *arguments)
+static PyObject *checkpoint_value(bpy_held *held, PyObject *arguments)
 {
     PyObject *name, *restore, *places;
     int in_place, keeps_empty, is_meta, cpu_stays;
-    bpy_checkpoint *checkpoint = opened(self);
-    if (!checkpoint || !PyArg_ParseTuple(arguments, "OpppOpO", &name, &in_place, &keeps_empty,
-                                         &is_meta, &restore, &cpu_stays, &places))
+    bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    if (!PyArg_ParseTuple(arguments, "OpppOpO", &name, &in_place, &keeps_empty, &is_meta, &restore,
+                          &cpu_stays, &places))
         return NULL;
     bpy_loader loader = {
         .torch = bpy_torch_get(),
@@ -144,21 +111,19 @@ static PyObject *checkpoint_value(PyObject *self, PyObject *arguments)
     };
     if (!loader.torch)
         return NULL;
-    bpy_checkpoint_use(checkpoint); /* another thread may close it meanwhile */
-    const berth_value *value = value_named(bpy_checkpoint_handle(checkpoint), name);
+    const berth_value *value = value_named(checkpoint->handle, name);
     PyObject *made = NULL;
     if (value && bpy_load_storages(&loader) == 0 && bpy_load_to_devices(&loader) == 0)
         made = bpy_load_value(&loader, value);
     bpy_loader_free(&loader);
-    bpy_checkpoint_release(checkpoint);
     return made;
 }
 
-static PyObject *checkpoint_names(PyObject *self, PyObject *unused)
+static PyObject *checkpoint_names(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    berth_checkpoint *handle = opened_handle(self);
-    PyObject *names = handle ? PyList_New(0) : NULL;
+    berth_checkpoint *handle = ((bpy_checkpoint *)held)->handle;
+    PyObject *names = PyList_New(0);
     berth_named_tensor named;
     berth_error error;
     for (size_t i = 0; names && i < berth_tensor_count(handle); i++) {
@@ -188,14 +153,13 @@ static const berth_tensor *tensor_named(berth_checkpoint *handle, PyObject *name
 
 const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name)
 {
-    return tensor_named(bpy_checkpoint_handle(checkpoint), name);
+    return tensor_named(checkpoint->handle, name);
 }
 
 /* Checkpoint.tensor(name) -> (dtype, shape, stride, nbytes, flags) */
-static PyObject *checkpoint_tensor(PyObject *self, PyObject *name)
+static PyObject *checkpoint_tensor(bpy_held *held, PyObject *name)
 {
-    berth_checkpoint *handle = opened_handle(self);
-    const berth_tensor *tensor = handle ? tensor_named(handle, name) : NULL;
+    const berth_tensor *tensor = tensor_named(((bpy_checkpoint *)held)->handle, name);
     if (!tensor)
         return NULL;
     PyObject *shape = sizes_object(tensor->shape, tensor->rank);
@@ -253,10 +217,10 @@ static int slice_count(slice_range *slice)
 }
 
 /* On failure an exception is raised. */
-static int slice_from(bpy_checkpoint *checkpoint, PyObject *name, PyObject *starts,
+static int slice_from(const bpy_checkpoint *checkpoint, PyObject *name, PyObject *starts,
                       PyObject *lengths, slice_range *slice)
 {
-    slice->tensor = tensor_named(bpy_checkpoint_handle(checkpoint), name);
+    slice->tensor = tensor_named(checkpoint->handle, name);
     if (!slice->tensor || sizes_from(starts, slice->tensor->rank, slice->starts) < 0 ||
         sizes_from(lengths, slice->tensor->rank, slice->lengths) < 0)
         return -1;
@@ -264,9 +228,9 @@ static int slice_from(bpy_checkpoint *checkpoint, PyObject *name, PyObject *star
 }
 
 /* Without the GIL. On failure an exception is raised. */
-static int slice_read(bpy_checkpoint *checkpoint, const slice_range *slice, void *buffer)
+static int slice_read(const bpy_checkpoint *checkpoint, const slice_range *slice, void *buffer)
 {
-    berth_checkpoint *handle = bpy_checkpoint_handle(bpy_checkpoint_use(checkpoint));
+    berth_checkpoint *handle = checkpoint->handle;
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
@@ -275,19 +239,18 @@ static int slice_read(bpy_checkpoint *checkpoint, const slice_range *slice, void
     if (status == 0)
         status = berth_tensor_resolve_bits(slice->tensor, (int64_t)slice->n, buffer, &error);
     Py_END_ALLOW_THREADS;
-    bpy_checkpoint_release(checkpoint);
     if (status < 0)
         bpy_raise(&error);
     return status;
 }
 
 /* Checkpoint.slice(name, starts, lengths) -> bytearray */
-static PyObject *checkpoint_slice(PyObject *self, PyObject *arguments)
+static PyObject *checkpoint_slice(bpy_held *held, PyObject *arguments)
 {
     PyObject *name, *starts, *lengths;
     slice_range slice;
-    bpy_checkpoint *checkpoint = opened(self);
-    if (!checkpoint || !PyArg_ParseTuple(arguments, "OOO", &name, &starts, &lengths) ||
+    const bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    if (!PyArg_ParseTuple(arguments, "OOO", &name, &starts, &lengths) ||
         slice_from(checkpoint, name, starts, lengths, &slice) < 0)
         return NULL;
     PyObject *bytes = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)slice.nbytes);
@@ -297,14 +260,13 @@ static PyObject *checkpoint_slice(PyObject *self, PyObject *arguments)
 }
 
 /* Checkpoint.read_slice(name, starts, lengths, address, nbytes): to memory of that size */
-static PyObject *checkpoint_read_slice(PyObject *self, PyObject *arguments)
+static PyObject *checkpoint_read_slice(bpy_held *held, PyObject *arguments)
 {
     PyObject *name, *starts, *lengths, *address;
     Py_ssize_t nbytes;
     slice_range slice;
-    bpy_checkpoint *checkpoint = opened(self);
-    if (!checkpoint ||
-        !PyArg_ParseTuple(arguments, "OOOOn", &name, &starts, &lengths, &address, &nbytes) ||
+    const bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    if (!PyArg_ParseTuple(arguments, "OOOOn", &name, &starts, &lengths, &address, &nbytes) ||
         slice_from(checkpoint, name, starts, lengths, &slice) < 0)
         return NULL;
     void *memory = PyLong_AsVoidPtr(address);
@@ -319,27 +281,23 @@ static PyObject *checkpoint_read_slice(PyObject *self, PyObject *arguments)
 }
 
 /* Checkpoint.memory(name): the storage's bytes from the tensor's first element on, in place. */
-static PyObject *checkpoint_memory(PyObject *self, PyObject *name)
+static PyObject *checkpoint_memory(bpy_held *held, PyObject *name)
 {
-    bpy_checkpoint *checkpoint = opened(self);
-    berth_checkpoint *handle = checkpoint ? bpy_checkpoint_handle(checkpoint) : NULL;
-    const berth_tensor *tensor = handle ? tensor_named(handle, name) : NULL;
+    bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    const berth_tensor *tensor = tensor_named(checkpoint->handle, name);
     if (!tensor)
         return NULL;
     berth_error error;
-    bpy_checkpoint_use(checkpoint); /* another thread may close it meanwhile */
     PyThreadState *thread = bpy_checkpoint_begin_wait(checkpoint);
-    const void *address = berth_tensor_data(handle, tensor, &error);
+    const void *address = berth_tensor_data(checkpoint->handle, tensor, &error);
     bpy_checkpoint_end_wait(thread);
-    if (!address) {
-        bpy_raise(&error);
-        bpy_checkpoint_release(checkpoint);
-        return NULL;
-    }
+    if (!address)
+        return bpy_raise(&error);
     uint64_t before = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
     bytes_object *bytes = PyObject_New(bytes_object, bytes_type);
     if (!bytes)
-        return bpy_checkpoint_release(checkpoint), NULL;
+        return NULL;
+    bpy_use(held);
     bytes->checkpoint = checkpoint;
     bytes->address = (void *)(uintptr_t)address;
     bytes->nbytes = (Py_ssize_t)(berth_storage_get_info(tensor->storage)->nbytes - before);
@@ -357,22 +315,19 @@ static int bytes_get_buffer(PyObject *self, Py_buffer *view, int flags)
 static void bytes_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    bpy_checkpoint_release(((bytes_object *)self)->checkpoint);
+    bpy_release_without_gil(&((bytes_object *)self)->checkpoint->held);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
 /* ---- facts ---- */
 
-static PyObject *checkpoint_info(PyObject *self, PyObject *unused)
+static PyObject *checkpoint_info(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    berth_checkpoint *handle = opened_handle(self);
     berth_info info;
     berth_error error;
-    if (!handle)
-        return NULL;
-    if (berth_get_info(handle, &info, &error) < 0)
+    if (berth_get_info(((bpy_checkpoint *)held)->handle, &info, &error) < 0)
         return bpy_raise(&error);
     return Py_BuildValue(
         "{sssssLsLsssOsKsKsnsnsnsnsOsOsn}", "container", info.container, "archive", info.archive,
@@ -387,27 +342,21 @@ static PyObject *checkpoint_info(PyObject *self, PyObject *unused)
 }
 
 /* Whether the file is of before PyTorch 1.6. */
-static PyObject *checkpoint_is_legacy(PyObject *self, PyObject *unused)
+static PyObject *checkpoint_is_legacy(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    berth_checkpoint *handle = opened_handle(self);
     berth_info info;
     berth_error error;
-    if (!handle)
-        return NULL;
-    if (berth_get_info(handle, &info, &error) < 0)
+    if (berth_get_info(((bpy_checkpoint *)held)->handle, &info, &error) < 0)
         return bpy_raise(&error);
     return PyBool_FromLong(strcmp(info.container, "legacy") == 0);
 }
 
 /* The texts of __metadata__ in a safetensors file; None: it has none. */
-static PyObject *checkpoint_metadata(PyObject *self, PyObject *unused)
+static PyObject *checkpoint_metadata(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    berth_checkpoint *handle = opened_handle(self);
-    const berth_value *metadata = handle ? berth_metadata(handle) : NULL;
-    if (!handle)
-        return NULL;
+    const berth_value *metadata = berth_metadata(((bpy_checkpoint *)held)->handle);
     if (!metadata)
         Py_RETURN_NONE;
     PyObject *texts = PyDict_New();
@@ -425,24 +374,34 @@ static PyObject *checkpoint_metadata(PyObject *self, PyObject *unused)
 
 /* ---- the types ---- */
 
+BPY_HELD_METHOD(checkpoint_value, CLOSED)
+BPY_HELD_METHOD(checkpoint_is_legacy, CLOSED)
+BPY_HELD_METHOD(checkpoint_names, CLOSED)
+BPY_HELD_METHOD(checkpoint_tensor, CLOSED)
+BPY_HELD_METHOD(checkpoint_slice, CLOSED)
+BPY_HELD_METHOD(checkpoint_read_slice, CLOSED)
+BPY_HELD_METHOD(checkpoint_memory, CLOSED)
+BPY_HELD_METHOD(checkpoint_info, CLOSED)
+BPY_HELD_METHOD(checkpoint_metadata, CLOSED)
+
 static PyMethodDef checkpoint_methods[] = {
-    {"close", checkpoint_close, METH_NOARGS, "close()\n--\n\n"},
-    {"value", checkpoint_value, METH_VARARGS,
+    {"close", bpy_holder_close, METH_NOARGS, "close()\n--\n\n"},
+    {"value", checkpoint_value_held, METH_VARARGS,
      "value(name, in_place, keeps_empty, is_meta, restore, cpu_stays, places)\n--\n\n"},
-    {"is_legacy", checkpoint_is_legacy, METH_NOARGS, "is_legacy()\n--\n\n"},
-    {"names", checkpoint_names, METH_NOARGS, "names()\n--\n\n"},
-    {"tensor", checkpoint_tensor, METH_O, "tensor(name)\n--\n\n"},
-    {"slice", checkpoint_slice, METH_VARARGS, "slice(name, starts, lengths)\n--\n\n"},
-    {"read_slice", checkpoint_read_slice, METH_VARARGS,
+    {"is_legacy", checkpoint_is_legacy_held, METH_NOARGS, "is_legacy()\n--\n\n"},
+    {"names", checkpoint_names_held, METH_NOARGS, "names()\n--\n\n"},
+    {"tensor", checkpoint_tensor_held, METH_O, "tensor(name)\n--\n\n"},
+    {"slice", checkpoint_slice_held, METH_VARARGS, "slice(name, starts, lengths)\n--\n\n"},
+    {"read_slice", checkpoint_read_slice_held, METH_VARARGS,
      "read_slice(name, starts, lengths, address, nbytes)\n--\n\n"},
-    {"memory", checkpoint_memory, METH_O, "memory(name)\n--\n\n"},
-    {"info", checkpoint_info, METH_NOARGS, "info()\n--\n\n"},
-    {"metadata", checkpoint_metadata, METH_NOARGS, "metadata()\n--\n\n"},
+    {"memory", checkpoint_memory_held, METH_O, "memory(name)\n--\n\n"},
+    {"info", checkpoint_info_held, METH_NOARGS, "info()\n--\n\n"},
+    {"metadata", checkpoint_metadata_held, METH_NOARGS, "metadata()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot checkpoint_slots[] = {
-    {Py_tp_dealloc, checkpoint_dealloc},
+    {Py_tp_dealloc, bpy_holder_dealloc},
     {Py_tp_methods, checkpoint_methods},
     {0, NULL},
 };
@@ -462,7 +421,7 @@ int bpy_checkpoint_type_add(PyObject *module)
 {
     const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
     PyType_Spec checkpoint = {.name = "berth._native.Checkpoint",
-                              .basicsize = sizeof(checkpoint_object),
+                              .basicsize = sizeof(bpy_holder),
                               .flags = flags,
                               .slots = checkpoint_slots};
     PyType_Spec bytes = {.name = "berth._native.Bytes",

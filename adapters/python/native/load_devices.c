@@ -17,7 +17,7 @@ typedef struct placed {
 /* Those that do not stay on the host, each once. Empty ones need no bytes. */
 static int find_storages(const bpy_loader *loader, placed *all, PyObject *wanted)
 {
-    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_checkpoint *handle = loader->checkpoint->handle;
     berth_named_tensor named;
     berth_error error;
     for (size_t i = 0; i < berth_tensor_count(handle); i++) {
@@ -86,7 +86,7 @@ static int load(bpy_loader *loader, placed *all)
     const berth_storage_rule rule = {.choose = choose, .context = &all->by_storage};
     const berth_selection selection = {.tensors = all->tensors, .n_tensors = all->n};
     const berth_params params = {.progress = bpy_check_signals};
-    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_checkpoint *handle = loader->checkpoint->handle;
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
@@ -123,7 +123,7 @@ static bool all_stay_on_host(const bpy_loader *loader, const berth_checkpoint *h
 /* Whether some may go to devices, and can: none is deflated, or a view of another one. */
 static int may_be_placed(const bpy_loader *loader)
 {
-    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_checkpoint *handle = loader->checkpoint->handle;
     berth_info info;
     berth_error error;
     if (!loader->places || loader->is_meta || all_stay_on_host(loader, handle))
@@ -138,7 +138,7 @@ int bpy_load_to_devices(bpy_loader *loader)
     int may_be = may_be_placed(loader);
     if (may_be <= 0)
         return may_be;
-    size_t n = berth_tensor_count(bpy_checkpoint_handle(loader->checkpoint)) + 1;
+    size_t n = berth_tensor_count(loader->checkpoint->handle) + 1;
     placed all = {.storages = PyMem_Calloc(n, sizeof *all.storages),
                   .tensors = PyMem_Calloc(n, sizeof *all.tensors),
                   .choices = PyMem_Calloc(n, sizeof *all.choices)};

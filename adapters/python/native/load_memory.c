@@ -102,7 +102,8 @@ bpy_memory *bpy_memory_of(bpy_checkpoint *checkpoint, const void *address, size_
     }
     memory->address = (void *)(uintptr_t)address;
     memory->nbytes = nbytes;
-    memory->checkpoint = bpy_checkpoint_use(checkpoint);
+    memory->checkpoint = checkpoint;
+    bpy_use(&checkpoint->held);
     return memory;
 }
 
@@ -117,7 +118,7 @@ void bpy_memory_free(bpy_memory *memory)
     if (!memory)
         return;
     if (memory->checkpoint)
-        bpy_checkpoint_release(memory->checkpoint);
+        bpy_release(&memory->checkpoint->held);
     if (memory->mapped_nbytes > 0)
         munmap(memory->address, memory->mapped_nbytes);
     free(memory);

@@ -61,9 +61,9 @@ void bpy_loader_free(bpy_loader *loader)
 /* Reads n storages into their memory, without the GIL. */
 static int read_bytes(bpy_loader *loader, const berth_destination *destinations, size_t n)
 {
-    berth_source *source = bpy_checkpoint_source(loader->checkpoint);
+    berth_source *source = &loader->checkpoint->source;
     const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
-    berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    berth_checkpoint *handle = loader->checkpoint->handle;
     berth_error error;
     int status;
     bpy_source_go(source);
@@ -115,7 +115,7 @@ static bool is_one_of(const bpy_loader *loader, const berth_storage *storage, bo
 static int read_storages(bpy_loader *loader, const berth_storage *first, bool that_stay,
                          uint64_t max_nbytes)
 {
-    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    const berth_checkpoint *handle = loader->checkpoint->handle;
     size_t n = 0, made = 0;
     uint64_t nbytes = 0;
     for (const berth_storage *at = first; at && nbytes < max_nbytes;
@@ -142,7 +142,7 @@ int bpy_load_storages(bpy_loader *loader)
 {
     if (loader->in_place || loader->is_meta)
         return 0;
-    const berth_checkpoint *handle = bpy_checkpoint_handle(loader->checkpoint);
+    const berth_checkpoint *handle = loader->checkpoint->handle;
     return read_storages(loader, berth_storage_next(handle, NULL), true, UINT64_MAX);
 }
 
@@ -174,8 +174,7 @@ static bpy_memory *take_memory(bpy_loader *loader, const berth_storage *storage,
         return bpy_memory_new(0);
     berth_error error;
     PyThreadState *thread = bpy_checkpoint_begin_wait(loader->checkpoint);
-    const void *address =
-        berth_storage_data(bpy_checkpoint_handle(loader->checkpoint), storage, &error);
+    const void *address = berth_storage_data(loader->checkpoint->handle, storage, &error);
     bpy_checkpoint_end_wait(thread);
     if (!address && error.code != BERTH_OK)
         return bpy_raise(&error), NULL;
@@ -226,13 +225,13 @@ static PyObject *untyped_of(bpy_loader *loader, const berth_storage *storage,
     if (slot->untyped)
         return slot->untyped;
     if (slot->first) {
-        slot->untyped = bpy_call(slot->first, bpy_name.untyped_storage);
+        slot->untyped = bpy_call(slot->first, loader->torch->untyped_storage);
     } else if (loader->is_meta) {
         slot->untyped = meta_storage(loader, berth_storage_get_info(storage)->nbytes);
     } else {
         bpy_memory *memory = take_memory(loader, storage, slot);
         PyObject *bytes = memory ? bpy_memory_to_tensor(loader->torch, memory, NULL) : NULL;
-        PyObject *made = bytes ? bpy_call(bytes, bpy_name.untyped_storage) : NULL;
+        PyObject *made = bytes ? bpy_call(bytes, loader->torch->untyped_storage) : NULL;
         Py_XDECREF(bytes);
         slot->untyped = restored(loader, storage, made);
     }
@@ -247,7 +246,7 @@ static int has_address(const bpy_loader *loader, const berth_storage *storage,
         return 0;
     if (bpy_stays_on_host(loader, storage) || !slot->untyped)
         return loader->keeps_empty || berth_storage_get_info(storage)->nbytes > 0;
-    PyObject *address = bpy_call(slot->untyped, bpy_name.data_ptr);
+    PyObject *address = bpy_call(slot->untyped, loader->torch->data_ptr);
     int is_there = address ? PyObject_IsTrue(address) : -1;
     Py_XDECREF(address);
     return is_there;
@@ -341,10 +340,10 @@ static PyObject *view_of(bpy_loader *loader, PyObject *untyped, const berth_tens
     PyObject *offset = made ? PyLong_FromLongLong(tensor->storage_offset) : NULL;
     PyObject *shape = tuple_of(tensor->shape, tensor->rank);
     PyObject *stride = tuple_of(tensor->stride, tensor->rank);
-    PyObject *view =
-        offset && shape && stride
-            ? PyObject_CallMethodObjArgs(made, bpy_name.set, untyped, offset, shape, stride, NULL)
-            : NULL;
+    PyObject *view = offset && shape && stride
+                         ? PyObject_CallFunctionObjArgs(loader->torch->set, made, untyped, offset,
+                                                        shape, stride, NULL)
+                         : NULL;
     Py_XDECREF(made);
     Py_XDECREF(offset);
     Py_XDECREF(shape);
@@ -512,7 +511,7 @@ static PyObject *parts_of(bpy_loader *loader, const berth_value *value)
     return parts;
 }
 
-/* torch._utils._rebuild_sparse_tensor(layout, (*parts, size[, is_coalesced])) */
+/* berth._sparse.rebuild(layout, (*parts, size[, is_coalesced])) */
 static PyObject *sparse(bpy_loader *loader, const berth_value *value)
 {
     int layout = 0;

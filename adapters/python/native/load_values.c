@@ -293,11 +293,9 @@ static int check_key(bpy_loader *loader, const berth_value *key)
 static int update_attributes(PyObject *object, PyObject *state)
 {
     PyObject *attributes = PyObject_GetAttr(object, bpy_name.dict);
-    PyObject *done =
-        attributes ? PyObject_CallMethodObjArgs(attributes, bpy_name.update, state, NULL) : NULL;
+    int status = attributes ? PyDict_Update(attributes, state) : -1;
     Py_XDECREF(attributes);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+    return status;
 }
 
 static int accept_state(bpy_loader *loader, bpy_frame *frame, PyObject *state)

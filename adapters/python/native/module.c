@@ -12,16 +12,16 @@ static PyObject *version(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "version()\n--\n\nThe library's version."},
     {"save_begin", bpy_save_begin, METH_VARARGS,
-     "save_begin(value, target, archive_name, snapshot)\n--\n\n"
+     "save_begin(value, target, archive_name, snapshot, safetensors=False)\n--\n\n"
      "Begins to save to a path (bytes), a descriptor (int) or a function that writes bytes.\n"
-     "snapshot: the tensors are copied first. Returns a Job."},
+     "snapshot: the tensors are copied first. safetensors: the format. Returns a Job."},
     {"save_records_begin", bpy_save_records_begin, METH_VARARGS,
      "save_records_begin(records, target, archive_name, byteorder_last, snapshot)\n--\n\n"
      "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"
      "owner of the address)."},
     {"has_device", bpy_has_device, METH_O, "has_device(name)\n--\n\n"},
-    {"after_fork", bpy_walk_after_fork, METH_NOARGS, "after_fork()\n--\n\n"},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
+    {"url_shown", bpy_url_shown, METH_O, "url_shown(url)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -38,9 +38,11 @@ PyMODINIT_FUNC PyInit__native(void)
     PyObject *module = PyModule_Create(&definition);
     if (!module)
         return NULL;
+    bpy_gil_make();
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
         bpy_archive_type_add(module) < 0 || bpy_job_type_add(module) < 0 ||
         bpy_rows_types_add(module) < 0 || bpy_joint_type_add(module) < 0 ||
+        PyModule_AddFunctions(module, bpy_fork_functions) < 0 ||
         PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);
         return NULL;

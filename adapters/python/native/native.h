@@ -4,7 +4,9 @@
  *
  *   module.c          the module's functions
  *   error.c           berth_error -> exception
+ *   gil.c             the GIL for threads that Python does not know; forks
  *   walk.c            a long walk lets other threads run
+ *   held.c            what objects have open, as long as it is used
  *   pointer_map.c     addresses -> addresses: identity of objects and values
  *   torch_names.c     torch's types, functions and dtypes, looked up once
  *   save_values.c     Python values -> a tree
@@ -32,6 +34,7 @@
 #ifndef BERTH_NATIVE_H
 #define BERTH_NATIVE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,6 +46,24 @@
 
 #include <berth.h>
 
+/* ---- the GIL ---- */
+
+/* What a thread that has taken the GIL gives back. */
+typedef struct bpy_gil {
+    PyThreadState *made; /* NULL: Python knew the thread */
+    PyGILState_STATE known;
+} bpy_gil;
+
+/* Once, when the module is made. */
+void bpy_gil_make(void);
+
+/* Takes the GIL, on any thread, with it or without. Each take has its give. */
+bpy_gil bpy_gil_take(void);
+void bpy_gil_give(bpy_gil gil);
+
+/* The module's functions for os.register_at_fork. */
+extern PyMethodDef bpy_fork_functions[];
+
 /* ---- errors ---- */
 
 /*
@@ -52,10 +73,72 @@
 PyObject *bpy_raise(const berth_error *error);
 
 /*
+ * The UTF-8 text of a str, which owns it. What cannot be one is refused: a NUL would end it (Y11).
+ * Parameters: what: for messages: "an option".
+ * Returns: NULL: TypeError or berth.ArgumentError is raised.
+ */
+const char *bpy_text(PyObject *object, const char *what);
+
+/*
  * A progress function, called without the GIL: runs the handlers of signals.
  * Returns: not 0, which cancels: one has raised an exception.
  */
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+
+/* ---- what objects have open ---- */
+
+/*
+ * What a Python object has open, and can close while others use it (Y8). It is counted: the object
+ * uses it until it is closed, each call until it returns, and so does all that a call hands out.
+ * The last user ends it, on any thread. It is the first field of what is open.
+ */
+typedef struct bpy_held {
+    atomic_size_t n_users;
+    void (*end)(struct bpy_held *held); /* without the GIL, or with it */
+} bpy_held;
+
+/* A Python object that has such a thing open. */
+typedef struct bpy_holder {
+    PyObject_HEAD bpy_held *held; /* NULL: closed */
+} bpy_holder;
+
+/* One more user. Needs no GIL. */
+bpy_held *bpy_use(bpy_held *held);
+
+/* One user less. Needs no GIL; whoever has it gives it up for the end by bpy_release_without_gil.
+ */
+void bpy_release(bpy_held *held);
+void bpy_release_without_gil(bpy_held *held);
+
+/* A new object. Takes a user of what it holds, on failure too. */
+PyObject *bpy_holder_new(PyTypeObject *type, bpy_held *held);
+
+/*
+ * What an object has open, with one more user.
+ * Parameters: closed: what is said if it is closed.
+ * Returns: NULL: ValueError is raised.
+ */
+bpy_held *bpy_hold(PyObject *self, const char *closed);
+
+/*
+ * A method of such an object. It gets no object, but what that has open, held from before the
+ * method runs anything until it has returned: so no method can use what another thread, or a
+ * finalizer, closes.
+ */
+typedef PyObject *(*bpy_held_method)(bpy_held *held, PyObject *arguments);
+PyObject *bpy_call_held(PyObject *self, PyObject *arguments, bpy_held_method method,
+                        const char *closed);
+
+/* The function of METH_VARARGS, METH_O and METH_NOARGS that calls such a method: METHOD_held. */
+#define BPY_HELD_METHOD(METHOD, CLOSED)                                                            \
+    static PyObject *METHOD##_held(PyObject *self, PyObject *arguments)                            \
+    {                                                                                              \
+        return bpy_call_held(self, arguments, METHOD, CLOSED);                                     \
+    }
+
+/* The method close(), which may be called twice, and the end of an object. */
+PyObject *bpy_holder_close(PyObject *self, PyObject *unused);
+void bpy_holder_dealloc(PyObject *self);
 
 /* ---- maps ---- */
 
@@ -122,8 +205,8 @@ int bpy_walk_check(bpy_walk *walk);
 /* Leaves an exception that is raised as it is. */
 void bpy_walk_end(void);
 
-/* after_fork(), in a child: the walks of other threads have ended there. */
-PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused);
+/* In a child: the walks of other threads have ended there. */
+void bpy_walk_after_fork(void);
 
 /* ---- torch ---- */
 
@@ -134,6 +217,9 @@ typedef struct bpy_torch {
     PyObject *empty, *from_dlpack, *make_subclass, *set_metadata, *set_state;
     PyObject *rebuild_meta, *rebuild_quantized, *rebuild_sparse, *rebuild_nested;
     PyObject *get_metadata, *warn_hooks, *allowed_globals;
+    /* Methods of Tensor, UntypedStorage and OrderedDict, for bpy_call: see there. */
+    PyObject *untyped_storage, *storage_offset, *size, *stride, *set, *getstate;
+    PyObject *data_ptr, *nbytes, *ordered_items, *ordered_getstate;
     const void *exchange; /* DLPack's table of C functions, of PyTorch 2.10 and later; or NULL */
     PyObject *dtypes[BERTH_DTYPE_COUNT];
     bool is_new[BERTH_DTYPE_COUNT]; /* saved by untyped storages */
@@ -151,11 +237,10 @@ const bpy_torch *bpy_torch_get(void);
 /* The number of a constant in one of the tables above; 0: it is not there. */
 int bpy_torch_find(PyObject *const *table, int n, const PyObject *constant);
 
-/* Names of attributes, as str objects. */
+/* Names of attributes, as str objects: of those that no attribute of a file can hide. */
 typedef struct bpy_names {
-    PyObject *untyped_storage, *cdata, *data_ptr, *nbytes, *dtype, *layout, *is_cpu, *is_meta,
-        *requires_grad, *size, *stride, *storage_offset, *is_nested, *getstate, *backward_hooks,
-        *data, *items, *dict, *untyped, *type, *index, *set, *device, *update;
+    PyObject *dtype, *layout, *is_cpu, *is_meta, *requires_grad, *is_nested, *backward_hooks, *data,
+        *dict, *untyped, *type, *index, *device;
 } bpy_names;
 
 extern bpy_names bpy_name;
@@ -163,10 +248,14 @@ extern bpy_names bpy_name;
 /* Makes them. Returns: 0; -1: an exception is raised. */
 int bpy_names_make(void);
 
-/* object.name() */
-static inline PyObject *bpy_call(PyObject *object, PyObject *name)
+/*
+ * object.method(). The method was taken from the type, once: nothing is looked up on an object
+ * whose attributes a file may have chosen, such as a tensor with the attribute `untyped_storage`
+ * (Y5).
+ */
+static inline PyObject *bpy_call(PyObject *object, PyObject *method)
 {
-    return PyObject_CallMethodObjArgs(object, name, NULL);
+    return PyObject_CallFunctionObjArgs(method, object, NULL);
 }
 
 /* ---- saving ---- */
@@ -288,16 +377,16 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
 /* If reading a URL has failed, the error gets the words of the network. */
 void bpy_explain(berth_error *error);
 
-/* An open file. It is closed when nothing uses it any more; see checkpoint.c. */
-typedef struct bpy_checkpoint bpy_checkpoint;
-
-berth_checkpoint *bpy_checkpoint_handle(const bpy_checkpoint *checkpoint);
-
-/* One more user. Needs no GIL. */
-bpy_checkpoint *bpy_checkpoint_use(bpy_checkpoint *checkpoint);
-
-/* One user less. Needs no GIL. */
-void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
+/* An open file. */
+typedef struct bpy_checkpoint {
+    bpy_held held;
+    berth_checkpoint *handle;
+    PyObject *owner; /* of the memory that is read; NULL: a file */
+    Py_buffer buffer;
+    bool is_own; /* a bytearray that nobody else has; else it was lent, and tensors get copies (Y10)
+                  */
+    berth_source source;
+} bpy_checkpoint;
 
 /*
  * Opens a file.
@@ -308,7 +397,7 @@ void bpy_checkpoint_release(bpy_checkpoint *checkpoint);
 bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
 
 /*
- * What a Python object of the type Checkpoint has open.
+ * What a Python object of the type Checkpoint has open, with one more user.
  * Returns: NULL: an exception is raised: it is closed, or another object.
  */
 bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
@@ -322,9 +411,6 @@ const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *na
  */
 PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint);
 void bpy_checkpoint_end_wait(PyThreadState *thread);
-
-/* Where its bytes come from. */
-berth_source *bpy_checkpoint_source(bpy_checkpoint *checkpoint);
 
 /* Memory for the bytes of one storage. */
 typedef struct bpy_memory bpy_memory;
@@ -405,6 +491,8 @@ int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */
 PyObject *bpy_verify(PyObject *module, PyObject *from);
+/* The module's function url_shown. */
+PyObject *bpy_url_shown(PyObject *module, PyObject *url);
 
 /* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
 int bpy_rows_types_add(PyObject *module);

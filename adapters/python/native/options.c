@@ -12,25 +12,27 @@ static PyObject *value_object(const berth_option *option)
     return PyUnicode_DecodeFSDefault(option->text ? option->text : option->value);
 }
 
-static PyObject *option_get(PyObject *module, PyObject *arguments)
+#define NAME "the name of an option"
+
+static PyObject *option_get(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_option option;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "s", &name))
+    const char *name = bpy_text(object, NAME);
+    if (!name)
         return NULL;
     return berth_config_describe(name, &option, &error) < 0 ? bpy_raise(&error)
                                                             : value_object(&option);
 }
 
-static PyObject *option_describe(PyObject *module, PyObject *arguments)
+static PyObject *option_describe(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_option option;
     berth_error error;
-    if (!PyArg_ParseTuple(arguments, "s", &name))
+    const char *name = bpy_text(object, NAME);
+    if (!name)
         return NULL;
     if (berth_config_describe(name, &option, &error) < 0)
         return bpy_raise(&error);
@@ -51,30 +53,35 @@ static PyObject *done(int status, const berth_error *error)
 static PyObject *option_set(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    const char *name, *text;
+    PyObject *object, *text;
     berth_error error;
-    return PyArg_ParseTuple(arguments, "ss", &name, &text)
-               ? done(berth_config_set(name, text, &error), &error)
-               : NULL;
+    if (!PyArg_ParseTuple(arguments, "OO&", &object, PyUnicode_FSConverter, &text))
+        return NULL;
+    const char *name = bpy_text(object, NAME);
+    PyObject *result =
+        name ? done(berth_config_set(name, PyBytes_AsString(text), &error), &error) : NULL;
+    Py_DECREF(text);
+    return result;
 }
 
-static PyObject *option_reset(PyObject *module, PyObject *arguments)
+static PyObject *option_reset(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *name;
     berth_error error;
-    return PyArg_ParseTuple(arguments, "z", &name) ? done(berth_config_reset(name, &error), &error)
-                                                   : NULL;
+    const char *name = object == Py_None ? NULL : bpy_text(object, NAME);
+    return name || object == Py_None ? done(berth_config_reset(name, &error), &error) : NULL;
 }
 
-static PyObject *option_patch(PyObject *module, PyObject *arguments)
+static PyObject *option_patch(PyObject *module, PyObject *object)
 {
     (void)module;
-    const char *assignments;
+    PyObject *assignments;
     berth_error error;
-    return PyArg_ParseTuple(arguments, "s", &assignments)
-               ? done(berth_config_patch(assignments, &error), &error)
-               : NULL;
+    if (!PyUnicode_FSConverter(object, &assignments))
+        return NULL;
+    PyObject *result = done(berth_config_patch(PyBytes_AsString(assignments), &error), &error);
+    Py_DECREF(assignments);
+    return result;
 }
 
 static PyObject *option_unpatch(PyObject *module, PyObject *unused)
@@ -99,13 +106,55 @@ static PyObject *option_names(PyObject *module, PyObject *unused)
     return names;
 }
 
+/* Lines "name=value" of what is in force on this thread. */
+static PyObject *option_print(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    berth_error error;
+    int64_t size = berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error);
+    if (size < 0)
+        return bpy_raise(&error);
+    PyObject *text = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (text) /* a bytes object has room for the NUL */
+        (void)berth_config_print(NULL, BERTH_CONFIG_PORTABLE, PyBytes_AsString(text),
+                                 (size_t)size + 1, NULL);
+    return text;
+}
+
+static PyObject *option_parse(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *text;
+    berth_error error;
+    return PyArg_ParseTuple(arguments, "y", &text)
+               ? done(berth_config_parse(text, NULL, &error), &error)
+               : NULL;
+}
+
+static PyObject *option_hash(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    unsigned classes;
+    berth_error error;
+    if (!PyArg_ParseTuple(arguments, "I", &classes))
+        return NULL;
+    uint64_t hash = berth_config_hash(NULL, classes);
+    if (hash == 0 && berth_config_print(NULL, BERTH_CONFIG_PORTABLE, NULL, 0, &error) < 0)
+        return bpy_raise(&error);
+    return PyLong_FromUnsignedLongLong(hash);
+}
+
 PyMethodDef bpy_option_functions[] = {
-    {"option_get", option_get, METH_VARARGS, "option_get(name)\n--\n\n"},
+    {"option_get", option_get, METH_O, "option_get(name)\n--\n\n"},
     {"option_set", option_set, METH_VARARGS, "option_set(name, text)\n--\n\n"},
-    {"option_reset", option_reset, METH_VARARGS, "option_reset(name)\n--\n\n"},
-    {"option_patch", option_patch, METH_VARARGS, "option_patch(assignments)\n--\n\n"},
+    {"option_reset", option_reset, METH_O, "option_reset(name)\n--\n\n"},
+    {"option_patch", option_patch, METH_O, "option_patch(assignments)\n--\n\n"},
     {"option_unpatch", option_unpatch, METH_NOARGS, "option_unpatch()\n--\n\n"},
+    {"option_print", option_print, METH_NOARGS, "option_print()\n--\n\n"},
+    {"option_parse", option_parse, METH_VARARGS, "option_parse(text)\n--\n\n"},
+    {"option_hash", option_hash, METH_VARARGS, "option_hash(classes)\n--\n\n"},
     {"option_names", option_names, METH_NOARGS, "option_names()\n--\n\n"},
-    {"option_describe", option_describe, METH_VARARGS, "option_describe(name)\n--\n\n"},
+    {"option_describe", option_describe, METH_O, "option_describe(name)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };

@@ -3,7 +3,6 @@
  * The types Rows and Ticket: a cache of rows, and a request of some, as berth._rows uses them. Ids
  * and outputs are addresses (int) or objects with a buffer; _rows.py has checked their shapes.
  */
-#include <stdatomic.h>
 #include <stddef.h>
 
 #include "adapters/python/native/native.h"
@@ -14,54 +13,36 @@ typedef struct rows_file {
     bpy_checkpoint *checkpoint;
 } rows_file;
 
-/* A cache, counted by what uses it: Python objects, and calls without the GIL. */
+/* A cache; its object, calls and tickets use it. */
 typedef struct bpy_rows {
+    bpy_held held;
     berth_rows *handle;
-    atomic_size_t n_users;
     rows_file *files; /* open as long as the cache lives; only with the GIL */
 } bpy_rows;
 
-typedef struct rows_object {
-    PyObject_HEAD bpy_rows *rows; /* NULL: closed */
-} rows_object;
-
-typedef struct ticket_object {
-    PyObject_HEAD bpy_rows *rows;
+/* A request of rows, which its object and calls use. */
+typedef struct bpy_ticket {
+    bpy_held held;
+    bpy_rows *rows;
     berth_ticket ticket;
     size_t n, row_nbytes;
-    size_t n_users; /* the object until it is released, and calls; 0: the ticket has ended */
-    bool is_released;
-} ticket_object;
+} bpy_ticket;
 
 static PyTypeObject *rows_type, *ticket_type;
 
 /* ---- life ---- */
 
-static bpy_rows *rows_use(bpy_rows *rows)
+/* Nobody else is in a call with it. */
+static void rows_end(bpy_held *held)
 {
-    atomic_fetch_add(&rows->n_users, 1);
-    return rows;
-}
-
-/* The last one frees the cache: nobody else is in a call with it. */
-static void rows_release(bpy_rows *rows)
-{
-    if (atomic_fetch_sub(&rows->n_users, 1) > 1)
-        return;
+    bpy_rows *rows = (bpy_rows *)held;
     berth_rows_free(rows->handle);
     for (rows_file *file = rows->files, *next; file; file = next) {
         next = file->next;
-        bpy_checkpoint_release(file->checkpoint);
+        bpy_release(&file->checkpoint->held);
         free(file);
     }
     free(rows);
-}
-
-static void rows_release_without_gil(bpy_rows *rows)
-{
-    Py_BEGIN_ALLOW_THREADS;
-    rows_release(rows);
-    Py_END_ALLOW_THREADS;
 }
 
 /* rows_new(cache_nbytes, scratch_nbytes, ways) */
@@ -73,70 +54,34 @@ static PyObject *rows_new(PyObject *module, PyObject *arguments)
         return NULL;
     const berth_rows_limits limits = {
         .cache_nbytes = cache_nbytes, .scratch_nbytes = scratch_nbytes, .ways = ways};
-    rows_object *self = PyObject_New(rows_object, rows_type);
-    if (!self)
-        return NULL;
-    self->rows = calloc(1, sizeof *self->rows);
+    bpy_rows *rows = calloc(1, sizeof *rows);
+    if (!rows)
+        return PyErr_NoMemory();
+    atomic_init(&rows->held.n_users, 1);
+    rows->held.end = rows_end;
     berth_error error;
-    int status = -1;
-    if (!self->rows) {
-        PyErr_NoMemory();
-    } else {
-        atomic_init(&self->rows->n_users, 1);
-        Py_BEGIN_ALLOW_THREADS;
-        status = berth_rows_new(&limits, NULL, &self->rows->handle, &error);
-        Py_END_ALLOW_THREADS;
-        if (status < 0)
-            bpy_raise(&error);
-    }
-    if (status < 0)
-        Py_CLEAR(self);
-    return (PyObject *)self;
-}
-
-static PyObject *rows_close(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    bpy_rows *rows = ((rows_object *)self)->rows;
-    ((rows_object *)self)->rows = NULL;
-    if (rows)
-        rows_release_without_gil(rows);
-    Py_RETURN_NONE;
-}
-
-static void rows_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(rows_close(self, NULL));
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-/* The open cache, used once more; NULL: an exception is raised. */
-static bpy_rows *rows_opened(PyObject *self)
-{
-    bpy_rows *rows = ((rows_object *)self)->rows;
-    if (rows)
-        return rows_use(rows);
-    PyErr_SetString(PyExc_ValueError, "the cache of rows is closed");
-    return NULL;
+    int status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_rows_new(&limits, NULL, &rows->handle, &error);
+    Py_END_ALLOW_THREADS;
+    if (status == 0)
+        return bpy_holder_new(rows_type, &rows->held);
+    bpy_release_without_gil(&rows->held);
+    return bpy_raise(&error);
 }
 
 /* ---- tables ---- */
 
-/* Consumes the file; on failure it is closed. */
+/* Takes the file, if it succeeds. */
 static int add_table(bpy_rows *rows, rows_file *file, const berth_tensor *tensor, size_t *table)
 {
-    berth_checkpoint *handle = bpy_checkpoint_handle(file->checkpoint);
+    berth_checkpoint *handle = file->checkpoint->handle;
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
     status = berth_rows_add(rows->handle, handle, tensor, table, &error);
-    if (status < 0)
-        bpy_checkpoint_release(file->checkpoint);
     Py_END_ALLOW_THREADS;
     if (status < 0) {
-        free(file);
         bpy_raise(&error);
         return -1;
     }
@@ -146,27 +91,23 @@ static int add_table(bpy_rows *rows, rows_file *file, const berth_tensor *tensor
 }
 
 /* Rows.add(checkpoint, name) -> number of the table */
-static PyObject *rows_add(PyObject *self, PyObject *arguments)
+static PyObject *rows_add(bpy_held *held, PyObject *arguments)
 {
     PyObject *object, *name;
     size_t table;
     if (!PyArg_ParseTuple(arguments, "OO", &object, &name))
         return NULL;
     bpy_checkpoint *checkpoint = bpy_checkpoint_of(object);
-    const berth_tensor *tensor = checkpoint ? bpy_checkpoint_find(checkpoint, name) : NULL;
-    bpy_rows *rows = tensor ? rows_opened(self) : NULL;
-    if (!rows)
-        return NULL;
-    rows_file *file = malloc(sizeof *file);
-    int status = -1;
-    if (file) {
-        file->checkpoint = bpy_checkpoint_use(checkpoint);
-        status = add_table(rows, file, tensor, &table);
-    } else {
-        PyErr_NoMemory();
-    }
-    rows_release_without_gil(rows);
-    return status < 0 ? NULL : PyLong_FromSize_t(table);
+    rows_file *file = checkpoint ? malloc(sizeof *file) : NULL;
+    if (!file)
+        return checkpoint ? (bpy_release_without_gil(&checkpoint->held), PyErr_NoMemory()) : NULL;
+    file->checkpoint = checkpoint;
+    const berth_tensor *tensor = bpy_checkpoint_find(checkpoint, name);
+    if (tensor && add_table((bpy_rows *)held, file, tensor, &table) == 0)
+        return PyLong_FromSize_t(table);
+    bpy_release_without_gil(&checkpoint->held);
+    free(file);
+    return NULL;
 }
 
 /* ---- gathers ---- */
@@ -239,7 +180,7 @@ static int parts_make(rows_parts *parts, PyObject *list)
 }
 
 /* Rows.gather(parts) */
-static PyObject *rows_gather(PyObject *self, PyObject *list)
+static PyObject *rows_gather(bpy_held *held, PyObject *list)
 {
     const berth_params params = {.progress = bpy_check_signals};
     rows_parts parts;
@@ -247,14 +188,8 @@ static PyObject *rows_gather(PyObject *self, PyObject *list)
     int status;
     if (parts_make(&parts, list) < 0)
         return NULL;
-    bpy_rows *rows = rows_opened(self);
-    if (!rows) {
-        parts_free(&parts);
-        return NULL;
-    }
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_rows_gather(rows->handle, parts.parts, parts.n, &params, &error);
-    rows_release(rows);
+    status = berth_rows_gather(((bpy_rows *)held)->handle, parts.parts, parts.n, &params, &error);
     Py_END_ALLOW_THREADS;
     parts_free(&parts);
     if (PyErr_Occurred())
@@ -265,21 +200,16 @@ static PyObject *rows_gather(PyObject *self, PyObject *list)
 }
 
 /* Rows.estimate(parts) -> (n_ids, n_passes, memory_nbytes, output_nbytes) */
-static PyObject *rows_estimate(PyObject *self, PyObject *list)
+static PyObject *rows_estimate(bpy_held *held, PyObject *list)
 {
     berth_rows_gather_estimate estimate;
     rows_parts parts;
     berth_error error;
     if (parts_make(&parts, list) < 0)
         return NULL;
-    bpy_rows *rows = rows_opened(self);
-    int status =
-        rows ? berth_rows_estimate(rows->handle, parts.parts, parts.n, NULL, &estimate, &error)
-             : -1;
+    int status = berth_rows_estimate(((bpy_rows *)held)->handle, parts.parts, parts.n, NULL,
+                                     &estimate, &error);
     parts_free(&parts);
-    if (!rows)
-        return NULL;
-    rows_release_without_gil(rows);
     if (status < 0)
         return bpy_raise(&error);
     return Py_BuildValue(
@@ -314,17 +244,12 @@ static int add_count(PyObject *counts, const char *name, uint64_t n)
 }
 
 /* Rows.stats() -> dict */
-static PyObject *rows_stats(PyObject *self, PyObject *unused)
+static PyObject *rows_stats(bpy_held *held, PyObject *unused)
 {
     (void)unused;
     berth_rows_stats stats;
     berth_error error;
-    bpy_rows *rows = rows_opened(self);
-    if (!rows)
-        return NULL;
-    int status = berth_rows_get_stats(rows->handle, &stats, &error);
-    rows_release_without_gil(rows);
-    if (status < 0)
+    if (berth_rows_get_stats(((bpy_rows *)held)->handle, &stats, &error) < 0)
         return bpy_raise(&error);
     PyObject *counts = PyDict_New();
     for (size_t i = 0; counts && i < sizeof COUNTS / sizeof *COUNTS; i++) {
@@ -338,19 +263,15 @@ static PyObject *rows_stats(PyObject *self, PyObject *unused)
 
 /* ---- tickets ---- */
 
-/* One user less; the last one ends the ticket. With the GIL. */
-static void ticket_leave(ticket_object *self)
+static void ticket_end(bpy_held *held)
 {
-    if (--self->n_users > 0)
-        return;
-    bpy_rows *rows = self->rows;
-    Py_BEGIN_ALLOW_THREADS;
-    (void)berth_rows_release(rows->handle, self->ticket, NULL);
-    rows_release(rows);
-    Py_END_ALLOW_THREADS;
+    bpy_ticket *self = (bpy_ticket *)held;
+    (void)berth_rows_release(self->rows->handle, self->ticket, NULL);
+    bpy_release(&self->rows->held);
+    free(self);
 }
 
-static int rows_request(bpy_rows *rows, size_t table, const void *ids, size_t n,
+static int rows_request(const bpy_rows *rows, size_t table, const void *ids, size_t n,
                         berth_ticket *ticket)
 {
     berth_error error;
@@ -363,81 +284,58 @@ static int rows_request(bpy_rows *rows, size_t table, const void *ids, size_t n,
     return status;
 }
 
-/* Takes a user of the cache. */
-static PyObject *ticket_make(bpy_rows *rows, berth_ticket ticket, size_t n, size_t row_nbytes)
-{
-    ticket_object *self = PyObject_New(ticket_object, ticket_type);
-    if (!self) {
-        (void)berth_rows_release(rows->handle, ticket, NULL);
-        rows_release_without_gil(rows);
-        return NULL;
-    }
-    self->rows = rows;
-    self->ticket = ticket;
-    self->n = n;
-    self->row_nbytes = row_nbytes;
-    self->n_users = 1;
-    self->is_released = false;
-    return (PyObject *)self;
-}
-
 /* Rows.prefetch(table, ids, n, row_nbytes) -> Ticket; ids: of 64 bits */
-static PyObject *rows_prefetch(PyObject *self, PyObject *arguments)
+static PyObject *rows_prefetch(bpy_held *held, PyObject *arguments)
 {
     Py_ssize_t table, n, row_nbytes;
     PyObject *ids;
     Py_buffer view = {0};
     rows_parts parts = {.views = &view};
-    berth_ticket ticket;
     if (!PyArg_ParseTuple(arguments, "nOnn", &table, &ids, &n, &row_nbytes))
         return NULL;
     const void *address = parts_address(&parts, ids, PyBUF_SIMPLE);
-    bpy_rows *rows = PyErr_Occurred() ? NULL : rows_opened(self);
-    PyObject *made = NULL;
-    if (rows && rows_request(rows, (size_t)table, address, (size_t)n, &ticket) == 0)
-        made = ticket_make(rows, ticket, (size_t)n, (size_t)row_nbytes);
-    else if (rows)
-        rows_release_without_gil(rows);
-    PyBuffer_Release(&view);
-    return made;
-}
-
-/* Uses a live ticket. Returns: 0; -1: an exception is raised. */
-static int ticket_enter(ticket_object *self)
-{
-    if (self->is_released) {
-        PyErr_SetString(PyExc_ValueError, "the ticket is released");
-        return -1;
+    bpy_ticket *made = PyErr_Occurred() ? NULL : malloc(sizeof *made);
+    PyObject *object = NULL;
+    if (made) {
+        *made = (bpy_ticket){.held = {.n_users = 1, .end = ticket_end},
+                             .rows = (bpy_rows *)held,
+                             .n = (size_t)n,
+                             .row_nbytes = (size_t)row_nbytes};
+        if (rows_request(made->rows, (size_t)table, address, made->n, &made->ticket) < 0) {
+            free(made);
+        } else {
+            bpy_use(held);
+            object = bpy_holder_new(ticket_type, &made->held);
+        }
+    } else if (!PyErr_Occurred()) {
+        PyErr_NoMemory();
     }
-    self->n_users++;
-    return 0;
+    PyBuffer_Release(&view);
+    return object;
 }
 
-static PyObject *ticket_finish_call(ticket_object *self, int status, const berth_error *error)
+static PyObject *done(int status, const berth_error *error)
 {
-    ticket_leave(self);
     if (status < 0)
         return bpy_raise(error);
     Py_RETURN_NONE;
 }
 
 /* Ticket.wait() */
-static PyObject *ticket_wait(PyObject *object, PyObject *unused)
+static PyObject *ticket_wait(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    ticket_object *self = (ticket_object *)object;
+    const bpy_ticket *self = (bpy_ticket *)held;
     berth_error error;
     int status;
-    if (ticket_enter(self) < 0)
-        return NULL;
     Py_BEGIN_ALLOW_THREADS;
     status = berth_rows_wait(self->rows->handle, self->ticket, NULL, &error);
     Py_END_ALLOW_THREADS;
-    return ticket_finish_call(self, status, &error);
+    return done(status, &error);
 }
 
 /* Waits, and copies the rows. Without the GIL. */
-static int copy_rows(const ticket_object *self, const void **pointers, uint8_t *output,
+static int copy_rows(const bpy_ticket *self, const void **pointers, uint8_t *output,
                      size_t stride_nbytes, berth_error *error)
 {
     int status = berth_rows_wait(self->rows->handle, self->ticket, pointers, error);
@@ -447,9 +345,9 @@ static int copy_rows(const ticket_object *self, const void **pointers, uint8_t *
 }
 
 /* Ticket.copy(output, stride_nbytes) */
-static PyObject *ticket_copy(PyObject *object, PyObject *arguments)
+static PyObject *ticket_copy(bpy_held *held, PyObject *arguments)
 {
-    ticket_object *self = (ticket_object *)object;
+    const bpy_ticket *self = (bpy_ticket *)held;
     PyObject *output;
     Py_ssize_t stride_nbytes;
     Py_buffer view = {0};
@@ -460,68 +358,55 @@ static PyObject *ticket_copy(PyObject *object, PyObject *arguments)
         return NULL;
     uint8_t *address = parts_address(&parts, output, PyBUF_STRIDES | PyBUF_WRITABLE);
     const void **pointers = PyErr_Occurred() ? NULL : malloc((self->n + 1) * sizeof *pointers);
-    if (!pointers && !PyErr_Occurred())
-        PyErr_NoMemory();
-    if (!pointers || ticket_enter(self) < 0) {
-        free(pointers);
+    if (!pointers) {
         PyBuffer_Release(&view);
-        return NULL;
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
     Py_BEGIN_ALLOW_THREADS;
     status = copy_rows(self, pointers, address, (size_t)stride_nbytes, &error);
     Py_END_ALLOW_THREADS;
     free(pointers);
     PyBuffer_Release(&view);
-    return ticket_finish_call(self, status, &error);
-}
-
-/* Ticket.release() */
-static PyObject *ticket_release(PyObject *object, PyObject *unused)
-{
-    (void)unused;
-    ticket_object *self = (ticket_object *)object;
-    if (!self->is_released) {
-        self->is_released = true;
-        ticket_leave(self);
-    }
-    Py_RETURN_NONE;
-}
-
-static void ticket_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    Py_XDECREF(ticket_release(self, NULL));
-    PyObject_Free(self);
-    Py_DECREF(type);
+    return done(status, &error);
 }
 
 /* ---- the types ---- */
 
+#define CLOSED "the cache of rows is closed"
+
+BPY_HELD_METHOD(rows_add, CLOSED)
+BPY_HELD_METHOD(rows_gather, CLOSED)
+BPY_HELD_METHOD(rows_estimate, CLOSED)
+BPY_HELD_METHOD(rows_prefetch, CLOSED)
+BPY_HELD_METHOD(rows_stats, CLOSED)
+BPY_HELD_METHOD(ticket_wait, "the ticket is released")
+BPY_HELD_METHOD(ticket_copy, "the ticket is released")
+
 static PyMethodDef rows_methods[] = {
-    {"close", rows_close, METH_NOARGS, "close()\n--\n\n"},
-    {"add", rows_add, METH_VARARGS, "add(checkpoint, name)\n--\n\n"},
-    {"gather", rows_gather, METH_O, "gather(parts)\n--\n\n"},
-    {"estimate", rows_estimate, METH_O, "estimate(parts)\n--\n\n"},
-    {"prefetch", rows_prefetch, METH_VARARGS, "prefetch(table, ids, n, row_nbytes)\n--\n\n"},
-    {"stats", rows_stats, METH_NOARGS, "stats()\n--\n\n"},
+    {"close", bpy_holder_close, METH_NOARGS, "close()\n--\n\n"},
+    {"add", rows_add_held, METH_VARARGS, "add(checkpoint, name)\n--\n\n"},
+    {"gather", rows_gather_held, METH_O, "gather(parts)\n--\n\n"},
+    {"estimate", rows_estimate_held, METH_O, "estimate(parts)\n--\n\n"},
+    {"prefetch", rows_prefetch_held, METH_VARARGS, "prefetch(table, ids, n, row_nbytes)\n--\n\n"},
+    {"stats", rows_stats_held, METH_NOARGS, "stats()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef ticket_methods[] = {
-    {"wait", ticket_wait, METH_NOARGS, "wait()\n--\n\n"},
-    {"copy", ticket_copy, METH_VARARGS, "copy(output, stride_nbytes)\n--\n\n"},
-    {"release", ticket_release, METH_NOARGS, "release()\n--\n\n"},
+    {"wait", ticket_wait_held, METH_NOARGS, "wait()\n--\n\n"},
+    {"copy", ticket_copy_held, METH_VARARGS, "copy(output, stride_nbytes)\n--\n\n"},
+    {"release", bpy_holder_close, METH_NOARGS, "release()\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot rows_slots[] = {
-    {Py_tp_dealloc, rows_dealloc},
+    {Py_tp_dealloc, bpy_holder_dealloc},
     {Py_tp_methods, rows_methods},
     {0, NULL},
 };
 
 static PyType_Slot ticket_slots[] = {
-    {Py_tp_dealloc, ticket_dealloc},
+    {Py_tp_dealloc, bpy_holder_dealloc},
     {Py_tp_methods, ticket_methods},
     {0, NULL},
 };
@@ -535,11 +420,11 @@ int bpy_rows_types_add(PyObject *module)
 {
     const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION;
     PyType_Spec rows = {.name = "berth._native.Rows",
-                        .basicsize = sizeof(rows_object),
+                        .basicsize = sizeof(bpy_holder),
                         .flags = flags,
                         .slots = rows_slots};
     PyType_Spec ticket = {.name = "berth._native.Ticket",
-                          .basicsize = sizeof(ticket_object),
+                          .basicsize = sizeof(bpy_holder),
                           .flags = flags,
                           .slots = ticket_slots};
     rows_type = (PyTypeObject *)PyType_FromSpec(&rows);

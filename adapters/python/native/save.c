@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save_begin(value, target, archive_name, snapshot): walks the value with the GIL; the job saves
- * without it.
+ * save_begin(value, target, archive_name, snapshot, safetensors): walks the value with the GIL; the
+ * job saves without it.
  */
 #include "adapters/python/native/native.h"
 
@@ -73,14 +73,15 @@ berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object)
 }
 
 static PyObject *save_begin(bpy_saver *saver, PyObject *object, PyObject *target,
-                            const char *archive_name, bool snapshot)
+                            const char *archive_name, bool snapshot, bool safetensors)
 {
     const berth_value *value = saver->torch ? bpy_save_walk(saver, object) : NULL;
     if (!value) {
         bpy_saver_free(saver);
         return NULL;
     }
-    const berth_content content = berth_of_value(value);
+    const berth_content content =
+        safetensors ? berth_of_safetensors(value, NULL, BERTH_COPY_TIES) : berth_of_value(value);
     return bpy_job_begin(saver, target, &content, archive_name, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
 }
 
@@ -89,12 +90,13 @@ PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
     (void)module;
     PyObject *object, *target;
     const char *archive_name;
-    int snapshot;
-    if (!PyArg_ParseTuple(arguments, "OOzp", &object, &target, &archive_name, &snapshot))
+    int snapshot, safetensors = 0;
+    if (!PyArg_ParseTuple(arguments, "OOzp|p", &object, &target, &archive_name, &snapshot,
+                          &safetensors))
         return NULL;
     bpy_saver saver = {.torch = bpy_torch_get()};
     bpy_hurry_begin();
-    PyObject *job = save_begin(&saver, object, target, archive_name, snapshot);
+    PyObject *job = save_begin(&saver, object, target, archive_name, snapshot, safetensors);
     bpy_hurry_end();
     return job;
 }

@@ -16,10 +16,10 @@ static int check_address(bpy_saver *saver, void *address, PyObject *dtype)
     return known || !address ? 0 : bpy_map_set(&saver->addresses, address, dtype);
 }
 
-/* storage.name() as a number; sets *failed. */
-static uint64_t number_of(PyObject *storage, PyObject *name, bool *failed)
+/* storage.method() as a number; sets *failed. */
+static uint64_t number_of(PyObject *storage, PyObject *method, bool *failed)
 {
-    PyObject *object = bpy_call(storage, name);
+    PyObject *object = bpy_call(storage, method);
     uint64_t number = object ? PyLong_AsUnsignedLongLong(object) : 0;
     Py_XDECREF(object);
     *failed |= PyErr_Occurred() != NULL;
@@ -30,7 +30,7 @@ static void *address_of(const bpy_saver *saver, PyObject *untyped, bool *failed)
 {
     if (saver->address)
         return saver->address;
-    return (void *)(uintptr_t)number_of(untyped, bpy_name.data_ptr, failed);
+    return (void *)(uintptr_t)number_of(untyped, saver->torch->data_ptr, failed);
 }
 
 berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
@@ -86,7 +86,7 @@ static berth_storage *storage_at(bpy_saver *saver, PyObject *untyped, void *addr
 static berth_storage *storage_new(bpy_saver *saver, PyObject *untyped, int dtype)
 {
     bool failed = false;
-    uint64_t nbytes = number_of(untyped, bpy_name.nbytes, &failed);
+    uint64_t nbytes = number_of(untyped, saver->torch->nbytes, &failed);
     void *address = address_of(saver, untyped, &failed);
     if (failed)
         return NULL;
@@ -183,9 +183,9 @@ static int constant_of(bpy_saver *saver, PyObject *tensor, PyObject *name, PyObj
 }
 
 /* tensor.size() or tensor.stride(): the number of items; -1: an exception is raised. */
-static int32_t read_sizes(bpy_saver *saver, PyObject *tensor, PyObject *name, int64_t *sizes)
+static int32_t read_sizes(bpy_saver *saver, PyObject *tensor, PyObject *method, int64_t *sizes)
 {
-    PyObject *tuple = bpy_call(tensor, name);
+    PyObject *tuple = bpy_call(tensor, method);
     Py_ssize_t n = tuple ? PyTuple_Size(tuple) : -1;
     if (n > BERTH_MAX_RANK) {
         bpy_refuse(saver, "a tensor of rank %zd; Berth knows ranks up to %d", n, BERTH_MAX_RANK);
@@ -231,13 +231,13 @@ static int read_flags(bpy_saver *saver, PyObject *tensor, uint32_t *flags)
 static int read_storage(bpy_saver *saver, PyObject *object, berth_tensor *tensor, char *data)
 {
     bool failed = false;
-    tensor->storage_offset = (int64_t)number_of(object, bpy_name.storage_offset, &failed);
+    tensor->storage_offset = (int64_t)number_of(object, saver->torch->storage_offset, &failed);
     if (failed)
         return -1;
     if (data)
         saver->address = data - tensor->storage_offset * (int64_t)berth_dtype_nbytes(tensor->dtype);
     tensor->storage =
-        save_storage(saver, bpy_call(object, bpy_name.untyped_storage), (int)tensor->dtype);
+        save_storage(saver, bpy_call(object, saver->torch->untyped_storage), (int)tensor->dtype);
     saver->address = NULL;
     return tensor->storage ? 0 : -1;
 }
@@ -256,10 +256,19 @@ static int read_place(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
 
 /* ---- tensors of parts ---- */
 
-/* object.name() as a value, or object.name() of a list of them. */
+/* torch.Tensor.name(tensor) (Y5) */
+static PyObject *call_named(const bpy_saver *saver, PyObject *tensor, const char *name)
+{
+    PyObject *method = PyObject_GetAttrString(saver->torch->Tensor, name);
+    PyObject *result = method ? bpy_call(tensor, method) : NULL;
+    Py_XDECREF(method);
+    return result;
+}
+
+/* tensor.name() as a value. */
 static berth_value *save_part(bpy_saver *saver, PyObject *tensor, const char *name)
 {
-    PyObject *part = PyObject_CallMethod(tensor, name, NULL);
+    PyObject *part = call_named(saver, tensor, name);
     if (!part || bpy_saver_keep(saver, part) < 0)
         return NULL;
     return bpy_save_value(saver, part);
@@ -285,14 +294,14 @@ static berth_value *save_sparse(bpy_saver *saver, PyObject *tensor, int layout)
     bool by_rows = layout == BERTH_SPARSE_CSR || layout == BERTH_SPARSE_BSR;
     berth_value *parts[3];
     int64_t shape[BERTH_MAX_RANK];
-    int32_t rank = read_sizes(saver, tensor, bpy_name.size, shape);
+    int32_t rank = read_sizes(saver, tensor, saver->torch->size, shape);
     if (rank < 0 || !save_parts(saver, tensor,
                                 is_coo    ? COO
                                 : by_rows ? ROWS
                                           : COLUMNS,
                                 is_coo ? 2 : 3, parts))
         return NULL;
-    PyObject *coalesced = is_coo ? PyObject_CallMethod(tensor, "is_coalesced", NULL) : NULL;
+    PyObject *coalesced = is_coo ? call_named(saver, tensor, "is_coalesced") : NULL;
     if (is_coo && !coalesced)
         return NULL;
     berth_value *value = berth_make_sparse(saver->tree, (berth_layout_kind)layout, shape, rank,
@@ -311,9 +320,10 @@ static berth_value *save_nested(bpy_saver *saver, PyObject *tensor)
 }
 
 /* A number that a method of the tensor returns. */
-static double number_from(PyObject *tensor, const char *name, int64_t *integer)
+static double number_from(const bpy_saver *saver, PyObject *tensor, const char *name,
+                          int64_t *integer)
 {
-    PyObject *object = PyObject_CallMethod(tensor, name, NULL);
+    PyObject *object = call_named(saver, tensor, name);
     double number = 0;
     if (object && integer)
         *integer = PyLong_AsLongLong(object);
@@ -325,23 +335,23 @@ static double number_from(PyObject *tensor, const char *name, int64_t *integer)
 
 static int read_quantizer(bpy_saver *saver, PyObject *object, berth_tensor *tensor)
 {
-    PyObject *scheme = PyObject_CallMethod(object, "qscheme", NULL);
+    PyObject *scheme = call_named(saver, object, "qscheme");
     int number = scheme ? bpy_torch_find(saver->torch->qschemes,
                                          BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS + 1, scheme)
                         : 0;
     Py_XDECREF(scheme);
     tensor->qscheme = (berth_qscheme)number;
     if (number == BERTH_PER_TENSOR_AFFINE) {
-        tensor->scale = number_from(object, "q_scale", NULL);
+        tensor->scale = number_from(saver, object, "q_scale", NULL);
         if (!PyErr_Occurred())
-            number_from(object, "q_zero_point", &tensor->zero_point);
+            number_from(saver, object, "q_zero_point", &tensor->zero_point);
     } else if (number == BERTH_PER_CHANNEL_AFFINE ||
                number == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS) {
         tensor->scales = save_part(saver, object, "q_per_channel_scales");
         tensor->zero_points =
             tensor->scales ? save_part(saver, object, "q_per_channel_zero_points") : NULL;
         if (tensor->zero_points)
-            number_from(object, "q_per_channel_axis", &tensor->axis);
+            number_from(saver, object, "q_per_channel_axis", &tensor->axis);
         return tensor->zero_points && !PyErr_Occurred() ? 0 : -1;
     } else {
         bpy_refuse(saver, "a tensor of a quantization that PyTorch does not save");
@@ -405,8 +415,8 @@ static berth_value *save_strided(bpy_saver *saver, PyObject *object, bool keeps_
                                             BERTH_DTYPE_COUNT);
     if (tensor.dtype == BERTH_DTYPE_NONE || read_flags(saver, object, &tensor.flags) < 0)
         return NULL;
-    tensor.rank = read_sizes(saver, object, bpy_name.size, shape);
-    if (tensor.rank < 0 || read_sizes(saver, object, bpy_name.stride, stride) < 0 ||
+    tensor.rank = read_sizes(saver, object, saver->torch->size, shape);
+    if (tensor.rank < 0 || read_sizes(saver, object, saver->torch->stride, stride) < 0 ||
         read_place(saver, object, &tensor) < 0)
         return NULL;
     if (is_quantized(tensor.dtype) && read_quantizer(saver, object, &tensor) < 0)
@@ -468,7 +478,7 @@ static int warn_of_hooks(bpy_saver *saver, PyObject *tensor)
  */
 static berth_value *save_attributes(bpy_saver *saver, PyObject *tensor, berth_value *value)
 {
-    PyObject *state = value ? bpy_call(tensor, bpy_name.getstate) : NULL;
+    PyObject *state = value ? bpy_call(tensor, saver->torch->getstate) : NULL;
     if (!state || bpy_saver_keep(saver, state) < 0)
         return NULL;
     if (state == Py_None)

@@ -242,7 +242,7 @@ static berth_value *save_counter(bpy_saver *saver, PyObject *object)
 /* The pairs of an OrderedDict in its own order, which PyDict_Next does not know. */
 static berth_value *save_ordered_pairs(bpy_saver *saver, PyObject *object, berth_value *dict)
 {
-    PyObject *items = bpy_call(object, bpy_name.items);
+    PyObject *items = bpy_call(object, saver->torch->ordered_items);
     PyObject *iterator = items ? PyObject_GetIter(items) : NULL;
     PyObject *pair;
     int status = iterator ? 0 : -1;
@@ -261,7 +261,7 @@ static berth_value *save_ordered_dict(bpy_saver *saver, PyObject *object)
     berth_value *dict = save_before_items(saver, object, berth_make_ordered_dict(saver->tree));
     if (!dict || !save_ordered_pairs(saver, object, dict))
         return NULL;
-    PyObject *state = bpy_call(object, bpy_name.getstate);
+    PyObject *state = bpy_call(object, saver->torch->ordered_getstate);
     if (!state || bpy_saver_keep(saver, state) < 0)
         return NULL;
     if (state == Py_None)

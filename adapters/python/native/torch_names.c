@@ -29,10 +29,20 @@ static const struct {
     {"torch._utils", "_set_obj_state", &names.set_state},
     {"torch._utils", "_rebuild_meta_tensor_no_storage", &names.rebuild_meta},
     {"torch._utils", "_rebuild_qtensor", &names.rebuild_quantized},
-    {"torch._utils", "_rebuild_sparse_tensor", &names.rebuild_sparse},
+    {"berth._sparse", "rebuild", &names.rebuild_sparse},
     {"torch._utils", "_rebuild_nested_tensor", &names.rebuild_nested},
     {"torch.utils.hooks", "warn_if_has_hooks", &names.warn_hooks},
     {"torch._weights_only_unpickler", "_get_allowed_globals", &names.allowed_globals},
+    {"torch", "Tensor.untyped_storage", &names.untyped_storage},
+    {"torch", "Tensor.storage_offset", &names.storage_offset},
+    {"torch", "Tensor.size", &names.size},
+    {"torch", "Tensor.stride", &names.stride},
+    {"torch", "Tensor.set_", &names.set},
+    {"torch", "Tensor.__getstate__", &names.getstate},
+    {"torch", "UntypedStorage.data_ptr", &names.data_ptr},
+    {"torch", "UntypedStorage.nbytes", &names.nbytes},
+    {"collections", "OrderedDict.items", &names.ordered_items},
+    {"collections", "OrderedDict.__getstate__", &names.ordered_getstate},
 };
 
 /* module.a.b; a new reference. */
@@ -146,30 +156,19 @@ int bpy_names_make(void)
         PyObject **place;
         const char *text;
     } NAMES[] = {
-        {&bpy_name.untyped_storage, "untyped_storage"},
-        {&bpy_name.cdata, "_cdata"},
-        {&bpy_name.data_ptr, "data_ptr"},
-        {&bpy_name.nbytes, "nbytes"},
         {&bpy_name.dtype, "dtype"},
         {&bpy_name.layout, "layout"},
         {&bpy_name.is_cpu, "is_cpu"},
         {&bpy_name.is_meta, "is_meta"},
         {&bpy_name.requires_grad, "requires_grad"},
-        {&bpy_name.size, "size"},
-        {&bpy_name.stride, "stride"},
-        {&bpy_name.storage_offset, "storage_offset"},
         {&bpy_name.is_nested, "is_nested"},
-        {&bpy_name.getstate, "__getstate__"},
         {&bpy_name.backward_hooks, "_backward_hooks"},
         {&bpy_name.data, "data"},
-        {&bpy_name.items, "items"},
         {&bpy_name.dict, "__dict__"},
         {&bpy_name.untyped, "_untyped_storage"},
         {&bpy_name.type, "type"},
         {&bpy_name.index, "index"},
-        {&bpy_name.set, "set_"},
         {&bpy_name.device, "device"},
-        {&bpy_name.update, "update"},
     };
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         *NAMES[i].place = PyUnicode_InternFromString(NAMES[i].text);

@@ -27,7 +27,7 @@ static int signal_came(void *context)
 
 static int open_url_new(PyObject *text, berth_source *source)
 {
-    const char *url = PyUnicode_AsUTF8AndSize(text, NULL);
+    const char *url = bpy_text(text, "a URL");
     open_url *opened = url ? calloc(1, sizeof *opened) : NULL;
     const berth_url_params params = {.cancelled = signal_came, .context = opened};
     berth_error error;
@@ -70,11 +70,11 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
     if (!stop)
         return 0;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     open_url *found = *open_url_find(context);
     if (found)
         atomic_store(&found->stop, true);
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     return stop;
 }
 
@@ -82,11 +82,11 @@ void bpy_source_free(berth_source *source)
 {
     if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized())
         return;
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     open_url **at = open_url_find(source), *found = *at;
     if (found)
         *at = found->next;
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
     berth_source_url_free(source);
     free(found);
 }
@@ -98,12 +98,28 @@ void bpy_explain(berth_error *error)
             (void)berth_source_url_explain(&at->source, error);
 }
 
+PyObject *bpy_url_shown(PyObject *module, PyObject *url)
+{
+    (void)module;
+    const char *text = PyUnicode_AsUTF8AndSize(url, NULL);
+    char *shown = text ? berth_url_shown(text) : NULL;
+    PyObject *made = shown ? PyUnicode_FromString(shown) : NULL;
+
+    if (!made && !PyErr_Occurred())
+        PyErr_NoMemory();
+    free(shown);
+    return made;
+}
+
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
 {
     if (PyUnicode_Check(from))
         return open_url_new(from, source);
     if (PyBytes_Check(from)) {
-        *source = berth_from_path(PyBytes_AsString(from));
+        char *path;
+        if (PyBytes_AsStringAndSize(from, &path, NULL) < 0) /* it has a NUL */
+            return -1;
+        *source = berth_from_path(path);
     } else if (PyLong_Check(from)) {
         *source = berth_from_fd((int)PyLong_AsLong(from));
     } else {

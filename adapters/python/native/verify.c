@@ -7,7 +7,7 @@
 static void add_record(void *context, const berth_record_verdict *record)
 {
     static const char *const VERDICTS[] = {"unchecked", "good", "absent", "bad"};
-    PyGILState_STATE state = PyGILState_Ensure();
+    bpy_gil gil = bpy_gil_take();
     PyObject *row = PyErr_Occurred()
                         ? NULL
                         : Py_BuildValue("(sKKsz)", record->name, (unsigned long long)record->offset,
@@ -16,7 +16,7 @@ static void add_record(void *context, const berth_record_verdict *record)
     if (row)
         PyList_Append(context, row);
     Py_XDECREF(row);
-    PyGILState_Release(state);
+    bpy_gil_give(gil);
 }
 
 static PyObject *verify(berth_source *source, PyObject *records)

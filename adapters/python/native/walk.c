@@ -133,16 +133,13 @@ void bpy_walk_end(void)
 }
 
 /* What this very thread was in when it forked goes on, and its end finds nothing to end. */
-PyObject *bpy_walk_after_fork(PyObject *module, PyObject *unused)
+void bpy_walk_after_fork(void)
 {
-    (void)module;
-    (void)unused;
     if (n_hurries > 0)
         restore_interval();
     if (n_walks > 0)
         restore_collector();
     n_walks = n_hurries = 0;
-    Py_RETURN_NONE;
 }
 
 bool bpy_walk_next(bpy_walk *walk)

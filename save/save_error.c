@@ -4,6 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+int bth_fail_offering_in_place(berth_error *error)
+{
+    if (error->code != BERTH_E_SYSTEM)
+        return error->code;
+    error->code = BERTH_E_REPLACE;
+    return bth_error_append(error, "; save to another path, or with save.replace=in_place, which "
+                                   "loses the old content if it fails");
+}
+
 uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
     return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checkpoints in several files: an index and its files, a directory of PyTorch's DCP, a folder."""
+
+import json
+import os
+import re
+import subprocess
+
+from berth import _native
+from berth._config import _text, config
+from berth._errors import NO_OFFSET, make
+from berth._source import Url, is_path
+
+COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_command")
+INDEX, DCP = b".index.json", b".metadata"
+MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
+MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
+COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
+
+
+def found(f):
+    """What f names: an Index, a Dcp, the one model file of a folder, or f itself."""
+    if not is_path(f) or isinstance(f, Url):
+        return f
+    path = os.fsencode(f)
+    if not os.path.isdir(path):
+        return Index(path) if path.endswith(INDEX) else f
+    names = sorted(os.listdir(path))
+    if DCP in names:
+        return Dcp(path)
+    indices = [name for name in names if name.endswith(INDEX)]
+    models = indices or [name for name in names if name.endswith(MODELS)]
+    if len(models) != 1:
+        shown = ", ".join(map(os.fsdecode, models[:5])) + (", ..." if len(models) > 5 else "")
+        why = f"{len(models)} files that may be the checkpoint ({shown}): name one"
+        raise _failed(path, f"the folder has {why if models else 'no index, no model file and no .metadata'}")
+    return found(os.path.join(path, models[0]))
+
+
+def _failed(path, why, status="BERTH_E_ARGUMENT"):
+    return make(status, f"{os.fsdecode(path)}: {why}", 0, NO_OFFSET, "")
+
+
+class Index:
+    """An index of transformers': {"metadata": {...}, "weight_map": {"NAME": "FILE", ...}}.
+
+    weight_map: of texts, of which each file lies in the index's folder, or below it
+    """
+
+    def __init__(self, path):
+        self.path, self.folder = path, os.path.dirname(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(MAX_INDEX_NBYTES + 1)
+        except OSError as error:
+            status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
+            raise make(status, f"{os.fsdecode(path)}: cannot be opened: {error.strerror}", error.errno,
+                       NO_OFFSET, "") from None
+        if len(data) > MAX_INDEX_NBYTES:
+            raise self._refused(f"it has more than {MAX_INDEX_NBYTES} bytes")
+        try:
+            parsed = json.loads(data, object_pairs_hook=_without_twins)
+        except (ValueError, RecursionError) as error:
+            raise self._refused(f"it is no JSON: {error}") from None
+        self.weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
+        self.metadata = parsed.get("metadata") if isinstance(parsed, dict) else None
+        if not isinstance(self.weight_map, dict):
+            raise self._refused("it has no weight_map")
+        self.files = dict.fromkeys(self.weight_map.values() if all(
+            isinstance(each, str) for each in self.weight_map.values()) else [None])
+        for name in self.files:
+            if not name or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+                raise self._refused(f"the file {name!r} is not a name of a file in the index's folder")
+
+    def _refused(self, why):
+        return _failed(self.path, f"is no index of a checkpoint: {why}", "BERTH_E_ARCHIVE")
+
+    def path_of(self, name):
+        return os.path.join(self.folder, os.fsencode(name))
+
+    def missing(self, name, file):
+        return _failed(self.path, f'"{name}" is not in {file}', "BERTH_E_ARCHIVE")
+
+    def load(self, load):
+        """The tensors that it names, in its order. load: of one file"""
+        values = {}
+        for file in self.files:
+            values[file] = load(self.path_of(file))
+        found = {}
+        for name, file in self.weight_map.items():
+            if not isinstance(values[file], dict) or name not in values[file]:
+                raise self.missing(name, file)
+            found[name] = values[file][name]
+        return found
+
+    def open(self, assignments):
+        return Files(self, assignments), lambda: [self.path_of(file) for file in self.files]
+
+
+def _without_twins(pairs):
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return made
+
+
+class Dcp:
+    """A directory of torch.distributed.checkpoint. The package's command, which runs nothing, converts it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def _converted(self):
+        """A file in memory, with what dcp_to_torch_save would write."""
+        file = os.fdopen(os.memfd_create("berth", os.MFD_CLOEXEC), "w+b")
+        options = [word for name, value in config.get_config_copy().items()
+                   if name.startswith(("load.", "io.")) and not config.is_default(name)
+                   for word in ("--set", f"{name}={_text(name, value)}")]
+        words = ["convert", "--to", "pt", *options, os.path.abspath(self.path), "-"]
+        try:
+            done = subprocess.run([COMMAND, *words], stdin=subprocess.DEVNULL, stdout=file,
+                                  stderr=subprocess.PIPE, check=False)
+            if done.returncode != 0:
+                said = done.stderr.decode(errors="replace").strip().removeprefix("berth: ")
+                raise _failed(self.path, said or f"its conversion ended with {done.returncode}",
+                              "BERTH_E_ARCHIVE")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def load(self, load):
+        """Its value. The tensors are pages of the converted file, so that there is no second copy."""
+        with self._converted() as file:
+            return load(f"/proc/self/fd/{file.fileno()}", mmap=True)
+
+    def open(self, assignments):
+        file = self._converted()
+        return _native.open(file.fileno(), assignments), file.fileno  # which keeps the file
+
+
+class Files:
+    """The files of an index, as one native file: each of its tensors is in one of them."""
+
+    def __init__(self, index, assignments):
+        self._index, self._files, self._closed = index, {}, False
+        try:
+            for file in index.files:
+                self._files[file] = _native.open(index.path_of(file), assignments)
+            names = {file: set(native.names()) for file, native in self._files.items()}
+            for name, file in index.weight_map.items():
+                if name not in names[file]:
+                    raise index.missing(name, file)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        self._closed = True
+        for native in self._files.values():
+            native.close()
+
+    def is_legacy(self):
+        if self._closed:
+            raise ValueError("the file is closed")
+        return any([native.is_legacy() for native in self._files.values()])
+
+    def names(self):
+        self.is_legacy()
+        return list(self._index.weight_map)
+
+    def of(self, name):
+        """The native file that has a tensor."""
+        self.is_legacy()
+        quoted = re.fullmatch(r"\['([^'\\]*)'\]", name)
+        file = self._index.weight_map.get(name) or (quoted and self._index.weight_map.get(quoted[1]))
+        if not file:
+            raise _failed(self._index.path, f"{name}: there is no such value", "BERTH_E_NOT_FOUND")
+        return self._files[file]
+
+    def tensor(self, name):
+        return self.of(name).tensor(name)
+
+    def value(self, name, *arguments):
+        return self.of(name).value(name, *arguments)
+
+    def slice(self, name, starts, lengths):
+        return self.of(name).slice(name, starts, lengths)
+
+    def memory(self, name):
+        return self.of(name).memory(name)
+
+    def info(self):
+        infos = [native.info() for native in self._files.values()]
+        return {"container": "index", "n_files": len(infos), "n_tensors": len(self._index.weight_map),
+                **{name: sum(info.get(name) or 0 for info in infos) for name in COUNTS}}
+
+    def metadata(self):
+        metadata = self._index.metadata
+        return dict(metadata) if isinstance(metadata, dict) else None

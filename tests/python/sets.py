@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
+
+import io
+import json
+import os
+import pickle
+import warnings
+
+import berth
+import torch
+import torch.distributed.checkpoint as dcp
+
+from folder import Folder
+from same import same
+
+FIRST = {"a.x": torch.arange(24.).reshape(4, 6), "a.y": torch.ones(3), "unlisted": torch.ones(1)}
+SECOND = {"b": torch.zeros(2, dtype=torch.bfloat16)}
+
+
+class Rows(torch.utils.data.Dataset):
+    """A data set over an open file: each worker gets the file by pickle, or by fork."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return self.file.slice("a.x")[i]
+
+
+class Sets(Folder):
+    def index(self, weights=None):
+        weights = weights or {"b": "m-2.safetensors", "a.x": "deep/m-1.safetensors",
+                              "a.y": "deep/m-1.safetensors"}
+        berth.save(FIRST, self.path("set/deep/m-1.safetensors"))
+        berth.save(SECOND, self.path("set/m-2.safetensors"))
+        index = {"metadata": {"total_size": 7}, "weight_map": weights}
+        return self.write("set/model.safetensors.index.json", json.dumps(index).encode())
+
+    def test_an_index(self):
+        expected = {"b": SECOND["b"], "a.x": FIRST["a.x"], "a.y": FIRST["a.y"]}
+        path = self.index()
+        for f in (path, os.fsencode(path), os.path.dirname(path)):
+            same(berth.load(f), expected, resizable=False)
+            same(berth.load(f, "cpu", mmap=True), expected, resizable=False)
+            with berth.open(f) as file:
+                self.assertEqual((file.keys(), file.metadata), (list(expected), {"total_size": 7}))
+                same(dict(file.items()), expected, resizable=False)
+                same(list(file.values()), list(expected.values()), resizable=False)
+                self.assertEqual((file.get("unlisted"), file.get("b", 1).shape), (None, (2,)))
+                self.assertTrue(torch.equal(file.slice("a.x")[1:3, 2], FIRST["a.x"][1:3, 2]))
+                self.assertEqual(file.numpy("['a.y']").tolist(), [1, 1, 1])
+                self.assertEqual((file.info["n_files"], file.info["n_tensors"]), (2, 3))
+                self.assertTrue(file.verify())
+                self.assertIn("index, 3 tensors", repr(file))
+                rows = berth.rows(1 << 20)
+                self.assertTrue(torch.equal(rows.gather(rows.add(file, "a.x"), [2]), FIRST["a.x"][2:3]))
+            self.assertIn("closed", repr(file))
+            for call in (file.verify, lambda: file["b"], lambda: file.info):
+                self.assertRaises(ValueError, call)
+        os.truncate(self.path("set/m-2.safetensors"), 90)
+        for call in (berth.load, berth.open):
+            with self.assertRaisesRegex(berth.Error, "m-2.safetensors"):
+                call(path)
+
+    def test_bad_indices(self):
+        good = "m-2.safetensors"
+        for weights, words in (({"a": 1}, "None is not a name"), ({"a": "../x"}, "'../x' is not a name"),
+                               ({"a": "/x"}, "'/x' is not a name"), ({"a": "x\0"}, "is not a name"),
+                               ({"a": "x.pt"}, "x.pt: cannot be opened"),
+                               ({"b": good, "c": good}, '"c" is not in')):
+            path = self.index(weights)
+            for call in (berth.load, berth.open):
+                with self.assertRaisesRegex(berth.Error, words):
+                    call(path)
+        for data in (b"", b"{}", b"[]", b"[" * 100000, b'{"weight_map": 1}',
+                     b'{"weight_map": {}, "weight_map": {}}'):
+            path = self.write("set/model.safetensors.index.json", data)
+            with self.assertRaisesRegex(berth.Error, "is no index of a checkpoint"):
+                berth.load(path)
+
+    def test_folders(self):
+        path = self.index()
+        os.unlink(path)
+        same(set(berth.load(self.path("set/deep"))), set(FIRST))  # its one model file
+        berth.save(SECOND, self.path("set/other.pt"))
+        for folder, words in ((self.path("set"), r"2 files .*\(m-2.safetensors, other.pt\): name one"),
+                              (self.folder, "no index, no model file and no .metadata")):
+            for call in (berth.load, berth.open):
+                with self.assertRaisesRegex(berth.ArgumentError, words):
+                    call(folder)
+
+    def test_a_dcp_directory(self):
+        value = {"model": {"w": torch.arange(10.), "h": torch.ones(2, 2)}, "step": 7}
+        warnings.simplefilter("ignore")
+        dcp.save(value, checkpoint_id=self.path("saved"))
+        path = self.path("saved")
+        same(berth.load(path), value, resizable=False)
+        with berth.open(path) as file, berth.config.patch("load.check", "data"):
+            self.assertEqual((file["step"], file["model.h"].tolist()), (7, [[1, 1], [1, 1]]))
+            self.assertTrue(file.verify())
+        before = len(os.listdir("/proc/self/fd"))
+        for call in (berth.load, berth.open):
+            call(path)
+        os.truncate(self.path("saved/__0_0.distcp"), 100)
+        for call in (berth.load, berth.open):
+            with self.assertRaisesRegex(berth.Error, "__0_0.distcp"):
+                call(path)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+        class Evil:
+            def __reduce__(self):
+                return os.mkdir, (trap,)
+
+        trap = self.path("trap")
+        self.write("saved/.metadata", pickle.dumps(Evil()))
+        with self.assertRaises(berth.Error):
+            berth.load(path)
+        self.assertFalse(os.path.exists(trap))
+
+
+class InOtherProcesses(Folder):
+    def test_workers_of_a_data_loader(self):
+        path = self.path("v.pt")
+        berth.save(FIRST, path)
+        for method in ("fork", "spawn"):
+            with berth.open(path) as file:
+                loader = torch.utils.data.DataLoader(Rows(file), batch_size=None, num_workers=2,
+                                                     multiprocessing_context=method)
+                self.assertTrue(torch.equal(torch.stack(list(loader)), FIRST["a.x"]), method)
+
+    def test_pickles(self):
+        path = self.path("v.pt")
+        berth.save(FIRST, path)
+        os.chdir(self.folder)
+        self.addCleanup(os.chdir, "/")
+        file = berth.open("v.pt")
+        os.chdir("/")
+        data = pickle.dumps(file)
+        again = pickle.loads(data)
+        self.assertEqual(repr(again), repr(file))
+        same(again["a.x"], FIRST["a.x"], resizable=False)
+        berth.save({"a.x": torch.ones(1)}, path)
+        with self.assertRaisesRegex(berth.FileError, "v.pt: has changed"):
+            pickle.loads(data)
+        with open(path, "rb") as real:
+            for other in (real, io.BytesIO(self.read(path))):
+                with berth.open(other) as file, self.assertRaisesRegex(TypeError, "pickled.*Open a path"):
+                    pickle.dumps(file)
+        again.close()
+        with self.assertRaises(ValueError):
+            pickle.dumps(again)

@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * W11: file systems that cannot do everything, and saves in place. Stand-ins in the table of system
+ * calls give a folder the habits of the mounts of object stores. tests/faults/mounts.py does the
+ * same with a real file system.
+ */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/syscalls.h"
+#include "tests/support/save/records.h"
+
+#define OLD "the old file"
+#define DATA_NBYTES 700000 /* several tiles of 64 KiB */
+#define FUSE_MAGIC 0x65735546
+
+static char *folder, *path;
+static uint8_t *bytes, *expected;
+static size_t expected_nbytes;
+static char logged[1000];
+
+/* ---- habits ---- */
+
+/* What a call gives instead of being done; 0: it is done. */
+static struct habits {
+    int size;     /* fallocate, ftruncate */
+    int order;    /* a write that is not at the end */
+    int rename;   /* any */
+    int over;     /* a rename over a file */
+    int sync;     /* of a file */
+    int folder;   /* fsync of a folder */
+    int unlink;   /* of an open file */
+    int hidden;   /* making a file whose name begins with a dot */
+    bool is_disk; /* the file system says that it is no mount of an object store */
+} has;
+
+static int refuse(int with)
+{
+    errno = with;
+    return -1;
+}
+
+static int as_fuse(int fd, struct statfs *status)
+{
+    int result = fstatfs(fd, status);
+
+    if (!has.is_disk)
+        status->f_type = FUSE_MAGIC;
+    return result;
+}
+
+static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    return has.size || !has.is_disk ? refuse(has.size ? has.size : EOPNOTSUPP)
+                                    : fallocate(fd, mode, offset, nbytes);
+}
+
+static int no_ftruncate(int fd, off_t nbytes)
+{
+    return has.size && nbytes > 0 ? refuse(has.size) : ftruncate(fd, nbytes);
+}
+
+static bool is_at_end(int fd, off_t offset)
+{
+    struct stat status;
+
+    return !has.order || (fstat(fd, &status) == 0 && status.st_size == offset);
+}
+
+static ssize_t pwrite_in_order(int fd, const void *from, size_t nbytes, off_t offset)
+{
+    return is_at_end(fd, offset) ? pwrite(fd, from, nbytes, offset) : refuse(has.order);
+}
+
+static ssize_t pwritev_in_order(int fd, const struct iovec *pieces, int n, off_t offset)
+{
+    return is_at_end(fd, offset) ? pwritev(fd, pieces, n, offset) : refuse(has.order);
+}
+
+static int no_renameat(int from_folder, const char *from, int to_folder, const char *to)
+{
+    if (has.rename || (has.over && faccessat(to_folder, to, F_OK, 0) == 0))
+        return refuse(has.rename ? has.rename : has.over);
+    return renameat(from_folder, from, to_folder, to);
+}
+
+static int no_fsync(int fd)
+{
+    struct stat status;
+    bool is_folder = fstat(fd, &status) == 0 && S_ISDIR(status.st_mode);
+    int with = is_folder ? has.folder : has.sync;
+
+    return with ? refuse(with) : 0;
+}
+
+static int no_fdatasync(int fd)
+{
+    return has.sync ? refuse(has.sync) : fdatasync(fd);
+}
+
+static int no_unlinkat(int in, const char *name, int flags)
+{
+    struct stat named, open;
+    bool is_open = false;
+
+    for (int fd = 3; fd < 100 && has.unlink; fd++)
+        is_open |= (fcntl(fd, F_GETFL) & O_PATH) == 0 && fstat(fd, &open) == 0 &&
+                   fstatat(in, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+                   open.st_ino == named.st_ino && open.st_dev == named.st_dev;
+    return is_open ? refuse(has.unlink) : unlinkat(in, name, flags);
+}
+
+static int no_hidden(int in, const char *name, int flags, mode_t mode)
+{
+    return has.hidden && (flags & O_CREAT) && name[0] == '.' ? refuse(has.hidden)
+                                                             : openat(in, name, flags, mode);
+}
+
+static void set_habits(const struct habits *habits)
+{
+    has = *habits;
+    bth_system.fstatfs = as_fuse;
+    bth_system.fallocate = no_fallocate;
+    bth_system.ftruncate = no_ftruncate;
+    bth_system.pwrite = pwrite_in_order;
+    bth_system.pwritev = pwritev_in_order;
+    bth_system.renameat = no_renameat;
+    bth_system.fsync = no_fsync;
+    bth_system.fdatasync = no_fdatasync;
+    bth_system.unlinkat = no_unlinkat;
+    bth_system.openat = no_hidden;
+}
+
+/* Every habit, with each errno that such file systems give. */
+static const struct {
+    const char *name;
+    struct habits habits;
+} kinds[] = {
+    {"no size, ENOSYS", {.size = ENOSYS}},
+    {"no size, EOPNOTSUPP", {.size = EOPNOTSUPP}},
+    {"no size, EINVAL", {.size = EINVAL}},
+    {"no size, EPERM", {.size = EPERM}},
+    {"in order, EOPNOTSUPP", {.order = EOPNOTSUPP}},
+    {"in order, EINVAL", {.order = EINVAL}},
+    {"no rename, ENOSYS", {.rename = ENOSYS}},
+    {"no rename, EPERM", {.rename = EPERM}},
+    {"no rename, EOPNOTSUPP", {.rename = EOPNOTSUPP}},
+    {"no rename, EINVAL", {.rename = EINVAL}},
+    {"no rename over a file", {.over = EEXIST}},
+    {"no fsync, EINVAL", {.sync = EINVAL}},
+    {"no fsync, EOPNOTSUPP", {.sync = EOPNOTSUPP}},
+    {"no fsync, ENOSYS", {.sync = ENOSYS}},
+    {"no fsync of a folder, EINVAL", {.folder = EINVAL}},
+    {"no fsync of a folder, EOPNOTSUPP", {.folder = EOPNOTSUPP}},
+    {"no fsync of a folder, ENOSYS", {.folder = ENOSYS}},
+    {"no unlink of an open file, EPERM", {.unlink = EPERM}},
+    {"no unlink of an open file, EBUSY", {.unlink = EBUSY}},
+    {"no hidden files", {.hidden = EPERM}},
+};
+#define N_KINDS (sizeof kinds / sizeof *kinds)
+
+static struct habits join(const struct habits *a, const struct habits *b)
+{
+    return (struct habits){.size = a->size ? a->size : b->size,
+                           .order = a->order ? a->order : b->order,
+                           .rename = a->rename ? a->rename : b->rename,
+                           .over = a->over ? a->over : b->over,
+                           .sync = a->sync ? a->sync : b->sync,
+                           .folder = a->folder ? a->folder : b->folder,
+                           .unlink = a->unlink ? a->unlink : b->unlink,
+                           .hidden = a->hidden ? a->hidden : b->hidden};
+}
+
+/* ---- a save ---- */
+
+static void keep_log(void *context, const char *message)
+{
+    (void)context;
+    snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", message);
+}
+
+static int save(const char *to, const char *options, berth_stats *stats, berth_error *error)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+                                        {.name = "data/0", .nbytes = DATA_NBYTES, .data = bytes},
+                                        {.name = "data/1", .nbytes = 100, .data = bytes}};
+    const berth_content content = berth_of_records(records, 3, 0);
+    const berth_params params = {.archive_name = "archive", .stats = stats};
+    const berth_target target = berth_to_path(to);
+
+    logged[0] = '\0';
+    cr_assert_eq(berth_config_patch(options, NULL), 0);
+    int status = berth_save_to(&target, &content, &params, error);
+    berth_config_unpatch(NULL);
+    return status;
+}
+
+static void set_up(void)
+{
+    const char *usual = "io.threads=4 io.chunk_nbytes=64KiB";
+    berth_error error;
+
+    folder = test_folder_new();
+    path = test_path(folder, "model.pt");
+    bytes = sample_bytes(DATA_NBYTES);
+    cr_assert_eq(save(path, usual, NULL, &error), 0, "%s", error.message);
+    expected = test_read_file(path, &expected_nbytes);
+    cr_assert_eq(unlink(path), 0);
+    berth_set_log(keep_log, NULL);
+}
+
+static void tear_down(void)
+{
+    bth_system_restore();
+    berth_set_log(NULL, NULL);
+    test_folder_remove(folder);
+    free(path), free(bytes), free(expected);
+}
+
+TestSuite(in_place, .init = set_up, .fini = tear_down);
+
+/* ---- every habit and every pair ---- */
+
+/* What a save must do here, by the rules of save.replace. */
+static void check_save(const char *name, const struct habits *habits, bool is_old,
+                       const char *replace)
+{
+    bool has_rename = !habits->rename && !habits->over && !habits->hidden;
+    bool in_place = strcmp(replace, "in_place") == 0;
+    bool fails = !in_place && !has_rename && (is_old || strcmp(replace, "always") == 0);
+    bool is_renamed = !in_place && has_rename;
+    char options[100];
+    berth_stats stats = {0};
+    berth_error error;
+
+    snprintf(options, sizeof options, "io.threads=4 io.chunk_nbytes=64KiB save.replace=%s",
+             replace);
+    (void)unlink(path);
+    if (is_old)
+        test_write_file(path, OLD, strlen(OLD));
+    set_habits(habits);
+    int status = save(path, options, &stats, &error);
+    bth_system_restore();
+    if (fails) {
+        cr_assert_eq(status, is_old ? BERTH_E_REPLACE : BERTH_E_SYSTEM, "%s: %s", name,
+                     error.message);
+        cr_assert(strstr(error.message, is_old ? "save.replace=in_place" : "save.replace=auto"),
+                  "%s", error.message);
+        cr_assert_eq(test_folder_count(folder), is_old);
+        cr_assert(!is_old || test_file_holds(path, OLD, strlen(OLD)), "%s", name);
+        return;
+    }
+    cr_assert_eq(status, 0, "%s, %s: %s", name, replace, error.message);
+    cr_assert(test_file_holds(path, expected, expected_nbytes), "%s, %s", name, replace);
+    cr_assert_eq(test_folder_count(folder), 1, "%s: something is left behind", name);
+    cr_assert_str_eq(stats.placed, is_renamed ? "renamed" : "in place", "%s", name);
+    cr_assert_str_eq(stats.durability,
+                     habits->sync                                ? "none"
+                     : habits->folder && (is_renamed || !is_old) ? "file"
+                                                                 : "full",
+                     "%s", name);
+    cr_assert_eq(strstr(logged, "cannot sync files") != NULL, habits->sync != 0, "%s", logged);
+    cr_assert_eq(strstr(logged, "is written in place: ") != NULL, !in_place && !has_rename, "%s",
+                 logged);
+}
+
+Test(in_place, every_habit_and_every_pair)
+{
+    static const char *const replaces[] = {"auto", "always", "in_place"};
+
+    for (size_t i = 0; i < N_KINDS; i++)
+        for (size_t k = i; k < N_KINDS; k++) {
+            struct habits both = join(&kinds[i].habits, &kinds[k].habits);
+            char name[100];
+            snprintf(name, sizeof name, "%s; %s", kinds[i].name, kinds[k].name);
+            for (size_t r = 0; r < 3; r++)
+                for (int is_old = 0; is_old < 2; is_old++)
+                    check_save(name, &both, is_old, replaces[r]);
+        }
+}
+
+/* A disk that says nothing of order: its last rename decides, and the message names the way. */
+Test(in_place, a_rename_that_fails_late_names_the_other_way)
+{
+    const struct habits habits = {.rename = EPERM, .is_disk = true};
+    berth_error error;
+
+    test_write_file(path, OLD, strlen(OLD));
+    set_habits(&habits);
+    cr_assert_eq(save(path, "", NULL, &error), BERTH_E_SYSTEM);
+    cr_assert(strstr(error.message, ": cannot be replaced: Operation not permitted; "
+                                    "save.replace=in_place can write it in place"),
+              "%s", error.message);
+    cr_assert(test_file_holds(path, OLD, strlen(OLD)));
+    cr_assert_eq(test_folder_count(folder), 1);
+}
+
+/* ---- failures ---- */
+
+static unsigned n_writes_left;
+
+static ssize_t write_then_fail(int fd, const void *from, size_t nbytes)
+{
+    if (n_writes_left == 0)
+        return refuse(EIO);
+    n_writes_left--;
+    return write(fd, from, nbytes);
+}
+
+/* A new file goes; of an old one the loss is told, and what is there ends too early. */
+Test(in_place, a_failure_removes_a_new_file_and_tells_of_an_old_one)
+{
+    const struct habits habits = {.rename = ENOSYS, .unlink = EPERM};
+    berth_checkpoint *checkpoint = NULL;
+    berth_error error;
+
+    for (unsigned n = 0; n < 12; n++) {
+        set_habits(&habits);
+        bth_system.write = write_then_fail;
+        n_writes_left = n;
+        cr_assert_eq(save(path, "io.chunk_nbytes=64KiB", NULL, &error), BERTH_E_SYSTEM);
+        cr_assert_null(strstr(error.message, "old content"), "%s", error.message);
+        cr_assert_eq(test_folder_count(folder), 0, "after %u writes", n);
+        test_write_file(path, OLD, strlen(OLD));
+        n_writes_left = n;
+        cr_assert_eq(save(path, "io.chunk_nbytes=64KiB save.replace=in_place", NULL, &error),
+                     BERTH_E_SYSTEM);
+        cr_assert(strstr(error.message, "; its old content is lost, because it was written in "
+                                        "place"),
+                  "%s", error.message);
+        bth_system_restore();
+        cr_assert_eq(test_folder_count(folder), 1);
+        cr_assert_neq(berth_open(path, NULL, &checkpoint, &error), 0);
+        cr_assert_eq(unlink(path), 0);
+    }
+}
+
+/* A disk that is too small is told before the old content is lost. */
+static int statvfs_of_full_disk(int fd, struct statvfs *status)
+{
+    int result = fstatvfs(fd, status);
+
+    status->f_bavail = 0;
+    return result;
+}
+
+Test(in_place, a_disk_that_is_too_small_keeps_the_old_content)
+{
+    berth_error error;
+
+    test_write_file(path, OLD, strlen(OLD));
+    bth_system.fstatvfs = statvfs_of_full_disk;
+    cr_assert_eq(save(path, "save.replace=in_place", NULL, &error), BERTH_E_NO_SPACE);
+    bth_system_restore();
+    cr_assert(test_file_holds(path, OLD, strlen(OLD)));
+}
+
+/* F3 */
+Test(in_place, a_file_that_this_process_maps_is_not_overwritten)
+{
+    berth_checkpoint *checkpoint;
+    berth_error error;
+    berth_stats stats;
+    const float elements[] = {1, 2, 3};
+    berth_tree *tree = berth_tree_new(&error);
+    berth_value *dict = berth_make_dict(tree);
+    char *link_path = test_path(folder, "link.pt");
+
+    (void)berth_dict_set(dict, "w", test_vector(tree, BERTH_FLOAT32, elements, 3));
+    cr_assert_eq(berth_save(path, dict, NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(symlink("model.pt", link_path), 0);
+    const berth_params mapped = {.stats = &stats};
+    cr_assert_eq(berth_config_patch("load.method=map", NULL), 0);
+    cr_assert_eq(berth_open(path, &mapped, &checkpoint, &error), 0, "%s", error.message);
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "w", &error);
+    cr_assert(berth_tensor_data(checkpoint, tensor, &error), "%s", error.message);
+    berth_config_unpatch(NULL);
+    cr_assert_eq(save(link_path, "save.replace=in_place", NULL, &error), BERTH_E_SYSTEM);
+    cr_assert(strstr(error.message, "this process has a map of it"), "%s", error.message);
+    berth_close(checkpoint);
+    cr_assert_eq(save(link_path, "save.replace=in_place", NULL, &error), 0, "%s", error.message);
+    cr_assert(test_file_holds(path, expected, expected_nbytes));
+    berth_tree_free(tree);
+    free(link_path);
+}
+
+/* ---- races ---- */
+
+static char *victim;
+static int flags_of_race;
+
+/* Another user puts a link in the file's place right before it is opened. */
+static int openat_and_link(int in, const char *name, int flags, mode_t mode)
+{
+    if (strcmp(name, "model.pt") == 0 && (flags & flags_of_race) == flags_of_race) {
+        (void)unlinkat(in, name, 0);
+        (void)symlinkat(victim, in, name);
+    }
+    return openat(in, name, flags, mode);
+}
+
+Test(in_place, a_link_that_appears_is_not_followed)
+{
+    const struct habits habits = {.rename = ENOSYS};
+    berth_error error;
+
+    victim = test_path(folder, "victim");
+    test_write_file(victim, OLD, strlen(OLD));
+    for (int is_old = 0; is_old < 2; is_old++) {
+        (void)unlink(path);
+        if (is_old)
+            test_write_file(path, "old", 3);
+        set_habits(&habits);
+        bth_system.openat = openat_and_link;
+        flags_of_race = is_old ? O_PATH : O_CREAT;
+        cr_assert_eq(save(path, is_old ? "save.replace=in_place" : "", NULL, &error),
+                     BERTH_E_SYSTEM, "%s", error.message);
+        bth_system_restore();
+        cr_assert(test_file_holds(victim, OLD, strlen(OLD)), "%s", error.message);
+        cr_assert_eq(test_folder_count(folder), 2);
+    }
+    free(victim);
+}
+
+/* ---- what is no regular file, and what has several names ---- */
+
+static void *read_pipe(void *from)
+{
+    static uint8_t got[DATA_NBYTES + 4096];
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    size_t n = 0;
+
+    for (ssize_t more; (more = read(fd, got + n, sizeof got - n)) > 0;)
+        n += (size_t)more;
+    close(fd);
+    return n == expected_nbytes && memcmp(got, expected, n) == 0 ? got : NULL;
+}
+
+Test(in_place, a_pipe_gets_the_bytes)
+{
+    char *pipe_path = test_path(folder, "pipe"), *link_path = test_path(folder, "link");
+    pthread_t reader;
+    void *got;
+    berth_error error;
+    berth_stats stats = {0};
+
+    cr_assert_eq(mkfifo(pipe_path, 0600), 0);
+    cr_assert_eq(symlink("pipe", link_path), 0);
+    cr_assert_eq(pthread_create(&reader, NULL, read_pipe, pipe_path), 0);
+    cr_assert_eq(save(link_path, "save.replace=in_place", &stats, &error), 0, "%s", error.message);
+    cr_assert_eq(pthread_join(reader, &got), 0);
+    cr_assert(got);
+    cr_assert_str_eq(stats.placed, "in place");
+    cr_assert_null(stats.durability);
+    cr_assert_eq(test_folder_count(folder), 2);
+    free(pipe_path), free(link_path);
+}
+
+Test(in_place, devices_take_the_bytes_or_say_why)
+{
+    berth_error error;
+
+    cr_assert_eq(save("/dev/null", "save.replace=in_place", NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(save("/dev/full", "save.replace=in_place", NULL, &error), BERTH_E_NO_SPACE);
+    cr_assert_eq(save(folder, "save.replace=in_place", NULL, &error), BERTH_E_SYSTEM);
+    cr_assert_str_empty(logged);
+}
+
+Test(in_place, a_hard_link_keeps_its_file)
+{
+    char *other = test_path(folder, "other.pt");
+    struct stat before, after;
+    berth_error error;
+
+    test_write_file(path, OLD, strlen(OLD));
+    cr_assert_eq(chmod(path, 0640), 0);
+    cr_assert_eq(link(path, other), 0);
+    cr_assert_eq(stat(path, &before), 0);
+    cr_assert_eq(save(path, "save.replace=in_place", NULL, &error), 0, "%s", error.message);
+    cr_assert_eq(stat(path, &after), 0);
+    cr_assert(before.st_ino == after.st_ino && after.st_mode == before.st_mode);
+    cr_assert(test_file_holds(other, expected, expected_nbytes));
+    cr_assert_eq(save(path, "", NULL, &error), 0);
+    cr_assert_eq(stat(path, &after), 0);
+    cr_assert(before.st_ino != after.st_ino);
+    free(other);
+}
+
+/* ---- files of other formats, and joint saves ---- */
+
+/* Bytes that were not written are zeros. */
+Test(in_place, a_file_of_another_format)
+{
+    const struct habits kinds_here[] = {{.rename = ENOSYS}, {.order = EOPNOTSUPP}};
+
+    for (size_t i = 0; i < 2; i++) {
+        berth_atomic_file *file;
+        berth_error error;
+        set_habits(&kinds_here[i]);
+        cr_assert_eq(berth_atomic_begin(path, 6, NULL, &file, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_atomic_write(file, "ab", 2, 0, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_atomic_write(file, "cd", 2, 2, &error), 0, "%s", error.message);
+        cr_assert_eq(berth_atomic_commit(file, &error), 0, "%s", error.message);
+        bth_system_restore();
+        cr_assert(test_file_holds(path, "abcd\0\0", 6));
+        cr_assert_eq(unlink(path), 0);
+    }
+}
+
+/* Several processes cannot write in order: that is told before a byte is written. */
+Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
+{
+    static const struct {
+        struct habits habits;
+        const char *options, *message;
+    } rows[] = {
+        {{.order = EOPNOTSUPP}, "", "takes bytes in order only"},
+        {{.order = EINVAL, .size = ENOSYS}, "", "takes bytes in order only"},
+        {{.rename = ENOSYS}, "", "cannot rename files"},
+        {{.is_disk = true}, "save.replace=in_place", "save.replace must be auto or always"},
+    };
+    berth_error error;
+    berth_tree *tree = berth_tree_new(&error);
+    berth_value *value = berth_make_dict(tree);
+
+    for (size_t i = 0; i < 4; i++) {
+        berth_joint *joint;
+        set_habits(&rows[i].habits);
+        cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);
+        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, &error), 0);
+        berth_config_unpatch(NULL);
+        bth_system_restore();
+        cr_assert(strstr(error.message, rows[i].message), "%s", error.message);
+        cr_assert_eq(test_folder_count(folder), 0);
+    }
+    berth_tree_free(tree);
+}

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# shellcheck shell=bash
+# Sourced by tools/check: runs parts of the tests, some at a time, tells what begins, what ends and how long is
+# left, and counts. A part is a row of the table in tests/README.md and a function part_NAME of tools/check, which
+# calls one, may, criterion and script. What these tell goes through a pipe to the one loop that prints.
+
+declare -A tier needs recorded         # of each part, from the table
+declare -A state began process limit   # of each part that was asked for; state: running, done, failed, unfit
+declare -A step step_log               # what a running part is at
+all_parts=()
+failures=()
+passed=0
+failed=0
+skipped=0
+told_at=0
+minutes= # in all; empty: as many as it takes
+logs=$BUILD/check
+at_once=$(($(nproc) < 4 ? $(nproc) : 4))
+
+# ---- the table ----
+
+read_parts() {
+    local name each what seconds
+    while IFS='|' read -r _ name each what seconds _; do
+        read -r name <<<"${name//\`/}"
+        all_parts+=("$name")
+        read -r "tier[$name]" <<<"$each"
+        read -r "needs[$name]" <<<"$what"
+        read -r "recorded[$name]" <<<"$seconds"
+    done < <(sed -n '/<!-- parts -->/,/<!-- end of parts -->/p' tests/README.md | grep '^| `')
+}
+
+list_parts() {
+    local name
+    printf '%-18s %-6s %9s   %s\n' part tier seconds needs
+    for name in "${all_parts[@]}"; do
+        printf '%-18s %-6s %9s   %s\n' "$name" "${tier[$name]}" "${recorded[$name]}" "${needs[$name]}"
+    done
+}
+
+# ---- time ----
+
+# In the long form nobody knows: it is as long as it is.
+limit_of() {
+    [ "$BERTH_LONG" = 0 ] && say $((900 + recorded[$1] * 5 * slowness / 100)) || say 43200
+}
+
+clock() {
+    local s=${1:-$SECONDS}
+    printf '%d:%02d' $((s / 60)) $((s % 60))
+}
+
+about() {
+    if (($1 < 90)); then
+        say "about $(($1 < 10 ? 10 : ($1 + 5) / 10 * 10)) s"
+    else
+        say "about $((($1 + 30) / 60)) min"
+    fi
+}
+
+# How slow this machine is, in hundredths of the one that the table is of: by the tests that have ended, and those
+# that run for longer than there. How long needs take tells nothing: much of it may be there already.
+slowness=100
+real_sum=60
+recorded_sum=60
+learn() {
+    local real=$real_sum of=$recorded_sum name
+    for name in "${!process[@]}"; do
+        if [ "${tier[$name]}" != need ] && ((SECONDS - began[$name] > recorded[$name])); then
+            real=$((real + SECONDS - began[$name]))
+            of=$((of + recorded[$name]))
+        fi
+    done
+    slowness=$((real * 100 / of))
+}
+
+# ended PART: its seconds, by the clock and of processors.
+ended() {
+    local cpu
+    [ "${tier[$1]}" = need ] || ((real_sum += SECONDS - began[$1], recorded_sum += recorded[$1]))
+    cpu=$(awk '{ for (i = 1; i <= 2; i++) { split($i, a, "[ms]"); sum += 60 * a[1] + a[2] } } END { printf "%.0f", sum }' \
+        "$logs/$1.times" 2>/dev/null)
+    printf '%s %d %s\n' "$1" $((SECONDS - began[$1])) "${cpu:-?}" >>"$logs/times"
+}
+
+# Seconds until PART would have ended, with what it still needs, if it began now.
+cost_of() {
+    local sum=${recorded[$1]} each
+    for each in ${needs[$1]}; do
+        [[ ${state[$each]:-} == done ]] || sum=$((sum + recorded[$each]))
+    done
+    say $((sum * slowness / 100))
+}
+
+seconds_left() {
+    local name sum=0 longest=0 left
+    for name in "${queue[@]}"; do
+        sum=$((sum + recorded[$name] * slowness / 100))
+    done
+    for name in "${!process[@]}"; do
+        left=$((recorded[$name] * slowness / 100 - (SECONDS - began[$name])))
+        left=$((left > 0 ? left : 5))
+        sum=$((sum + left))
+        longest=$((left > longest ? left : longest))
+    done
+    sum=$((sum / at_once))
+    say $((sum > longest ? sum : longest))
+}
+
+# ---- in a part: one step, its result, by the pipe ----
+
+tell() {
+    local IFS=$'\t'
+    printf '%s\n' "$*" >&"$events"
+}
+
+# begin NAME
+begin() {
+    log=$logs/$(printf '%s' "$1" | tr -c 'a-zA-Z0-9_-' '-').log
+    step_began=$SECONDS
+    tell begin "$part" "$1" "$log"
+}
+
+# count NAME PASSED FAILED [SKIPPED [REASON]]
+count() {
+    tell end "$part" "$1" "$2" "$3" "${4:-0}" "$((SECONDS - step_began))" "$log" "${5:-}"
+}
+
+# one NAME COMMAND...: counts as one, by its exit code.
+one() {
+    local name=$1
+    shift
+    begin "$name"
+    # A subshell: a check cannot change this shell.
+    if ("$@") >"$log" 2>&1 </dev/null {events}>&-; then
+        count "$name" 1 0
+    else
+        count "$name" 0 1
+        return 1
+    fi
+}
+
+# may NAME COMMAND...: like one, but a failure means that this machine lacks something: it is skipped
+# with the reason. With CI=true it fails.
+may() {
+    local name=$1
+    if [ "${CI:-}" = true ]; then
+        one "$@"
+        return
+    fi
+    shift
+    begin "$name"
+    if ("$@") >"$log" 2>&1 </dev/null {events}>&-; then
+        count "$name" 1 0
+        return
+    fi
+    count "$name" 0 0 1 "$(tail -n 1 "$log")"
+    return 1
+}
+
+# criterion NAME PROGRAM...: counts by Criterion's synthesis line, and what it skips by the lines that it prints
+# if it is verbose; no synthesis, or no test, is a failure. A test that hangs is ended, and the others go on.
+criterion() {
+    local name=$1 code tested good without
+    begin "$name"
+    shift
+    # One job at a time: with more, Criterion 2.4's own runner leaks now and then.
+    "$@" --jobs=1 --verbose --timeout=$((BERTH_LONG ? 3600 : 300)) >"$log" 2>&1 </dev/null {events}>&-
+    code=$?
+    without=$(grep -c '\[.*SKIP.*\]' "$log")
+    sed -i '/\[[^][]*\(RUN\|PASS\) *[^][]*\]/d' "$log" # the end of the log shows what fails
+    read -r tested good < <(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -nE \
+        's/.*Synthesis: Tested: ([0-9]+) \| Passing: ([0-9]+) .*/\1 \2/p' | tail -n 1)
+    if [ -z "$tested" ] || [ $((tested + without)) -eq 0 ]; then
+        echo "no test reported; exit code $code" >>"$log"
+        count "$name" 0 1
+    elif [ "$code" -ne 0 ] && [ "$tested" -eq "$good" ]; then
+        echo "every test passes, but the program ends with $code" >>"$log"
+        count "$name" "$good" 1
+    else
+        count "$name" "$good" $((tested - good)) "$without"
+    fi
+}
+
+# script NAME COMMAND...: counts by its last line "N passed, N failed", and by lines "skipped: ...".
+script() {
+    local name=$1 code good bad
+    shift
+    begin "$name"
+    "$@" >"$log" 2>&1 </dev/null {events}>&-
+    code=$?
+    read -r good bad < <(tail -n 1 "$log" |
+        sed -nE 's/^([0-9]+) passed, ([0-9]+) failed.*$/\1 \2/p')
+    if [ -z "${bad:-}" ] || [ $((good + bad)) -eq 0 ]; then
+        echo "no count reported; exit code $code" >>"$log"
+        count "$name" 0 1
+    elif [ "$code" -ne 0 ] && [ "$bad" -eq 0 ]; then
+        echo "nothing failed, but it ends with $code" >>"$log"
+        count "$name" "$good" 1
+    else
+        count "$name" "$good" "$bad" "$(grep -c '^skipped: ' "$log")"
+    fi
+}
+
+# ---- the loop that prints ----
+
+print() {
+    printf '%6s  %s\n' "$(clock)" "$*"
+    told_at=$SECONDS
+}
+
+# step_ended PART NAME PASSED FAILED SKIPPED SECONDS LOG REASON
+step_ended() {
+    local line
+    passed=$((passed + $3))
+    failed=$((failed + $4))
+    skipped=$((skipped + $5))
+    printf -v line '%-40s %5d passed' "$2" "$3"
+    [ "$4" -eq 0 ] || { line+=", $4 FAILED"; failures+=("$7 $2"); }
+    [ "$5" -eq 0 ] || line+=", $5 skipped${8:+: $8}"
+    print "$line, $6 s"
+}
+
+take_event() {
+    case $1 in
+    begin) step[$2]=$3 step_log[$2]=$4 ;;
+    end) step_ended "${@:2}" ;;
+    part)
+        state[$2]=$3
+        ;;
+    esac
+}
+
+# The test that a suite was in, by the log of Criterion or of unittest.
+last_test() {
+    sed 's/\x1b\[[0-9;]*m//g' "$1" 2>/dev/null | sed -nE \
+        -e 's/^\[ *RUN *\] *([^ ]+).*/\1/p' -e 's/^(test\w* \([^)]*\)).*/\1/p' | tail -n 1
+}
+
+start_part() {
+    state[$1]=running
+    began[$1]=$SECONDS
+    limit[$1]=$(limit_of "$1")
+    print "begins: $1, $(about $((recorded[$1] * slowness / 100)))"
+    set -m # a process group of its own, to be ended with all that it started
+    (
+        part=$1
+        set +m
+        trap - INT TERM EXIT
+        "part_${1//-/_}"
+        [ $? -eq 0 ] && result=done || result=failed
+        times >"$logs/$1.times"
+        tell part "$1" $result
+    ) </dev/null &
+    process[$1]=$!
+    set +m
+}
+
+end_part() {
+    kill -TERM -- "-${process[$1]}" 2>/dev/null
+    sleep 2
+    kill -KILL -- "-${process[$1]}" 2>/dev/null
+}
+
+# stop_part PART REASON: it counts as a failure, which tells where it was.
+stop_part() {
+    local name=$1 at log
+    log=${step_log[$name]:-$logs/none}
+    at=$(last_test "$log")
+    end_part "$name"
+    failed=$((failed + 1))
+    failures+=("$log $name: ended after $((SECONDS - began[$name])) s, $2, in ${step[$name]:-its beginning}${at:+, in $at}")
+    print "ENDED: ${failures[-1]#* }"
+    state[$name]=failed
+}
+
+# What has ended of its own, or must be ended.
+reap() {
+    local name
+    for name in "${!process[@]}"; do
+        if kill -0 "${process[$name]}" 2>/dev/null; then
+            if ((SECONDS - began[$name] > limit[$name])); then
+                stop_part "$name" "its limit"
+            elif ((hard_end && SECONDS > hard_end)); then
+                stop_part "$name" "as all must end now"
+            else
+                continue
+            fi
+        elif [ "${state[$name]}" = running ]; then
+            drain # its last word may be on its way
+            [ "${state[$name]}" != running ] || stop_part "$name" "without a word"
+        fi
+        wait "${process[$name]}" 2>/dev/null
+        unset "process[$name]"
+        ended "$name"
+    done
+    learn
+}
+
+drain() {
+    local event
+    while IFS=$'\t' read -r -t 0.05 -u "$events" -a event; do
+        take_event "${event[@]}"
+    done
+}
+
+heartbeat() {
+    local name text=
+    ((SECONDS - told_at >= 8)) || return
+    for name in "${!process[@]}"; do
+        text+="${text:+; }$name $((SECONDS - began[$name])) s"
+        [ "${step[$name]:-$name}" = "$name" ] || text+=" (${step[$name]})"
+    done
+    print "... $text; $(about "$(seconds_left)") left"
+}
+
+# How many run that need a core: what is fetched from a network does not.
+n_running() {
+    local n=0 name
+    for name in "${!process[@]}"; do
+        [ "$name" = torch ] || n=$((n + 1))
+    done
+    say "$n"
+}
+
+# may_begin PART: 0 it may, 1 not yet, 2 never. Starts what it needs.
+may_begin() {
+    local each
+    for each in ${needs[$1]}; do
+        case ${state[$each]:-} in
+        done) ;;
+        running) return 1 ;;
+        failed)
+            failed=$((failed + 1))
+            failures+=("$logs/none $1: not run, as $each failed")
+            print "NOT RUN: $1, as $each failed"
+            return 2
+            ;;
+        *)
+            may_begin "$each"
+            case $? in 0) start_part "$each" ;; 2) state[$each]=failed ;; esac
+            return 1
+            ;;
+        esac
+    done
+}
+
+# True: it does not fit into the minutes that are left.
+is_too_long() {
+    [ -n "$minutes" ] && [ "${tier[$1]}" != quick ] && (($(cost_of "$1") + SECONDS > minutes * 60))
+}
+
+# Starts what can be started, in the order of the queue.
+fill() {
+    local name waiting=()
+    for name in "${queue[@]}"; do
+        if (($(n_running) >= at_once)); then
+            waiting+=("$name")
+        elif is_too_long "$name"; then
+            state[$name]=unfit
+            unfit+=("$name")
+        else
+            may_begin "$name"
+            case $? in
+            0) start_part "$name" ;;
+            1) waiting+=("$name") ;;
+            2) state[$name]=failed ;;
+            esac
+        fi
+    done
+    queue=("${waiting[@]}")
+}
+
+# run_parts PART...: in this order, as far as what they need allows.
+run_parts() {
+    local event pipe
+    queue=("$@")
+    unfit=()
+    hard_end=$((${minutes:-0} * 2 * 60))
+    pipe=$(mktemp -u) && mkfifo "$pipe" && exec {events}<>"$pipe" && rm "$pipe" || exit 2
+    rm -rf "$logs"
+    mkdir -p "$logs"
+    : >"$logs/none"
+    trap 'for name in "${!process[@]}"; do end_part "$name"; done; exit 130' INT TERM
+    fill
+    while ((${#process[@]} + ${#queue[@]})); do
+        if IFS=$'\t' read -r -t 1 -u "$events" -a event; then
+            take_event "${event[@]}"
+            drain
+        fi
+        reap
+        fill
+        heartbeat
+    done
+}
+
+# Fault points that tests reported, by the label in SAFETY.md: of one variant, as both try the same.
+fault_points() {
+    local of=$logs/asan-faults.log
+    [ -e "$of" ] || of=$logs/debug-faults.log
+    cat /dev/null "$of" "$logs/faults.log" 2>/dev/null |
+        sed -nE 's/^ *fault points (W[0-9]+): ([0-9]+)$/\1 \2/p' | sort -V |
+        awk '!seen[$1]++ { order[++lines] = $1 }
+             { n[$1] += $2; sum += $2 }
+             END { if (!sum) exit
+                   printf "\nfault points tried:"
+                   for (i = 1; i <= lines; i++) printf " %s %d", order[i], n[order[i]]
+                   printf ", %d in all\n", sum }'
+}
+
+finish() {
+    local failure
+    fault_points
+    for failure in "${failures[@]}"; do
+        printf '\n---- failed: %s\n' "${failure#* }"
+        tail -n 120 "${failure%% *}"
+    done
+    [ ${#failures[@]} -eq 0 ] || printf '\nfailed:\n'
+    for failure in "${failures[@]}"; do
+        printf '  %s\n' "${failure#* }"
+    done
+    [ ${#unfit[@]} -eq 0 ] ||
+        printf '\nnot run, as %s minutes are not enough (tools/check --deep PART): %s\n' "$minutes" "${unfit[*]}"
+    printf '\nafter %s min\n' "$(clock)"
+    printf '%d passed, %d failed%s\n' "$passed" "$failed" "$([ "$skipped" -eq 0 ] || printf ', %d skipped' "$skipped")"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    exit
+}
