@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -77,9 +78,13 @@ typedef struct map_line {
 
 static bool map_line_read(const char *text, map_line *line)
 {
-    char device[24], inode[24];
+    char device[24], inode[24], *end;
 
-    if (sscanf(text, "%lx-%lx %*s %*s %23s %23s", &line->begin, &line->end, device, inode) != 4)
+    line->begin = strtoul(text, &end, 16);
+    if (*end != '-')
+        return false;
+    line->end = strtoul(end + 1, &end, 16);
+    if (sscanf(end, " %*s %*s %23s %23s", device, inode) != 2)
         return false;
     (void)snprintf(line->file, sizeof line->file, "%s %s", device, inode);
     return true;
