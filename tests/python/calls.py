@@ -406,6 +406,7 @@ class Calls(Folder):
             pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            torch.set_grad_enabled(True)  # ^C in the beginning of a torch.no_grad() leaves it off, in PyTorch, too
             scene.end()
 
     # ---- forks ----
