@@ -212,7 +212,9 @@ print() {
 # step_ended PART NAME PASSED FAILED SKIPPED SECONDS LOG REASON
 step_ended() {
     local line
-    ((passed[$1] += $3, failed[$1] += $4, skipped[$1] += $5))
+    passed[$1]=$((${passed[$1]:-0} + $3))
+    failed[$1]=$((${failed[$1]:-0} + $4))
+    skipped[$1]=$((${skipped[$1]:-0} + $5))
     printf -v line '%-40s %5d passed' "$2" "$3"
     [ "$4" -eq 0 ] || { line+=", $4 FAILED"; failures+=("$1 $7 $2"); }
     [ "$5" -eq 0 ] || line+=", $5 skipped${8:+: $8}"
@@ -263,7 +265,7 @@ end_part() {
 
 # fail PART LOG WORDS: a failure that no step of it told.
 fail() {
-    ((failed[$1] += 1))
+    failed[$1]=$((${failed[$1]:-0} + 1))
     failures+=("$*")
 }
 

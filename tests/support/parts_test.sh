@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # The loop of tools/check, run on parts that pass, that fail once, and that fail always.
+set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=$(mktemp -d) && cd "$folder" && mkdir tests || exit 2
 trap 'rm -rf "$folder"' EXIT
