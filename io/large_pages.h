@@ -32,14 +32,18 @@ typedef struct bth_pages {
     atomic_uint_fast64_t n_refused; /* part of n_large: the system gave small ones */
 } bth_pages;
 
-/* New memory that nobody has touched; it may begin and end anywhere. It is then filled in pieces:
- * before a thread writes to a piece, it calls bth_pages_touch. */
-void bth_pages_begin(bth_pages *pages, void *bytes, size_t nbytes);
-/*
- * [bytes, bytes + nbytes) is written next, by this thread alone; the memory that was begun goes on
- * to bytes + whole_nbytes. Writes zeros to some of these bytes.
- */
-void bth_pages_touch(bth_pages *pages, void *bytes, size_t nbytes, size_t whole_nbytes);
+/* How far threads have come in memory that is filled from its begin to its end. */
+typedef struct bth_pages_front {
+    uint8_t *next;      /* pieces from here on: nobody has come to them */
+    uint8_t *small_end; /* pieces from `next` to here are advised to be small */
+    uint8_t *end;       /* of the last piece */
+} bth_pages_front;
+
+/* New memory that nobody has touched; it may begin and end anywhere. Then threads fill it, roughly
+ * from its begin to its end: before a thread writes somewhere, it calls bth_pages_touch. */
+void bth_pages_begin(bth_pages *pages, bth_pages_front *front, void *bytes, size_t nbytes);
+/* [bytes, bytes + nbytes) is written next, by this thread alone. May write zeros to some of it. */
+void bth_pages_touch(bth_pages *pages, bth_pages_front *front, void *bytes, size_t nbytes);
 /* All is filled, and lives on: when the system has time, it may make large pages of small ones. */
 void bth_pages_end(bth_pages *pages, void *bytes, size_t nbytes);
 

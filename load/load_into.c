@@ -101,7 +101,8 @@ static bool destination_make_range(const struct load_into *into,
                          .nbytes = destination_needed_nbytes(destination),
                          .unit = stored->unit,
                          .memory = destination->address,
-                         .is_new = destination->is_new};
+                         .is_new = destination->is_new &&
+                                   destination_needed_nbytes(destination) >= BTH_LARGE_PAGE_NBYTES};
     /* Z10: the transfer computes the CRC of a whole storage; that of a part must be known before.
      */
     return (into->config.load_check < BTH_CHECK_DATA || range->nbytes == root->nbytes) &&

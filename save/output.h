@@ -16,6 +16,7 @@ typedef struct bth_output_constraints {
     uint32_t memory_alignment;   /* of every piece, if there are blocks */
     size_t min_zero_copy_nbytes; /* shorter ranges are copied; 0: all are */
     bool large_pages_only;       /* memory in small pages is better copied to large ones */
+    uint32_t tile_nbytes;        /* how much is best written at a time; 0: no matter */
 } bth_output_constraints;
 
 typedef struct bth_output {

@@ -108,6 +108,13 @@ static int output_file_write(void *context, struct iovec *pieces, size_t n_piece
     return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
 }
 
+/*
+ * The kernel (6.18, ext4, copy_folio_from_iter_atomic) makes a folio of the page cache as large as
+ * the write. Large ones cost much in a virtual machine, whose host must have the memory in one
+ * piece. A later sync likes them, so this is only for saves that do not sync.
+ */
+#define UNSYNCED_TILE_NBYTES (128 * 1024)
+
 static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
 {
     return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
@@ -150,7 +157,8 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
         output.constraints.block_nbytes = file->direct.block_nbytes;
         output.constraints.memory_alignment = file->direct.memory_alignment;
         output.constraints.large_pages_only = true;
-    }
+    } else if (config->save_durability == BTH_DURABILITY_NONE)
+        output.constraints.tile_nbytes = UNSYNCED_TILE_NBYTES;
     atomic_init(&file->is_direct, file->began_direct);
     atomic_init(&file->is_early, config->save_durability != BTH_DURABILITY_NONE);
     output.reason = file->reason;

@@ -80,6 +80,9 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 
     if (settings.memory_nbytes == 0)
         settings.memory_nbytes = settings_default_memory_nbytes(plan);
+    /* Staging buffers of devices are larger. */
+    if (settings.tile_nbytes == 0 && output && plan->n_devices == 0)
+        settings.tile_nbytes = output->constraints.tile_nbytes;
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
     if (plan->n_devices > 0)

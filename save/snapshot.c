@@ -78,7 +78,7 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
         return bth_fail_memory(error, nbytes);
     /* Large pages are filled faster, and direct writes need no copy of them. */
     snapshot->pages.wanted = config->io_large_pages;
-    bth_pages_begin(&snapshot->pages, snapshot->memory, (size_t)nbytes);
+    bth_pages_begin(&snapshot->pages, &snapshot->front, snapshot->memory, (size_t)nbytes);
     uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
     snapshot->bytes =
         (uint8_t *)snapshot->memory + (page - (uintptr_t)snapshot->memory) + before_nbytes;
@@ -112,7 +112,7 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
     if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
         return error->code;
     double begin_seconds = bth_trace_seconds();
-    bth_pages_touch(&copy->snapshot->pages, tile.bytes, tile.nbytes, (size_t)rest);
+    bth_pages_touch(&snapshot->pages, &snapshot->front, tile.bytes, tile.nbytes);
     (void)bth_image_render(&copy->image, &tile, error);
     BTH_TRACE(.category = "copy", .name = "copy tile", .begin_seconds = begin_seconds,
               .end_seconds = bth_seconds(), .offset = begin, .nbytes = tile.nbytes);

@@ -14,6 +14,7 @@ typedef struct bth_snapshot {
     uint8_t *bytes;      /* of the file's range: */
     uint64_t begin, end; /* first and last byte of the records that are copied */
     bth_pages pages;     /* of the memory */
+    bth_pages_front front;
 } bth_snapshot;
 
 /* Allocates. If io.memory_nbytes is set, it must be enough for the copy and some buffers; the

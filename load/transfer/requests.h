@@ -12,6 +12,7 @@
 
 #include "format/zip/zip.h"
 #include "io/device.h"
+#include "io/large_pages.h"
 #include "load/transfer/method_choice.h"
 
 /* Gaps up to this size are read: another request costs a disk 10 microseconds or more, the time in
@@ -47,11 +48,12 @@ typedef struct bth_range {
     uint64_t before_nbytes;        /* surroundings that a scan checks, too: before */
     uint32_t after_nbytes;         /* and after */
     bth_choice choice;
-    uint8_t unit;       /* bytes that are reversed together; 0, 1: none */
-    uint8_t shift;      /* T5: after the read it is moved down by this many bytes. To a device: the
-                           distance of its offset from a whole element; no request cuts one */
-    uint8_t *memory;    /* its address, now or later; BTH_USE_CALLER: the caller's, */
-    bool is_new;        /* which nobody has touched */
+    uint8_t unit;    /* bytes that are reversed together; 0, 1: none */
+    uint8_t shift;   /* T5: after the read it is moved down by this many bytes. To a device: the
+                        distance of its offset from a whole element; no request cuts one */
+    uint8_t *memory; /* its address, now or later; BTH_USE_CALLER: the caller's, */
+    bool is_new;     /* which nobody has touched, of a large page or more; then also: */
+    bth_pages_front front;
     uint64_t region_at; /* of its first byte in the region; later: in memory made on its device */
     bth_range_target target;
     /* Results: */

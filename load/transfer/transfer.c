@@ -181,18 +181,31 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
 
 /* ---- the pages of new memory ---- */
 
-typedef void (*pages_step)(bth_pages *pages, void *bytes, size_t nbytes);
+static void transfer_begin_pages(bth_transfer *transfer)
+{
+    const bth_requests *requests = &transfer->requests;
 
-/* Before the first request and after the last one. */
-static void transfer_step_pages(bth_transfer *transfer, pages_step step)
+    transfer->pages.wanted = transfer->config->io_large_pages;
+    if (transfer->region)
+        bth_pages_begin(&transfer->pages, &transfer->front, transfer->region,
+                        (size_t)requests->region_nbytes);
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        bth_range *range = &requests->ranges[i];
+        if (range->is_new)
+            bth_pages_begin(&transfer->pages, &range->front, range->memory, (size_t)range->nbytes);
+    }
+}
+
+static void transfer_end_pages(bth_transfer *transfer)
 {
     const bth_requests *requests = &transfer->requests;
 
     if (transfer->region)
-        step(&transfer->pages, transfer->region, (size_t)requests->region_nbytes);
+        bth_pages_end(&transfer->pages, transfer->region, (size_t)requests->region_nbytes);
     for (size_t i = 0; i < requests->n_ranges; i++)
         if (requests->ranges[i].is_new)
-            step(&transfer->pages, requests->ranges[i].memory, (size_t)requests->ranges[i].nbytes);
+            bth_pages_end(&transfer->pages, requests->ranges[i].memory,
+                          (size_t)requests->ranges[i].nbytes);
 }
 
 /* Before a request writes to its memory. */
@@ -200,19 +213,17 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
 {
     uint64_t begin = request->offset, end = begin + request->nbytes;
 
-    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP) {
-        uint8_t *region_end = transfer->region + transfer->requests.region_nbytes;
-        bth_pages_touch(&transfer->pages, request->memory, (size_t)request->nbytes,
-                        (size_t)(region_end - request->memory));
-    }
+    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP)
+        bth_pages_touch(&transfer->pages, &transfer->front, request->memory,
+                        (size_t)request->nbytes);
     for (size_t i = request->first_range; i < request->end_range; i++) {
-        const bth_range *range = &transfer->requests.ranges[i];
+        bth_range *range = &transfer->requests.ranges[i];
+        if (!range->is_new)
+            continue;
         uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
         uint64_t to = range->deflated ? range->nbytes
                                       : bth_min(range->offset + range->nbytes, end) - range->offset;
-        if (range->is_new)
-            bth_pages_touch(&transfer->pages, range->memory + from, (size_t)(to - from),
-                            (size_t)(range->nbytes - from));
+        bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
     }
 }
 
@@ -534,8 +545,7 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
     }
     bth_requests_cut(&transfer->requests, region, mapped, transfer->list);
     transfer->region = region;
-    transfer->pages.wanted = transfer->config->io_large_pages;
-    transfer_step_pages(transfer, bth_pages_begin);
+    transfer_begin_pages(transfer);
     if (transfer->requests.gap_nbytes > 0)
         bth_transfer_choose_advice(transfer);
     return 0;
@@ -548,7 +558,7 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
     if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_run_request,
                      bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
-    transfer_step_pages(transfer, bth_pages_end);
+    transfer_end_pages(transfer);
     bth_transfer_merge_request_results(transfer);
     if (!transfer->any_late)
         return 0;

@@ -55,6 +55,7 @@ typedef struct bth_transfer {
     unsigned n_workers;
     bth_region *buffers;      /* one for each worker, made when it needs one */
     uint8_t *region;          /* new memory of requests.region_nbytes; NULL: none */
+    bth_pages_front front;    /* in the region */
     bth_pages pages;          /* of the region, and of new memory of the caller */
     atomic_bool is_cancelled; /* the caller's progress function has said so */
     /* Results, of all workers: */

@@ -16,6 +16,7 @@ static uint8_t *memory, *aligned;
 static size_t nbytes;
 static int fd;
 static bth_pages large = {.wanted = BTH_LARGE_PAGES_ON};
+static bth_pages_front front;
 
 static void set_up(void)
 {
@@ -39,7 +40,7 @@ TestSuite(pages, .init = set_up, .fini = tear_down);
 
 Test(pages, that_were_made_large_are_told_from_small_ones)
 {
-    bth_pages_begin(&large, aligned, nbytes);
+    bth_pages_begin(&large, &front, aligned, nbytes);
     madvise(aligned + nbytes - BTH_LARGE_PAGE_NBYTES, BTH_LARGE_PAGE_NBYTES, MADV_NOHUGEPAGE);
     cr_assert_not(bth_pages_are_large(fd, aligned, nbytes), "nothing is present yet");
     memset(aligned, 1, nbytes);
@@ -61,7 +62,7 @@ static int no_ioctl(int of, unsigned long request, void *argument)
 
 Test(pages, are_taken_for_small_where_nobody_tells)
 {
-    bth_pages_begin(&large, aligned, nbytes);
+    bth_pages_begin(&large, &front, aligned, nbytes);
     memset(aligned, 1, nbytes);
     bth_system.ioctl = no_ioctl;
     cr_expect_not(bth_pages_are_large(fd, aligned, 4096));
@@ -71,9 +72,9 @@ Test(pages, are_taken_for_small_where_nobody_tells)
 
 static void fill_in_pieces(bth_pages *pages)
 {
-    bth_pages_begin(pages, aligned, nbytes);
+    bth_pages_begin(pages, &front, aligned, nbytes);
     for (size_t i = 0; i < nbytes; i += BTH_LARGE_PAGE_NBYTES / 2)
-        bth_pages_touch(pages, aligned + i, BTH_LARGE_PAGE_NBYTES / 2, nbytes - i);
+        bth_pages_touch(pages, &front, aligned + i, BTH_LARGE_PAGE_NBYTES / 2);
     bth_pages_end(pages, aligned, nbytes);
 }
 
@@ -137,10 +138,49 @@ Test(pages, are_touched_only_inside_of_what_is_written_next)
     bth_pages pages = {0};
 
     memset(aligned, 7, nbytes);
-    bth_pages_touch(&pages, aligned + 1, BTH_LARGE_PAGE_NBYTES - 1, nbytes - 1);
-    cr_expect_eq(aligned[BTH_LARGE_PAGE_NBYTES], 7);
-    bth_pages_touch(&pages, aligned + nbytes - 5, 5, 5);
-    cr_expect_eq(pages.n_large + pages.n_small, 0, "nothing whole is left");
+    bth_pages_begin(&pages, &front, aligned, nbytes);
+    bth_pages_touch(&pages, &front, aligned + BTH_LARGE_PAGE_NBYTES + 1, BTH_LARGE_PAGE_NBYTES - 1);
+    cr_expect_eq(aligned[0], 7, "another thread's");
+    cr_expect_eq(aligned[BTH_LARGE_PAGE_NBYTES], 7, "another thread's part of the same piece");
+    cr_expect_eq(aligned[2 * BTH_LARGE_PAGE_NBYTES], 7);
+    cr_expect_eq(pages.n_large + pages.n_small, 2, "those before are chosen, too");
+    bth_pages_touch(&pages, &front, aligned, BTH_LARGE_PAGE_NBYTES);
+    cr_expect_eq(pages.n_large + pages.n_small, 2, "once");
+}
+
+static uint8_t *small_end, *populated;
+
+static int noting_madvise(void *address, size_t n, int advice)
+{
+    if (advice == MADV_NOHUGEPAGE)
+        small_end = (uint8_t *)address + n;
+    if (advice == MADV_POPULATE_WRITE) {
+        cr_expect((uint8_t *)address + n <= small_end, "it was advised before");
+        populated = address;
+    }
+    return madvise(address, n, advice);
+}
+
+/* A thread may come to the second half of a piece before another one comes to the first half. */
+Test(pages, that_shall_be_small_are_advised_and_populated_before_anybody_writes_to_them)
+{
+    static const int wanted[] = {BTH_LARGE_PAGES_AUTO, BTH_LARGE_PAGES_OFF};
+    size_t half = BTH_LARGE_PAGE_NBYTES / 2;
+
+    bth_system.madvise = noting_madvise;
+    for (size_t i = 0; i < 2; i++) {
+        bth_pages pages = {.wanted = wanted[i]};
+        uint8_t *second = aligned + BTH_LARGE_PAGE_NBYTES;
+        small_end = populated = NULL;
+        bth_pages_forget(1); /* the first large page is slow */
+        bth_pages_begin(&pages, &front, aligned, nbytes);
+        bth_pages_touch(&pages, &front, aligned, half);
+        bth_pages_touch(&pages, &front, second + half, half);
+        cr_expect_eq(small_end, aligned + nbytes, "%zu: all that follow are advised at once", i);
+        cr_expect_eq(populated, second, "%zu", i);
+        madvise(aligned, nbytes, MADV_DONTNEED);
+    }
+    bth_pages_forget(0);
 }
 
 Test(pages, of_less_than_a_large_page_have_no_choice)
@@ -148,8 +188,8 @@ Test(pages, of_less_than_a_large_page_have_no_choice)
     bth_pages pages = {0};
     berth_stats stats = {0};
 
-    bth_pages_begin(&pages, aligned, 4096);
-    bth_pages_touch(&pages, aligned, 4096, 4096);
+    bth_pages_begin(&pages, &front, aligned, 4096);
+    bth_pages_touch(&pages, &front, aligned, 4096);
     bth_pages_choose(&pages, aligned + 4096, BTH_LARGE_PAGE_NBYTES);
     bth_pages_describe(&pages, &stats);
     cr_expect_null(stats.pages);

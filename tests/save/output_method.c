@@ -220,10 +220,13 @@ Test(method, alignment_is_what_the_file_tells_and_at_least_a_block)
 
 /* ---- what is told ---- */
 
+static uint64_t storage_nbytes = 100000;
+
 static berth_stats save(const char *to, const char *options)
 {
-    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
-                                        {.name = "data/0", .nbytes = 100000, .data = bytes}};
+    const berth_new_record records[] = {
+        {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."},
+        {.name = "data/0", .nbytes = storage_nbytes, .data = bytes}};
     berth_stats stats;
     const berth_params call = {.stats = &stats, .archive_name = "archive"};
     berth_error error;
@@ -325,6 +328,47 @@ Test(method, memory_stays_within_its_bound)
             cr_expect(stats.memory_nbytes > 0 && stats.memory_nbytes <= mib * MIB, "%s: %llu",
                       options, (unsigned long long)stats.memory_nbytes);
         }
+}
+
+/* ---- how much at a time ---- */
+
+static atomic_size_t longest;
+
+static ssize_t noting_pwrite(int fd, const void *buffer, size_t nbytes, off_t offset)
+{
+    longest = nbytes > longest ? nbytes : longest;
+    return pwrite(fd, buffer, nbytes, offset);
+}
+
+static ssize_t noting_pwritev(int fd, const struct iovec *pieces, int n, off_t offset)
+{
+    ssize_t done = pwritev(fd, pieces, n, offset);
+
+    longest = done > 0 && (size_t)done > longest ? (size_t)done : longest;
+    return done;
+}
+
+/* The page cache gets large folios from long writes. */
+Test(method, writes_are_short_only_where_nothing_is_synced_and_nobody_chose)
+{
+    static const struct {
+        const char *options;
+        size_t at_least, at_most;
+    } rows[] = {
+        {"save.method=buffered save.durability=none", 100 << 10, 128 << 10},
+        {"save.method=buffered save.durability=none io.chunk_nbytes=512KiB", 400 << 10, 512 << 10},
+        {"save.method=buffered save.durability=file", 900 << 10, 2 << 20},
+    };
+
+    storage_nbytes = MIB;
+    bth_system.pwrite = noting_pwrite;
+    bth_system.pwritev = noting_pwritev;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        longest = 0;
+        (void)save(path, rows[i].options);
+        cr_expect(longest >= rows[i].at_least && longest <= rows[i].at_most, "%s: %zu",
+                  rows[i].options, longest);
+    }
 }
 
 /* ---- on the way to the disk ---- */
