@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.dcp: many processes save one file, and load it into other meshes: dcp_cases.py, dcp_columns.py."""
 
+import ctypes
+import functools
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import berth
+from berth import _dcp_group, _native
+
+from folder import Folder
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 WORLDS = (4, 3, 2, 1) if LONG else (4, 3, 1)  # the others read what 4 have written
@@ -65,3 +73,64 @@ class Lazily(unittest.TestCase):
                 "print('torch.distributed' in sys.modules)")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout, "False False\nberth._dcp_save False\nTrue\n")
+
+
+class Limit(Exception):
+    """What the handler of a time limit raises."""
+
+
+class TimeLimits(Folder):
+    """A time limit ends a call at any bytecode; ^C is then the program's again (Y12)."""
+
+    def setUp(self):
+        super().setUp()
+        import torch
+
+        self.state, self.file = {"w": torch.ones(2)}, self.path("v.pt")
+        berth.config.save.durability = "none"
+        self.addCleanup(berth.config.reset)
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+
+    def test_at_each_bytecode(self):
+        for call in (berth.dcp.save, berth.dcp.load, lambda *words: berth.dcp.async_save(*words).result()):
+            call(self.state, self.file)
+            n = 0
+            while self.ended(n, lambda call=call: call(self.state, self.file)):
+                n += 1
+            self.assertGreater(n, 100)
+
+    def ended(self, at, call):
+        """Whether a call was ended at this bytecode of what handles ^C, counted from its first one."""
+        def trace(frame, event, _):
+            nonlocal at
+            if event == "call":
+                frame.f_trace_opcodes = frame.f_code.co_filename == _dcp_group.__file__
+            if event == "opcode":
+                at -= 1
+                if at == -1:
+                    sys.settrace(None)
+                    raise Limit
+            return trace
+
+        before, tracer = signal.getsignal(signal.SIGINT), sys.gettrace()
+        try:
+            sys.settrace(trace)
+            call()
+        except Limit:
+            pass
+        finally:
+            sys.settrace(tracer)
+        self.assertIs(signal.getsignal(signal.SIGINT), before)
+        return at < 0
+
+    def test_before_it_is_put_back(self):
+        """The signal comes behind the last bytecode, in C: signal.signal() raises then."""
+        def limit(*_):
+            raise Limit
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, limit))
+        before = signal.getsignal(signal.SIGINT)
+        last = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGALRM))
+        with self.assertRaises(Limit):
+            _native.with_handler(signal.SIGINT, limit, last)
+        self.assertIs(signal.getsignal(signal.SIGINT), before)

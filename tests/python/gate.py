@@ -217,6 +217,49 @@ class Damage(Folder):
                                                                         "BERTH_E_PICKLE"), (trust, str(error)))
 
 
+    def test_of_pickles_that_are_trusted(self):
+        """Record and byte of the first opcode that cannot be read, whatever the unpickler raises."""
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")[0]
+        body = PROTO + b"(" + tensor() + text("abc") + b"K\1"
+        for pickle, at in (*((body[:n], None) for n in range(1, len(body))), (body, len(body)),
+                           (body + b"X\3\0\0\0\xd8bc", len(body)), (body + b"\xee", len(body)),
+                           (body + b"ccol\xc2\nx\n", len(body)), (PROTO + b"K\1\x86.", 4), (PROTO + b"h\x07.", 2),
+                           (body.replace(b"storage", b"storagf", 1) + b"t.", None),
+                           (PROTO + text("storage") + b"\x85Q.", None)):
+            for record, data, base in (("data.pkl", archive(pickle, ONE), None), ("", head + pickle, len(head))):
+                base = data.index(pickle) if base is None else base
+                for load in (berth.load, installed):
+                    with self.subTest(pickle, load=load, record=record):
+                        with self.assertRaises(berth.DamagedFileError) as caught:
+                            load(io.BytesIO(data), weights_only=False)
+                        error = caught.exception
+                        if not record and error.status == "BERTH_E_TRUNCATED":  # the library's words, before it is run
+                            continue
+                        self.assertIsInstance(error, berth.UnsafeFileError)
+                        self.assertEqual(error.record, record)
+                        self.assertIn(f"byte {error.offset}: the pickle is malformed", str(error))
+                        if at is not None:
+                            self.assertEqual(error.offset, base + at)
+
+    def test_errors_of_the_files_own_classes_stay(self):
+        for kind in (EOFError, AssertionError, ValueError):
+            torch.save(Raising(kind), self.path("v.pt"))
+            with self.assertRaises(kind) as caught:
+                berth.load(self.path("v.pt"), weights_only=False)
+            self.assertIs(type(caught.exception), kind)
+
+
+class Raising:
+    """Its state raises an exception."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __setstate__(self, state):
+        raise state["kind"]("of the file's class")
+
+
 class Prefixes(Folder):
     """All beginnings of malicious pickles: each is refused by an exception of ours."""
 

@@ -28,6 +28,7 @@ from berth._counters import counters
 from berth._errors import (
     ArgumentError,
     CancelledError,
+    DamagedFileError,
     Error,
     FileError,
     MissingFileError,
@@ -49,6 +50,7 @@ __version__ = _native.version()
 __all__ = [
     "ArgumentError",
     "CancelledError",
+    "DamagedFileError",
     "Error",
     "File",
     "FileError",

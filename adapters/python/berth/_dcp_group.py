@@ -2,13 +2,14 @@
 """The processes of a joint save or load, by torch.distributed: steps that succeed or fail on all of them."""
 
 import builtins
-import contextlib
+import functools
 import signal
 import threading
 
 import torch
 import torch.distributed as dist
 
+from berth import _native
 from berth._errors import NO_OFFSET, make
 
 PEER = "BERTH_E_PEER"  # what ranks raise because another one has failed
@@ -43,17 +44,28 @@ class Failure:
             return RuntimeError(message)
 
 
+def under_handler(handler, function):
+    """Calls it, with ^C handled by handler(the program's handler, number, frame), if it has one.
+
+    Nothing that is raised at any place, such as by the handler of a time limit, leaves it in place (Y12).
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        return function()
+    return _native.with_handler(signal.SIGINT, functools.partial(handler, before), function)
+
+
 class Interrupts:
     """^C during the messages of an operation: this rank would leave, and the others wait for it.
 
-    with Interrupts() as interrupts: the steps of a Group
+    Interrupts().around(function): function(interrupts) calls the steps of a Group
 
     ^C is raised while a step runs what is this rank's own; there it is a failure that all ranks are told
     of. Otherwise it waits for the next step, or for the end.
     """
 
     def __init__(self):
-        self._handler = self._error = None
+        self._error = None
         self._may_raise = False
 
     def run(self, function, *arguments):
@@ -70,28 +82,24 @@ class Interrupts:
         if error is not None:
             raise error
 
-    def _interrupt(self, *arguments):
+    def _interrupt(self, handler, *arguments):
         """The handler of ^C; the one of the program raises."""
         try:
-            self._handler(*arguments)
+            handler(*arguments)
         except BaseException as error:
             if self._may_raise:
                 self._may_raise = False
                 raise
             self._error = self._error or error
 
-    def __enter__(self):
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler) and threading.current_thread() is threading.main_thread():
-            self._handler = handler
-            signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
-        if error is None or isinstance(error, Exception):
+    def around(self, function):
+        try:
+            result = under_handler(self._interrupt, functools.partial(function, self))
+        except Exception:
             self._raise_error()
+            raise
+        self._raise_error()
+        return result
 
 
 def attempt(rank, function, *args):
@@ -156,8 +164,7 @@ class Group:
 
     def _run_each(self, each, exchange):
         """A ^C that came before is raised inside the exchange: the others may wait there already."""
-        with exchange or contextlib.nullcontext():
-            return self._run(each)
+        return exchange.around(lambda: self._run(each)) if exchange else self._run(each)
 
     def any(self, mine):
         """Whether something is true of any rank."""
@@ -187,7 +194,7 @@ class Group:
 class Exchange:
     """An exchange of bytes, for joint_write: it is done on all ranks of a group, or raises on all.
 
-    with exchange: joint_write(..., exchange)
+    exchange.around(lambda: joint_write(..., exchange))
 
     ^C during a message would leave the others waiting: it is raised in front of the next exchange, or at
     the end.
@@ -195,7 +202,7 @@ class Exchange:
 
     def __init__(self, group):
         self._group, self._was_called = group, False
-        self._error = self._handler = None
+        self._error = None
 
     def __call__(self, send, send_nbytes, receive, receive_nbytes):
         """send, receive: buffers, until this returns; *_nbytes: how many bytes for, and from, each rank."""
@@ -211,30 +218,30 @@ class Exchange:
         self._was_called = True
         self._group.any(True)
 
-    def _interrupt(self, number, frame):
+    def _interrupt(self, handler, number, frame):
         """The handler of ^C; the one of the program raises. frame: where the program is."""
         try:
-            self._handler(number, frame)
+            handler(number, frame)
         except BaseException as error:
             # Frames tell this from the first instruction of a call to its last; a flag would not.
             if not any(caller.f_code in _MESSAGES for caller in _frames(frame)):
                 raise
             self._error = error
 
-    def __enter__(self):
-        handler = signal.getsignal(signal.SIGINT)
-        if callable(handler) and threading.current_thread() is threading.main_thread():
-            self._handler = handler
-            signal.signal(signal.SIGINT, self._interrupt)
+    def _call(self, function):
+        try:
+            return function()
+        except BaseException:
+            if not self._was_called:
+                self.leave()
+            raise
 
-    def __exit__(self, kind, error, traceback):
-        if error is not None and not self._was_called:
-            self.leave()
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+    def around(self, function):
+        result = under_handler(self._interrupt, functools.partial(self._call, function))
         kept, self._error = self._error, None  # its traceback holds frames that hold this
-        if error is None and kept is not None:
+        if kept is not None:
             raise kept
+        return result
 
 
 _MESSAGES = (Exchange.__call__.__code__, Exchange.leave.__code__)

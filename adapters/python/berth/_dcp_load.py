@@ -45,11 +45,14 @@ def load(state, path, *, process_group=None, strict=True):
     Threads: one at a time for one process group.
     """
     loading = Loading(state, path, strict)
+
+    def run(interrupts):
+        group = Group(process_group, interrupts=interrupts)
+        group.step(loading.plan, lambda _: None)
+        group.step(loading.read, lambda _: None)
+
     try:
-        with Interrupts() as interrupts:
-            group = Group(process_group, interrupts=interrupts)
-            group.step(loading.plan, lambda _: None)
-            group.step(loading.read, lambda _: None)
+        Interrupts().around(run)
     finally:
         loading.close()
     count("load", "values")

@@ -72,9 +72,11 @@ def save(state, path, *, process_group=None):
         file is complete, and only that rank raises.
     Threads: one at a time for one process group.
     """
-    with Interrupts() as interrupts:
+    def run(interrupts):
         group = Group(process_group, interrupts=interrupts)
         Saving(state, path, group).run(group)
+
+    Interrupts().around(run)
 
 
 class Saving:
@@ -175,7 +177,7 @@ def async_save(state, path, *, process_group=None):
     Returns: a concurrent.futures.Future. result() waits for the end, and raises what berth.dcp.save raises.
     Raises, on all ranks, before anything is written: what copying raises.
     """
-    with Interrupts() as interrupts:
+    def begin(interrupts):
         saving = Saving(state, path, Group(process_group, interrupts=interrupts), is_snapshot=True)
         group = Group(process_group, "asynchronous saves")
         worker = _workers.get(process_group)
@@ -184,3 +186,5 @@ def async_save(state, path, *, process_group=None):
                 1, thread_name_prefix="berth.dcp")
         options = {name: _native.option_get(name) for name in _native.option_names()}
         return worker.submit(config.patch(options)(saving.run), group)
+
+    return Interrupts().around(begin)

@@ -54,9 +54,11 @@ class Writer(StorageWriter):
 
     def write_data(self, plan, planner):
         """All ranks are here at once: the file is complete when this returns."""
-        with Interrupts() as interrupts:
+        def run(interrupts):
             group = Group(self._process_group, interrupts=interrupts)
             PlanSaving((plan, planner), self._path, group).run(group)
+
+        Interrupts().around(run)
         done = torch.futures.Future()
         done.set_result([WriteResult(item.index, item.tensor_storage_size() or 0, os.fspath(self._path))
                          for item in plan.items])

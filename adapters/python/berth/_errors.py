@@ -43,6 +43,14 @@ class UnsafeFileError(Error, pickle.UnpicklingError):
     """The file's pickle is malformed, or names code that is no part of tensors. Nothing was run."""
 
 
+class DamagedFileError(Error):
+    """The file is cut, changed or malformed: `record` and `offset` say where."""
+
+
+class MalformedPickleError(DamagedFileError, UnsafeFileError):
+    """Both: who catches one of them, or pickle.UnpicklingError, as PyTorch's users do, catches this."""
+
+
 class CancelledError(Error, concurrent.futures.CancelledError):
     """The save was cancelled: Job.cancel() returned True. A path has its old file."""
 
@@ -66,7 +74,9 @@ CLASSES = {
     "BERTH_E_NO_SPACE": FileError,
     "BERTH_E_REPLACE": FileError,
     "BERTH_E_NOT_FOUND": MissingFileError,
-    "BERTH_E_PICKLE": UnsafeFileError,
+    "BERTH_E_PICKLE": MalformedPickleError,
+    **dict.fromkeys(("BERTH_E_ARCHIVE", "BERTH_E_CHECKSUM", "BERTH_E_OFFSETS", "BERTH_E_TENSOR",
+                     "BERTH_E_TRUNCATED"), DamagedFileError),
     "BERTH_E_FORBIDDEN": UnsafeFileError,
     "BERTH_E_CANCELLED": CancelledError,
 }

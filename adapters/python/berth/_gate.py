@@ -15,6 +15,7 @@ import contextlib
 import io
 import os
 import pickle
+import pickletools
 import struct
 
 from berth import _native, _records
@@ -26,6 +27,8 @@ TRUE = ("1", "y", "yes", "true")
 DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
           "BERTH_E_NOT_FOUND")
 REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
+BROKEN = (EOFError, struct.error, pickle.UnpicklingError, AssertionError)  # by the unpickler itself: see unpickle
+OF_IDS = (ValueError, TypeError, LookupError, AttributeError)  # by what takes apart an id of a storage
 LEGACY_N_PICKLES = 5
 # What PyTorch allows in each file, and Berth's reader does not; a file that names one has its own class.
 WITH_CLASSES = frozenset("torch._utils." + name for name in (
@@ -182,9 +185,58 @@ def refused_by_torch(kept, error):
                 f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: {error!r}", 0, NO_OFFSET, "data.pkl")
 
 
-def malformed(kept, error):
-    return make("BERTH_E_PICKLE", f"{kept.name()}: data.pkl: the pickle is malformed: {error!r}", 0, NO_OFFSET,
-                "data.pkl")
+# ---- what the unpickler of weights_only=False says of a broken pickle ----
+
+
+def _raised_in(error):
+    """The function of PyTorch's reader, or of pickle, that raised it, itself or in C; "": one of another module.
+
+    So a class of the file, and a file object of the program, are told from the unpickler.
+    """
+    at = error.__traceback__
+    while at.tb_next:
+        at = at.tb_next
+    frame = at.tb_frame
+    return frame.f_code.co_name if frame.f_globals.get("__name__") in ("torch.serialization", "pickle") else ""
+
+
+def _end_of_opcodes(kept):
+    """(record, the byte behind the last opcode that can be read, whether all can be)."""
+    n_pickles, base, record = LEGACY_N_PICKLES, 0, ""
+    with contextlib.ExitStack() as stack:
+        if _is_zip(kept):
+            n_pickles, record = 1, "data.pkl"
+            reader = stack.enter_context(kept.reader())
+            file, base = io.BytesIO(reader.get_record(record)), reader.get_record_offset(record)
+        else:
+            kept.rewind()
+            file = stack.enter_context(open(kept.f, "rb")) if is_path(kept.f) else kept.f
+        at = file.tell()
+        try:
+            for _ in range(n_pickles):
+                for _ in pickletools.genops(file):
+                    at = file.tell()
+        except ValueError:  # UnicodeDecodeError is one
+            return record, base + at, False
+        return record, base + at, True
+
+
+def _malformed(kept, error):
+    """The error that names record and byte; None: the pickle is good, or the file's own code raised it."""
+    where = _raised_in(error)
+    if not where or isinstance(error, OSError):
+        return None
+    record, at, is_whole = _end_of_opcodes(kept)
+    if is_whole and not isinstance(error, BROKEN + OF_IDS * (where == "persistent_load")):
+        return None
+    if is_whole:  # the order of the opcodes is wrong: Berth's reader names the one, if it knows them all
+        with contextlib.suppress(Error):
+            try:
+                try_pickle(kept)
+            except UnsafeFileError as ours:
+                at = at if ours.offset is None else ours.offset
+    return make("BERTH_E_PICKLE", f"{kept.name()}: {record or 'the pickles'}, byte {at}: the pickle is malformed: "
+                f"{error!r}", 0, at, record)
 
 
 def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
@@ -200,6 +252,7 @@ def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
             raise
         if weights_only:
             raise refused_by_torch(kept, error) from error
-        if isinstance(error, (EOFError, struct.error)):
-            raise malformed(kept, error) from error
+        broken = _malformed(kept, error)
+        if broken:
+            raise broken from error
         raise

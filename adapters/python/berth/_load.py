@@ -49,8 +49,10 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     Raises:
         berth.UnsafeFileError: the pickle is malformed, or names code that is not allowed; a
             pickle.UnpicklingError.
+        berth.DamagedFileError: the file is cut, changed or malformed, its pickle included. The message says
+            where.
         berth.MissingFileError, berth.FileError: there is no such file, or it cannot be read.
-        berth.Error: the file is broken, or no checkpoint. The message says where and why.
+        berth.Error: any other reason; the file is no checkpoint. The message says where and why.
         KeyboardInterrupt: nothing is kept.
     Threads: any; other threads run while bytes are read.
     """

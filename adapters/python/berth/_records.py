@@ -292,7 +292,7 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
 
     kept: a _gate.Kept.
     by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
-        not of the unpickler.
+        not of the unpickler. With weights_only=False only those of map_location.
     """
     check_known()
     f = path_of(kept.f)
@@ -314,7 +314,7 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
         value = run(file, map_location, pickle_module, weights_only=weights_only,
                     mmap=mmap and mapped is None, **arguments)
     except Exception as error:
-        if not weights_only or not (reader and reader.has_unpickled or is_path(f)):
+        if weights_only and not (reader and reader.has_unpickled or is_path(f)):
             by_caller.append(error)  # f has been read before the first record is
         raise
     if reader and reader.has_unpickled:
