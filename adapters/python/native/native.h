@@ -12,6 +12,7 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
+ *   descriptors.c     the descriptors of this process
  *   devices.c         devices that Berth knows; events of their streams
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
@@ -317,8 +318,9 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object);
  */
 PyObject *bpy_event_new(PyObject **events, PyObject *device, PyObject *storage);
 
-/* The module's function has_device. */
+/* Functions of the module. */
 PyObject *bpy_has_device(PyObject *module, PyObject *name);
+PyObject *bpy_is_open_for_writing(PyObject *module, PyObject *arguments);
 
 /*
  * Says why a value is refused, as PyUnicode_FromFormat does.
