@@ -383,6 +383,7 @@ void bpy_explain(berth_error *error);
 /* An open file. */
 typedef struct bpy_checkpoint {
     bpy_held held;
+    atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
@@ -390,6 +391,10 @@ typedef struct bpy_checkpoint {
                   */
     berth_source source;
 } bpy_checkpoint;
+
+/* For memory that outlives those who use the file. Any thread, with the GIL or without. */
+void bpy_checkpoint_use_memory(bpy_checkpoint *checkpoint);
+void bpy_checkpoint_release_memory(bpy_checkpoint *checkpoint);
 
 /*
  * Opens a file.
