@@ -2199,6 +2199,17 @@ BERTH_API BERTH_MUST_CHECK int berth_open_source(const berth_source *source,
 BERTH_API void berth_close(berth_checkpoint *checkpoint);
 
 /*
+ * Closes the descriptors of a checkpoint whose memory is used further: maps and what was read stay
+ * until berth_close, also without the file. So a process can hold more maps than descriptors. Does
+ * nothing where there is no descriptor, or while a prefetch by load.prefetch reads the file.
+ *
+ * What was not loaded cannot be loaded any more: BERTH_E_ARGUMENT.
+ * Parameters: checkpoint: NULL: does nothing.
+ * Threads: no other thread may call a function with the checkpoint meanwhile. Memory may be used.
+ */
+BERTH_API void berth_close_descriptors(berth_checkpoint *checkpoint);
+
+/*
  * The value that was saved.
  * Lifetime: the checkpoint's.
  * Returns: the value; NULL for NULL.

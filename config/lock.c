@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,27 +23,40 @@ _Atomic uint64_t *bth_process_page;
 static _Atomic uint64_t n_processes; /* the last number, here and in the parents */
 static _Atomic uint64_t n_forks;
 
-/* Recursive: the handler of a signal may fork in a thread that has it. */
-static pthread_mutex_t fork_hold;
-
-static void fork_hold_initialize(void)
-{
-    pthread_mutexattr_t recursive;
-
-    (void)pthread_mutexattr_init(&recursive);
-    (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-    (void)pthread_mutex_init(&fork_hold, &recursive);
-    (void)pthread_mutexattr_destroy(&recursive);
-}
+/*
+ * With musl only a mutex of the plain type can be made anew in a child: it has the others in a list
+ * of the thread. The handler of a signal may fork: it must not run in a thread that has this one.
+ */
+static pthread_mutex_t fork_hold = PTHREAD_MUTEX_INITIALIZER;
+static sigset_t signals_of_holder; /* the mask that it had before; fork_hold protects it */
 
 void bth_fork_hold(void)
 {
+    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+
+    (void)sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
+        (void)sigdelset(&blocked, raised_by_the_thread[i]);
+    (void)pthread_sigmask(SIG_BLOCK, &blocked, &before);
     (void)pthread_mutex_lock(&fork_hold);
+    signals_of_holder = before;
 }
 
 void bth_fork_release(void)
 {
+    sigset_t before = signals_of_holder;
+
     (void)pthread_mutex_unlock(&fork_hold);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void fork_release_in_child(void)
+{
+    sigset_t before = signals_of_holder;
+
+    (void)pthread_mutex_init(&fork_hold, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void process_before_fork(void)
@@ -62,8 +76,7 @@ __attribute__((constructor)) static void process_page_create(void)
     size_t nbytes = (size_t)sysconf(_SC_PAGESIZE);
     void *page = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-    fork_hold_initialize();
-    (void)pthread_atfork(process_before_fork, bth_fork_release, fork_hold_initialize);
+    (void)pthread_atfork(process_before_fork, bth_fork_release, fork_release_in_child);
     if (page == MAP_FAILED)
         return;
     /* Emulators that accept any advice (qemu before 8.0) ignore it. */

@@ -37,7 +37,8 @@ uint64_t bth_fork_count(void);
 
 /*
  * Forks of this process wait from hold to release: for calls of the C library that a fork would
- * tear. Nothing in between may wait for another thread, or for Python's global lock.
+ * tear. Nothing in between may wait for another thread, or for Python's global lock. Signals wait
+ * too, in this thread and in those that it starts in between; but not those that a fault raises.
  */
 void bth_fork_hold(void);
 void bth_fork_release(void);

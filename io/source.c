@@ -105,6 +105,12 @@ void bth_reader_close(bth_reader *reader)
     reader->fd = -1;
 }
 
+void bth_reader_close_file(bth_reader *reader)
+{
+    bth_file_close(reader->fd);
+    reader->fd = -1;
+}
+
 int bth_reader_file(const bth_reader *reader)
 {
     if (reader->fd >= 0 || reader->memory)
@@ -138,6 +144,8 @@ static int reader_read_by_kind(bth_reader *reader, void *buffer, size_t nbytes, 
     }
     if (reader->fd >= 0)
         return bth_file_read(reader->fd, buffer, nbytes, offset, error);
+    if (!reader->source.read)
+        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
     int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
     return result == 0 ? 0 : reader_fail_callback(error, result, offset, nbytes);
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/thread_pool.h"
 
-#include <signal.h>
-
 #include "config/error.h"
 #include "config/lock.h"
 #include "config/memory.h"
@@ -14,19 +12,12 @@
 
 int bth_thread_start(pthread_t *thread, void *(*function)(void *), void *argument)
 {
-    static const int raised_by_the_thread[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t blocked, before;
-
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof raised_by_the_thread / sizeof *raised_by_the_thread; i++)
-        sigdelset(&blocked, raised_by_the_thread[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
     /* X11: glibc (2.36) frees the old thread-local memory of a stack that it uses again, and then
-     * notes that it has. A child of a fork in between frees it once more, at its next thread. */
+     * notes that it has. A child of a fork in between frees it once more, at its next thread. The
+     * thread runs no handler of the program's signals. */
     bth_fork_hold();
     int failure = bth_system.pthread_create(thread, NULL, function, argument);
     bth_fork_release();
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failure;
 }
 

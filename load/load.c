@@ -180,6 +180,16 @@ void berth_close(berth_checkpoint *checkpoint)
     bth_release(checkpoint);
 }
 
+void berth_close_descriptors(berth_checkpoint *checkpoint)
+{
+    BTH_HOLD_CANCEL(true);
+    if (!checkpoint || checkpoint->prefetches.own)
+        return;
+    bth_checkpoint_reset_if_forked(checkpoint);
+    bth_access_close_direct(&checkpoint->source.access);
+    bth_reader_close_file(&checkpoint->source.reader);
+}
+
 /* ---- load ---- */
 
 /* The common method of all storages, or "mixed". */

@@ -25,11 +25,16 @@ void bth_access_initialize(bth_access *access, bth_reader *reader)
     access->direct.fd = -1;
 }
 
-void bth_access_close(bth_access *access)
+void bth_access_close_direct(bth_access *access)
 {
     if (access->direct_is_tried)
         bth_direct_close(&access->direct);
     access->direct_is_tried = false;
+}
+
+void bth_access_close(bth_access *access)
+{
+    bth_access_close_direct(access);
     bth_map_free(&access->map);
 }
 

@@ -27,6 +27,7 @@ typedef struct bth_access {
 
 void bth_access_initialize(bth_access *access, bth_reader *reader);
 void bth_access_close(bth_access *access);
+void bth_access_close_direct(bth_access *access); /* its descriptor only */
 /*
  * For a child. A fork copies the table of descriptors before memory: of a descriptor that the
  * parent opened in between, the child has the number only. So it opens its own.

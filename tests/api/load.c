@@ -94,6 +94,34 @@ Test(load, what_was_saved_is_found_by_name_and_by_path)
     berth_close(NULL);
 }
 
+Test(load, memory_stays_without_descriptors)
+{
+    size_t before = test_folder_count("/proc/self/fd");
+
+    berth_close_descriptors(NULL);
+    for (int loads = 0; loads < 2; loads++) {
+        for (int maps = 0; maps < 2; maps++) {
+            open_as(maps ? "load.mmap=on" : "load.mmap=off load.method=direct");
+            const berth_tensor *tensor =
+                berth_find_tensor(checkpoint, "['model']['layer.weight']", NULL);
+            const float *data = loads ? berth_tensor_data(checkpoint, tensor, NULL) : NULL;
+            berth_close_descriptors(checkpoint);
+            berth_close_descriptors(checkpoint);
+            cr_expect_eq(test_folder_count("/proc/self/fd"), before);
+            if (data) {
+                cr_expect_eq(berth_tensor_data(checkpoint, tensor, &error), data);
+                cr_expect_arr_eq(data, weight, sizeof weight);
+            } else {
+                cr_expect_null(berth_tensor_data(checkpoint, tensor, &error));
+                cr_expect_eq(error.code, BERTH_E_ARGUMENT);
+                cr_expect_not_null(strstr(error.message, "berth_close_descriptors"), "%s",
+                                   error.message);
+            }
+            close_opened();
+        }
+    }
+}
+
 Test(load, views_share_a_storage_and_its_memory)
 {
     open_as("");

@@ -3,6 +3,7 @@
 #include "config/lock.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -145,4 +146,67 @@ Test(process, numbers_are_told_apart)
     if (before == 0)
         test_in_child(numbers_itself);
     cr_assert_eq(bth_process_unique_number(), mine);
+}
+
+/* ---- a handler that forks ---- */
+
+static volatile sig_atomic_t raises, n_handled, n_handled_early;
+
+static void raise_within_the_fork(void)
+{
+    if (raises)
+        (void)raise(SIGUSR1);
+    n_handled_early += n_handled;
+}
+
+static void see_after_the_fork(void)
+{
+    n_handled_early += n_handled;
+}
+
+/* Before the constructors of the library: so its own handlers of forks are around these. */
+__attribute__((constructor(101))) static void register_within_the_fork(void)
+{
+    (void)pthread_atfork(raise_within_the_fork, see_after_the_fork, see_after_the_fork);
+}
+
+static int holds_and_releases(void)
+{
+    bth_fork_hold();
+    bth_fork_release();
+    return n_handled_early;
+}
+
+static void fork_in_handler(int number)
+{
+    (void)number;
+    raises = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    if (waitpid(child, NULL, 0) != child)
+        abort();
+    n_handled = 1;
+}
+
+/* X11. A child has no signal that waited in its parent. */
+Test(process, a_handler_that_forks_comes_after_the_fork)
+{
+    sigset_t before, after;
+
+    (void)signal(SIGUSR1, fork_in_handler);
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &before);
+    raises = 1;
+    test_in_child(holds_and_releases);
+    cr_assert(n_handled == 1 && n_handled_early == 0, "%d early", n_handled_early);
+
+    n_handled = 0;
+    bth_fork_hold();
+    (void)raise(SIGUSR1);
+    cr_assert_eq(n_handled, 0);
+    bth_fork_release();
+    cr_assert_eq(n_handled, 1);
+    (void)pthread_sigmask(SIG_SETMASK, NULL, &after);
+    for (int number = 1; number < NSIG; number++)
+        cr_assert_eq(sigismember(&before, number), sigismember(&after, number), "%d", number);
 }

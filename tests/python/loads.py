@@ -257,6 +257,42 @@ class Values(Folder):
         self.assertEqual(large.data_ptr() % (2 << 20), 0)
         self.assertEqual(small.data_ptr() % 64, 0)
 
+    def test_a_map_has_no_descriptor(self):
+        """200 mapped files, of load and of open; what reads further after a File is closed has all it needs."""
+        value = {"weight": torch.arange(5000.0), "bias": torch.arange(3.0)}
+        torch.save(value, self.path("model.pt"))
+        before, held = len(os.listdir("/proc/self/fd")), []
+        for i in range(200):
+            if i % 2:
+                held.append(berth.load(self.path("model.pt"), mmap=True))
+                continue
+            with berth.open(self.path("model.pt")) as file:
+                held.append({name: file[name] for name in value})
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        child = os.fork()
+        if child == 0:
+            good = all(tensor.equal(value[name]) for each in held for name, tensor in each.items())
+            held.clear()
+            os._exit(0 if good else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        for each in held:
+            for name, tensor in each.items():
+                self.assertTrue(tensor.equal(value[name]))
+        del each, tensor
+        held.clear()
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            self.assertNotIn(self.path("model.pt"), maps.read())
+
+    def test_a_prefetch_keeps_the_descriptor_of_a_map(self):
+        torch.save(torch.arange(500_000.0), self.path("model.pt"))
+        before = len(os.listdir("/proc/self/fd"))
+        with berth.config.patch("load.prefetch", "populate"):
+            tensor = berth.load(self.path("model.pt"), mmap=True)
+        self.assertGreater(len(os.listdir("/proc/self/fd")), before)
+        self.assertTrue(tensor.equal(torch.arange(500_000.0)))
+        del tensor
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
     def test_mapped_tensors_are_written_to_in_this_process_only(self):
         path = self.path("v.pt")
         torch.save({"a": torch.zeros(5000)}, path)

@@ -2,11 +2,11 @@
 """Under berth.install(): files that torch.save would write in place, and a rename cannot replace."""
 
 import errno
-import fcntl
 import os
 import stat
 import warnings
 
+from berth import _native
 from berth._config import config
 from berth._errors import FileError
 from berth._save import start_plainly
@@ -45,18 +45,8 @@ def start_as_torch(f, function, *arguments):
 
 
 def _is_open_for_writing(path):
-    """Whether a descriptor of this process can write to the file. False also without /proc."""
     try:
         there = os.stat(path)
-        names = os.listdir("/proc/self/fd") if stat.S_ISREG(there.st_mode) else ()
     except OSError:
         return False
-    return any(_can_write(int(name), there) for name in names)
-
-
-def _can_write(fd, there):
-    try:
-        return (os.path.samestat(os.fstat(fd), there)
-                and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY)
-    except OSError:  # closed meanwhile
-        return False
+    return stat.S_ISREG(there.st_mode) and _native.is_open_for_writing(there.st_dev, there.st_ino)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * An open file. The Python object uses it, each call, and storages of tensors that lie in its
- * memory.
+ * An open file. The Python object uses it, and each call; then its descriptor is closed. Storages
+ * of tensors that lie in its memory keep that.
  */
 #include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
@@ -28,13 +28,28 @@ static void release_buffer(bpy_checkpoint *checkpoint)
     bpy_gil_give(gil);
 }
 
-static void checkpoint_end(bpy_held *held)
+void bpy_checkpoint_use_memory(bpy_checkpoint *checkpoint)
 {
-    bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    atomic_fetch_add(&checkpoint->n_memories, 1);
+}
+
+void bpy_checkpoint_release_memory(bpy_checkpoint *checkpoint)
+{
+    if (atomic_fetch_sub(&checkpoint->n_memories, 1) != 1)
+        return;
     berth_close(checkpoint->handle);
     bpy_source_free(&checkpoint->source);
     release_buffer(checkpoint);
     free(checkpoint);
+}
+
+/* All who use the file are one of those who use its memory: the last one leaves it here. */
+static void checkpoint_end(bpy_held *held)
+{
+    bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    if (atomic_load(&checkpoint->n_memories) > 1)
+        berth_close_descriptors(checkpoint->handle);
+    bpy_checkpoint_release_memory(checkpoint);
 }
 
 /* ---- opening ---- */
@@ -67,6 +82,7 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
     if (!checkpoint)
         return PyErr_NoMemory(), NULL;
     atomic_init(&checkpoint->held.n_users, 1);
+    atomic_init(&checkpoint->n_memories, 1);
     checkpoint->held.end = checkpoint_end;
     checkpoint->is_own = PyByteArray_CheckExact(from);
     if (bpy_source_of(from, &checkpoint->source, &checkpoint->buffer, &checkpoint->owner) == 0 &&

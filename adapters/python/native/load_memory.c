@@ -103,7 +103,7 @@ bpy_memory *bpy_memory_of(bpy_checkpoint *checkpoint, const void *address, size_
     memory->address = (void *)(uintptr_t)address;
     memory->nbytes = nbytes;
     memory->checkpoint = checkpoint;
-    bpy_use(&checkpoint->held);
+    bpy_checkpoint_use_memory(checkpoint);
     return memory;
 }
 
@@ -118,7 +118,7 @@ void bpy_memory_free(bpy_memory *memory)
     if (!memory)
         return;
     if (memory->checkpoint)
-        bpy_release(&memory->checkpoint->held);
+        bpy_checkpoint_release_memory(memory->checkpoint);
     if (memory->mapped_nbytes > 0)
         munmap(memory->address, memory->mapped_nbytes);
     free(memory);

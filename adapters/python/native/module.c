@@ -20,6 +20,9 @@ static PyMethodDef functions[] = {
      "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"
      "owner of the address)."},
     {"has_device", bpy_has_device, METH_O, "has_device(name)\n--\n\n"},
+    {"is_open_for_writing", bpy_is_open_for_writing, METH_VARARGS,
+     "is_open_for_writing(device, inode)\n--\n\n"
+     "Whether a descriptor of this process can write to the file. False also without /proc."},
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {"show_text", bpy_show_text, METH_O, "show_text(text)\n--\n\n"},
     {"url_shown", bpy_url_shown, METH_O, "url_shown(url)\n--\n\n"},

@@ -13,6 +13,7 @@
  *   save_values.c     Python values -> a tree
  *   dlpack.h          tensors as other libraries see them
  *   save_tensors.c    tensors and storages -> a tree
+ *   descriptors.c     the descriptors of this process
  *   devices.c         devices that Berth knows; events of their streams
  *   save.c            a Python value -> a save
  *   save_records.c    records that PyTorch has pickled -> a save
@@ -321,8 +322,9 @@ int bpy_saver_keep(bpy_saver *saver, PyObject *object);
  */
 PyObject *bpy_event_new(PyObject **events, PyObject *device, PyObject *storage);
 
-/* The module's function has_device. */
+/* Functions of the module. */
 PyObject *bpy_has_device(PyObject *module, PyObject *name);
+PyObject *bpy_is_open_for_writing(PyObject *module, PyObject *arguments);
 
 /*
  * Says why a value is refused, as PyUnicode_FromFormat does.
@@ -385,6 +387,7 @@ void bpy_explain(berth_error *error);
 /* An open file. */
 typedef struct bpy_checkpoint {
     bpy_held held;
+    atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read; NULL: a file */
     Py_buffer buffer;
@@ -392,6 +395,10 @@ typedef struct bpy_checkpoint {
                   */
     berth_source source;
 } bpy_checkpoint;
+
+/* For memory that outlives those who use the file. Any thread, with the GIL or without. */
+void bpy_checkpoint_use_memory(bpy_checkpoint *checkpoint);
+void bpy_checkpoint_release_memory(bpy_checkpoint *checkpoint);
 
 /*
  * Opens a file.
