@@ -1582,7 +1582,7 @@ static inline berth_content berth_of_records(const berth_new_record *records, si
  * A safetensors file. Each tensor is written contiguous, under the name that berth_tensor_at gives
  * it. Of tensors that are one (the same elements of one storage) the first by name is written, and
  * __metadata__ has a text from each other name to that one, as the safetensors package writes tied
- * tensors; Berth reads them as tied.
+ * tensors; Berth reads them as tied with load.tied_names.
  * Parameters: value: a dict of tensors, or any value that holds some. metadata: a dict of texts for
  * __metadata__; NULL: {"format": "pt"}, which some readers require. flags: BERTH_TENSORS_ONLY,
  * BERTH_COPY_TIES.

@@ -11,7 +11,7 @@ typedef struct convert_options {
     positional words;
     bool tensors_only;
     bool compact;
-    bool copy_ties;
+    bool keep_ties;
     const char *to;        /* "pt" or "safetensors"; NULL: the name of OUT says it */
     uint64_t shard_nbytes; /* 0: not set */
 } convert_options;
@@ -21,8 +21,9 @@ static const struct argp_option own_options[] = {
      "leave out what safetensors cannot express instead of refusing the file", 1},
     {"compact", 'c', NULL, 0,
      "between checkpoints: leave out bytes of storages that no tensor uses", 1},
-    {"copy-ties", 'T', NULL, 0,
-     "to safetensors: write a tensor that has several names once for each name", 1},
+    {"keep-ties", 'T', NULL, 0,
+     "to safetensors: write a tensor that has several names once; only __metadata__ has the others",
+     1},
     {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
     {"shard-size", 's', "SIZE", 0,
      "to an index: so large is a file at most, unless one tensor is larger: 5GB, 500MiB (5GB)", 1},
@@ -43,7 +44,7 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         options->compact = true;
         return 0;
     case 'T':
-        options->copy_ties = true;
+        options->keep_ties = true;
         return 0;
     case 'o':
         if (strcmp(word, "pt") != 0 && strcmp(word, "safetensors") != 0)
@@ -94,7 +95,7 @@ static int conversion_save(const conversion *c, const berth_params *params, bert
 {
     const berth_target target = output_target(c->out);
     uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
-                     (c->options->copy_ties ? BERTH_COPY_TIES : 0);
+                     (c->options->keep_ties ? 0 : BERTH_COPY_TIES);
     const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
 
     if (c->to_safetensors)
@@ -165,7 +166,7 @@ static int conversion_write_shards(const conversion *c)
                                     .max_nbytes = options->shard_nbytes,
                                     .to_safetensors = c->to_safetensors,
                                     .tensors_only = options->tensors_only,
-                                    .copy_ties = options->copy_ties,
+                                    .copy_ties = c->to_safetensors && !options->keep_ties,
                                     .compact = options->compact};
 
     register_remark_printer(&options->selected.common);
@@ -235,7 +236,7 @@ static int conversion_open_and_run(conversion *c)
     set_load_check_data_by_default();
     read_tied_names_by_default();
     note_input(c->options->words.words[0]);
-    int code = input_open(c->in, NULL, &opened);
+    int code = input_open_selected(c->in, NULL, &c->options->selected, &opened);
     limit_readers_of(c->out);
     c->checkpoint = opened.checkpoint;
     if (!code)
@@ -270,8 +271,10 @@ const struct argp convert_argp = {
     "model-00001-of-00002.safetensors, ... are written beside it. From checkpoint to "
     "checkpoint, write an older, repacked "
     "or compressed file in today's format. "
-    "Safetensors has no views: each is written in full. Of tied tensors it holds one, and "
-    "__metadata__ names the others. It has no attributes of state_dicts: they are left out. "
+    "Safetensors has no views: each is written in full, and so is each name of tied tensors. With "
+    "--keep-ties it holds one of them, and __metadata__ names the others: only programs that tie "
+    "them anew, as load_model, should read that. It has no attributes of state_dicts: they are "
+    "left out. "
     "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
     "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
     "that. Nobody can read a new file who could not read all of IN, unless --set save.readers=all. "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A DCP directory as a set: the value that dcp_to_torch_save would save. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tools/dcp.h"
 
@@ -31,9 +32,18 @@ static int set_add_tensor(file_set *s, dcp_entry *entry, berth_value **value)
     return made ? set_add_storage(s, made->storage, dcp_entry_read, entry) : 0;
 }
 
+/* What a set is made of. */
+typedef struct making {
+    file_set *set;
+    const dcp *dcp;
+    selection *selected;
+} making;
+
 /* The value of an item of the outline. Containers are empty at first. */
-static int make_item(file_set *s, const dcp *d, const json_t *item, berth_value **value)
+static int make_item(const making *m, const char *name, const json_t *item, berth_value **value)
 {
+    file_set *s = m->set;
+
     if (json_is_object(item))
         *value = berth_make_dict(set_tree(s));
     else if (json_is_array(item))
@@ -41,8 +51,12 @@ static int make_item(file_set *s, const dcp *d, const json_t *item, berth_value 
     else if (json_is_null(item))
         *value = berth_make_none(set_tree(s));
     else {
-        dcp_entry *entry = &d->entries[json_integer_value(item)];
-        return entry->is_bytes ? set_add_bytes(s, entry, value) : set_add_tensor(s, entry, value);
+        dcp_entry *entry = &m->dcp->entries[json_integer_value(item)];
+        if (!entry->is_bytes)
+            return set_add_tensor(s, entry, value);
+        if (selection_needs(m->selected, name))
+            return set_add_bytes(s, entry, value);
+        *value = berth_make_none(set_tree(s));
     }
     return 0;
 }
@@ -51,58 +65,76 @@ static int make_item(file_set *s, const dcp *d, const json_t *item, berth_value 
 typedef struct filling {
     const json_t *from;
     berth_value *to;
+    char *name; /* with a dot behind it, unless it is the root */
 } filling;
 
 typedef struct filling_queue {
+    const making *making;
     filling *items;
     size_t n, capacity;
+    size_t long_nbytes;
 } filling_queue;
 
-static int queue_add(filling_queue *queue, const json_t *from, berth_value *to)
+/* Takes the name. */
+static int queue_add(filling_queue *queue, const json_t *from, berth_value *to, char *name)
 {
-    if (!array_reserve(&queue->items, queue->n, &queue->capacity, sizeof *queue->items))
+    if (!array_reserve(&queue->items, queue->n, &queue->capacity, sizeof *queue->items)) {
+        free(name);
         return EXIT_TROUBLE;
-    queue->items[queue->n++] = (filling){from, to};
+    }
+    queue->items[queue->n++] = (filling){from, to, name};
     return 0;
 }
 
 /* `key` NULL: appends to a list. A failure of the tree is found when the set is opened. */
-static int fill_item(file_set *s, const dcp *d, filling_queue *queue, berth_value *into,
-                     const char *key, const json_t *item)
+static int fill_item(filling_queue *queue, filling f, const char *key, size_t i, const json_t *item)
 {
+    bool is_container = json_is_object(item) || json_is_array(item);
     berth_value *value = NULL;
-    int code = make_item(s, d, item, &value);
+    char *name = NULL;
 
-    if (code)
-        return code;
-    (void)(key ? berth_dict_set(into, key, value) : berth_list_append(into, value));
-    return json_is_object(item) || json_is_array(item) ? queue_add(queue, item, value) : 0;
+    int nbytes = key ? asprintf(&name, "%s%s%s", f.name, key, is_container ? "." : "")
+                     : asprintf(&name, "%s%zu%s", f.name, i, is_container ? "." : "");
+    if (nbytes < 0)
+        return print_trouble("out of memory");
+    int code = check_total_of_long_names(&queue->long_nbytes, (size_t)nbytes);
+    if (!code)
+        code = make_item(queue->making, name, item, &value);
+    if (!code)
+        (void)(key ? berth_dict_set(f.to, key, value) : berth_list_append(f.to, value));
+    if (!code && is_container)
+        return queue_add(queue, item, value, name);
+    free(name);
+    return code;
 }
 
-static int fill_container(file_set *s, const dcp *d, filling_queue *queue, filling f)
+static int fill_container(filling_queue *queue, filling f)
 {
     int code = 0;
 
     if (json_is_array(f.from))
         for (size_t i = 0; i < json_array_size(f.from) && !code; i++)
-            code = fill_item(s, d, queue, f.to, NULL, json_array_get(f.from, i));
+            code = fill_item(queue, f, NULL, i, json_array_get(f.from, i));
     else
         for (void *at = json_object_iter((json_t *)(uintptr_t)f.from); at && !code;
              at = json_object_iter_next((json_t *)(uintptr_t)f.from, at))
-            code =
-                fill_item(s, d, queue, f.to, json_object_iter_key(at), json_object_iter_value(at));
+            code = fill_item(queue, f, json_object_iter_key(at), 0, json_object_iter_value(at));
     return code;
 }
 
-static int set_fill(file_set *s, const dcp *d, const json_t *outline_root)
+static int set_fill(const making *m)
 {
-    berth_value *root = berth_make_dict(set_tree(s));
-    filling_queue queue = {0};
-    int code = queue_add(&queue, outline_root, root);
+    berth_value *root = berth_make_dict(set_tree(m->set));
+    filling_queue queue = {.making = m};
+    char *name = strdup("");
+    int code =
+        name ? queue_add(&queue, m->dcp->outline, root, name) : print_trouble("out of memory");
 
-    set_root(s, root);
+    set_root(m->set, root);
     for (size_t i = 0; i < queue.n && !code; i++)
-        code = fill_container(s, d, &queue, queue.items[i]);
+        code = fill_container(&queue, queue.items[i]);
+    for (size_t i = 0; i < queue.n; i++)
+        free(queue.items[i].name);
     free(queue.items);
     return code;
 }
@@ -122,7 +154,7 @@ static void set_tell_dcp_facts(file_set *s, const dcp *d)
     set_tell_facts(s, &facts);
 }
 
-int dcp_set_make(const char *path, file_set **made)
+int dcp_set_make(const char *path, selection *selected, file_set **made)
 {
     file_set *s = *made = set_new(path);
     dcp *d = NULL;
@@ -132,7 +164,7 @@ int dcp_set_make(const char *path, file_set **made)
         set_own(s, d, dcp_free);
     if (!code) {
         set_tell_dcp_facts(s, d);
-        code = set_fill(s, d, d->outline);
+        code = set_fill(&(making){s, d, selected});
     }
     return code;
 }

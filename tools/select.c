@@ -113,6 +113,31 @@ bool selection_has_name(selection *selected, const char *name)
     return has;
 }
 
+/* Whether a pattern names something inside of the value. */
+static bool globs_begin_inside(const globs *all, const char *name)
+{
+    size_t n = strlen(name);
+    bool begins = false;
+
+    for (size_t i = 0; i < all->n; i++)
+        begins |= strncmp(all->patterns[i], name, n) == 0 && all->patterns[i][n] == '.';
+    return begins;
+}
+
+bool selection_needs(selection *selected, const char *name)
+{
+    const char *root = selected->root ? selected->root : "";
+    size_t n_root = strlen(root), n = strlen(name);
+
+    if (strchr(root, '[') || (strncmp(root, name, n) == 0 && root[n] == '.'))
+        return true; /* a path, which is not compared; or it leads into the value */
+    if (strncmp(name, root, n_root) != 0 || (n_root && name[n_root] && name[n_root] != '.'))
+        return false;
+    name += n_root + (n_root && name[n_root]);
+    return !*name || globs_begin_inside(&selected->only, name) ||
+           selection_has_name(selected, name);
+}
+
 static int globs_check_used(const globs *all, const char *option, const char *path)
 {
     int code = 0;

@@ -450,7 +450,8 @@ int check_is_one_file(const char *path)
 
 /* ---- inputs ---- */
 
-int input_open(const char *path, const berth_params *params, input *opened)
+int input_open_selected(const char *path, const berth_params *params, selection *selected,
+                        input *opened)
 {
     berth_error error;
     bool is_index = is_shard_index(path);
@@ -458,8 +459,14 @@ int input_open(const char *path, const berth_params *params, input *opened)
     *opened = (input){0};
     if (!is_index && !is_dcp_directory(path))
         return open_file_or_url(path, params, &opened->checkpoint, &error) < 0 ? fail(&error) : 0;
-    int code = is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, &opened->set);
+    int code =
+        is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, selected, &opened->set);
     return code ? code : set_open(opened->set, params, &opened->checkpoint);
+}
+
+int input_open(const char *path, const berth_params *params, input *opened)
+{
+    return input_open_selected(path, params, &(selection){0}, opened);
 }
 
 void input_close(input *opened)

@@ -72,8 +72,13 @@ typedef struct input {
     file_set *set; /* NULL: a file */
 } input;
 
-/* Opens any of them. Returns 0, or an exit code after printing why; input_close is due then, too.
+/*
+ * Opens any of them. Returns 0, or an exit code after printing why; input_close is due then, too.
+ * selected: of a DCP directory, a value that it does not need is None and is not read.
  */
+int input_open_selected(const char *path, const berth_params *params, selection *selected,
+                        input *opened);
+/* The same, of all values. */
 int input_open(const char *path, const berth_params *params, input *opened);
 void input_close(input *opened);
 
@@ -100,6 +105,6 @@ int shard_set_make(const char *path, file_set **made);
 
 /* Whether it is a folder with a .metadata in it. */
 bool is_dcp_directory(const char *path);
-int dcp_set_make(const char *path, file_set **made);
+int dcp_set_make(const char *path, selection *selected, file_set **made);
 
 #endif

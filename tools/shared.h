@@ -310,6 +310,11 @@ bool selection_is_all(const selection *selected);
 bool selection_has_globs(const selection *selected);
 /* Whether --only and --without choose this name. */
 bool selection_has_name(selection *selected, const char *name);
+/*
+ * Whether --root, --only and --without may choose something of this value, before it is read. A
+ * pattern is for what is inside of it only if it begins with its name and a dot.
+ */
+bool selection_needs(selection *selected, const char *name);
 /* Reports patterns that matched no name. Returns 0 or EXIT_NO. */
 int selection_check_used(const selection *selected, const char *path);
 /*

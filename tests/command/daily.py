@@ -158,7 +158,7 @@ class Selections(Case):
         self.assertEqual(self.berth("show", "some.pt", "optimizer", "-n", "all").out, lines)
 
     def test_names_of_tied_tensors_go_with_them(self):
-        self.berth("convert", "-tq", self.demo, "all.safetensors")
+        self.berth("convert", "-Ttq", self.demo, "all.safetensors")
         self.assertEqual(len(self.names("all.safetensors")), 8)
         self.berth("convert", "all.safetensors", "all.pt", "-q")
         self.assertEqual(len(self.names("all.pt")), 9)

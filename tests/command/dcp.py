@@ -78,6 +78,35 @@ class Directories(Case):
         self.berth("convert", self.at("nested"), "model.pt", "--root", "model", "--without", "turned")
         self.assertNotIn("turned", self.berth("ls", "model.pt").out)
 
+    def test_convert_of_some_values_reads_no_other_piece(self):
+        """The other pieces are zeros; what is inside of a piece is chosen by the piece's name."""
+        for words, used in ((["--only", "model.layers*"], {"model.layers.0.weight"}),
+                            (["--only", "epoch", "--only", "optimizer.param_groups.0.betas.1"],
+                             {"epoch", "optimizer.param_groups.0.betas"}),
+                            (["--only", "list"], {"list.0", "list.1", "list.2"}),
+                            (["--root", "optimizer.state"], {"optimizer.state.0.step", "optimizer.state.0.exp"}),
+                            (["--root", "name"], {"name"}), (["--root", "set"], {"set"}),
+                            (["--root", "optimizer.param_groups", "--only", "0.lr"], {"optimizer.param_groups.0.lr"}),
+                            (["--without", "[!s]*"], {"set"})):
+            with self.subTest(words):
+                shutil.rmtree(self.path("nested"), ignore_errors=True)
+                self.copy("nested")
+                with open(self.at("nested.json"), encoding="utf-8") as places:
+                    for name, file, offset, nbytes in json.load(places):
+                        if name in used:
+                            used = used - {name}
+                            continue
+                        with open(self.path(f"nested/{file}"), "r+b") as pieces:
+                            pieces.seek(offset)
+                            pieces.write(bytes(nbytes))
+                self.assertEqual(used, set())
+                self.berth("convert", "nested", "some.pt", *words)
+                some = self.read("some.pt")
+                self.berth("convert", self.at("judged", "nested.pt"), "some.pt", *words)
+                self.assertEqual(self.read("some.pt"), some)
+        self.refused("convert", self.at("nested"), "some.pt", "--only", "none", "--only", "between", code=1,
+                     says="--only 'between' matches nothing")
+
     def test_every_command(self):
         whole = self.at("judged", "nested.pt")
         for words in (["show"], ["show", "--json"], ["cat", "model.turned"], ["cat", "model.conjugate"]):

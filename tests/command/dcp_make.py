@@ -6,6 +6,7 @@ FOLDER/NAME is a directory, FOLDER/judged/NAME.pt its judgement. FOLDER/bad/NAME
 
 import collections
 import io
+import json
 import os
 import pickle
 import sys
@@ -213,6 +214,10 @@ def main(folder):
     small(os.path.join(folder, "small")).write()
     for name in ("nested", "chunked", "small"):
         dcp_to_torch_save(os.path.join(folder, name), os.path.join(judged, f"{name}.pt"))
+    with open(os.path.join(folder, "nested", ".metadata"), "rb") as file:
+        places = pickle.load(file).storage_data
+    with open(os.path.join(folder, "nested.json"), "w", encoding="utf-8") as out:
+        json.dump([(index.fqn, info.relative_path, info.offset, info.length) for index, info in places.items()], out)
     bad(os.path.join(folder, "bad"))
     dcp.save({"large": torch.zeros(64 << 20)}, checkpoint_id=os.path.join(folder, "large"), no_dist=True)
 

@@ -142,6 +142,24 @@ class Bytes(Saved):
             with self.assertRaisesRegex(RuntimeError, "view the same data as different types"):
                 save([base, base.view(torch.int32)], self.path("v.pt"))
 
+    def test_dtypes_that_torch_does_not_save_are_refused(self):
+        """Not written as int8, which is how PyTorch passes them by DLPack."""
+        names = [f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8) if hasattr(torch, f"{kind}{bits}")]
+        self.assertIn("uint4", names)
+        for name in names:
+            tensor = torch.arange(6, dtype=torch.uint8).view(getattr(torch, name))
+            for value, file in ((tensor, "v.pt"), ([tensor[::2]], "v.pt"), ({"t": tensor}, "v.safetensors"),
+                                ([torch.nn.Parameter(tensor, requires_grad=False)], "v.pt"),
+                                (torch.TypedStorage(wrap_storage=tensor.untyped_storage(), dtype=tensor.dtype,
+                                                    _internal=True), "v.pt")):
+                with self.subTest((name, type(value), file)):
+                    if file == "v.pt":
+                        self.assertRaises(KeyError, torch.save, value, self.path("t.pt"))
+                    with self.assertRaisesRegex(TypeError, f"torch.{name}, which PyTorch loads but does not save: "):
+                        berth.save(value, self.path(file))
+                    self.assertFalse(os.path.exists(self.path(file)))
+            self.identical([tensor.view(torch.uint8), tensor.to("meta"), tensor.dtype])
+
     def test_hooks_are_warned_about_as_by_torch(self):
         tensor = torch.ones(1, requires_grad=True)
         tensor.register_hook(lambda grad: grad)

@@ -30,7 +30,7 @@ static berth_storage *storage_elsewhere(bpy_saver *saver, PyObject *key, const b
 {
     berth_storage *storage = bpy_map_get(&saver->storages, key);
     uint64_t nbytes = berth_tensor_nbytes(tensor);
-    if (storage)
+    if (storage || bpy_check_is_saved(saver, (int)tensor->dtype) < 0)
         return storage;
     storage = berth_storage_new(saver->tree, bpy_storage_class(saver, nbytes, (int)tensor->dtype),
                                 BERTH_ELSEWHERE, nbytes, NULL);

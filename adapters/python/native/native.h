@@ -304,6 +304,8 @@ berth_value *bpy_save_untyped(bpy_saver *saver, PyObject *storage);
 berth_value *bpy_save_typed(bpy_saver *saver, PyObject *storage);
 berth_value *bpy_save_elsewhere(bpy_saver *saver, PyObject *tensor);
 
+/* Raises TypeError for a dtype that PyTorch knows, but has no way to save: int1 to uint7. */
+int bpy_check_is_saved(const bpy_saver *saver, int dtype);
 /* The type by which a storage is saved: a dtype of PyTorch's older storage classes, or none. */
 berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype);
 

@@ -33,9 +33,21 @@ static void *address_of(const bpy_saver *saver, PyObject *untyped, bool *failed)
     return (void *)(uintptr_t)number_of(untyped, saver->torch->data_ptr, failed);
 }
 
+int bpy_check_is_saved(const bpy_saver *saver, int dtype)
+{
+    if (dtype < BERTH_INT1 || dtype > BERTH_UINT7 || saver->torch->is_new[dtype])
+        return 0;
+    PyErr_Format(
+        PyExc_TypeError,
+        "a tensor of %R, which PyTorch loads but does not save: save .view(torch.uint8) of "
+        "it, and .view(%R) what is loaded",
+        saver->torch->dtypes[dtype], saver->torch->dtypes[dtype]);
+    return -1;
+}
+
 berth_dtype bpy_storage_class(const bpy_saver *saver, uint64_t nbytes, int dtype)
 {
-    bool is_typed = dtype > 0 && dtype < BERTH_INT1 && !saver->torch->is_new[dtype] &&
+    bool is_typed = dtype > 0 && !saver->torch->is_new[dtype] &&
                     nbytes % berth_dtype_nbytes((berth_dtype)dtype) == 0;
     return is_typed ? (berth_dtype)dtype : BERTH_DTYPE_NONE;
 }
@@ -126,6 +138,10 @@ static berth_storage *save_storage(bpy_saver *saver, PyObject *untyped, int dtyp
 {
     if (!untyped)
         return NULL;
+    if (bpy_check_is_saved(saver, dtype) < 0) {
+        Py_DECREF(untyped);
+        return NULL;
+    }
     berth_storage *storage = bpy_map_get(&saver->storages, untyped);
     if (storage) {
         storage = storage_again(saver, untyped, dtype, storage);
@@ -366,6 +382,16 @@ static bool is_quantized(berth_dtype dtype)
     return dtype >= BERTH_QINT8 && dtype <= BERTH_QUINT2X4;
 }
 
+/* Whether the tensor is of this dtype: PyTorch passes int1 to uint7 as 8 bits. */
+static bool is_of_dtype(PyObject *tensor, PyObject *dtype)
+{
+    PyObject *own = PyObject_GetAttr(tensor, bpy_name.dtype);
+    if (!own)
+        PyErr_Clear();
+    Py_XDECREF(own); /* the tensor has it, too */
+    return own == dtype;
+}
+
 /*
  * Reads dtype, shape and stride of an ordinary tensor of the host in one step, if this PyTorch can.
  * What is sparse, nested, quantized or elsewhere has no DLPack form. The view's shape is the
@@ -387,7 +413,8 @@ static bool read_by_table(const bpy_saver *saver, PyObject *object, berth_tensor
            (bpy_dl_types[dtype].code != view.code || bpy_dl_types[dtype].bits != view.bits))
         dtype++;
     if (view.device_type != DL_CPU || dtype == BERTH_DTYPE_COUNT || view.lanes != 1 ||
-        view.rank > BERTH_MAX_RANK)
+        view.rank > BERTH_MAX_RANK ||
+        (view.bits == 8 && !is_of_dtype(object, saver->torch->dtypes[dtype])))
         return false;
     tensor->dtype = (berth_dtype)dtype;
     tensor->rank = view.rank;
