@@ -174,17 +174,9 @@ BERTH_API size_t berth_show_text(const char *text, size_t nbytes, berth_text_for
                                  size_t out_nbytes);
 
 /*
- * The general meaning of a status, for example "out of memory".
- * Lifetime: static.
- * Returns: a text; "unknown status" for a number that is no status.
- * Threads: any.
- */
-BERTH_API const char *berth_status_text(int status);
-
-/*
  * The name of a status, for example "BERTH_E_MEMORY".
  * Lifetime: static.
- * Returns: as berth_status_text.
+ * Returns: a text; "BERTH_E_UNKNOWN" for a number that is no status.
  * Threads: any.
  */
 BERTH_API const char *berth_status_name(int status);
@@ -297,14 +289,6 @@ typedef enum berth_dtype {
  * Threads: any.
  */
 BERTH_API const char *berth_dtype_name(berth_dtype dtype);
-
-/*
- * The dtype of a name.
- * Parameters: name: with or without "torch.".
- * Returns: the dtype; BERTH_DTYPE_NONE if the name is unknown.
- * Threads: any.
- */
-BERTH_API berth_dtype berth_dtype_from_name(const char *name);
 
 /*
  * The size of one item in bytes.
@@ -987,28 +971,6 @@ BERTH_API int berth_config_set_from(const char *name, const char *text, const ch
                                     berth_error *error);
 
 /*
- * The same with an integer.
- * Parameters: value: in the option's unit; for a bool 0 or 1; for an enum the index of its value in
- * the option's bounds.
- */
-BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error *error);
-
-/*
- * Copies the value in force on this thread as text.
- * Parameters: text, text_nbytes: the caller's buffer; 64 bytes hold any value but a
- * text, which has at most 4095 bytes.
- * Errors: BERTH_E_ARGUMENT: the buffer is too small.
- */
-BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
-                               berth_error *error);
-
-/*
- * The same as an integer.
- * Parameters: value: receives a number, as berth_config_set_int takes it.
- */
-BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
-
-/*
  * Removes the program's value of one option. If a patch of this thread has the option, the patch
  * gets the value of the environment or the default.
  * Parameters: name: NULL: of all options.
@@ -1045,10 +1007,11 @@ typedef struct berth_option {
                               "program" or what berth_config_set_from was told */
     char value[64];        /* in force on this thread, as text; a long one is cut */
     const char *successor; /* of a deprecated name: the option that it stands for; else "" */
-    int64_t number;        /* the value, as berth_config_set_int takes it */
-    uint32_t classes;      /* berth_option_class: what the option can change */
-    bool is_default;       /* the value equals the default, whoever set it */
-    const char *text;      /* of type "text": the whole value; it stays. Else NULL */
+    int64_t number;   /* the value: of a bool 0 or 1, of an enum its index in the bounds, of flags
+                         a sum of 1, 2, 4 and so on, else in the option's unit */
+    uint32_t classes; /* berth_option_class: what the option can change */
+    bool is_default;  /* the value equals the default, whoever set it */
+    const char *text; /* of type "text": the whole value; it stays. Else NULL */
     uint64_t reserved[3];
 } berth_option;
 
@@ -1069,17 +1032,13 @@ typedef enum berth_option_class {
 BERTH_API const char *berth_config_name(size_t i);
 
 /*
- * Describes an option.
- * Parameters: name: of the option, or an alias. option: receives the description.
+ * Describes an option, with the value that is in force on this thread, or with that of a
+ * configuration; then the source is "configuration".
+ * Parameters: config: NULL: what is in force. name: of the option, or an alias. option: receives
+ * the description.
  */
-BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
-
-/*
- * The same with the value in a configuration; the source is "configuration".
- * Parameters: config: not NULL.
- */
-BERTH_API int berth_config_describe_in(const berth_config *config, const char *name,
-                                       berth_option *option, berth_error *error);
+BERTH_API int berth_config_describe(const berth_config *config, const char *name,
+                                    berth_option *option, berth_error *error);
 
 /*
  * Makes a configuration: a copy of what is in force on this thread.
@@ -1101,15 +1060,6 @@ BERTH_API void berth_config_free(berth_config *config);
  * Threads: no other thread may use `config` meanwhile.
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
-
-/*
- * Finds the next option in which two configurations differ.
- * Parameters: a, b: NULL: what is in force on this thread. i: where to begin, 0 at first; receives
- * the option's index, for berth_config_name.
- * Returns: 1: it differs; 0: no more do; or a negative status.
- */
-BERTH_API int berth_config_compare(const berth_config *a, const berth_config *b, size_t *i,
-                                   berth_error *error);
 
 /* What berth_config_print writes: "name=value" on each line, which berth_config_parse reads; or C.
  */

@@ -185,12 +185,12 @@ static void open_and_check(void)
 
 static void use_options(const char *value)
 {
-    char text[64];
+    berth_option option;
     berth_error error;
 
     expect(berth_config_set("io.memory_nbytes", value, &error) == 0, "set", &error);
     expect(berth_config_patch("io.memory_nbytes=1GiB", &error) == 0, "patch", &error);
-    expect(berth_config_get("io.memory_nbytes", text, sizeof text, &error) == 0, "get", &error);
+    expect(berth_config_describe(NULL, "io.memory_nbytes", &option, &error) == 0, "get", &error);
     expect(berth_config_unpatch(&error) == 0, "unpatch", &error);
     expect(berth_config_parse("save.storage_alignment = 64\nload.check = maybe", NULL, NULL) != 0,
            "load", NULL);
