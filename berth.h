@@ -6,7 +6,7 @@
  *
  *     berth_error error;
  *     berth_tree *tree = berth_tree_new(NULL);
- *     berth_value *state = berth_make_ordered_dict(tree);
+ *     berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
  *     const int64_t shape[] = {2, 3};
  *     berth_dict_set(state, "weight", berth_make_tensor(tree, &(berth_tensor){
  *         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = weight}));
@@ -531,12 +531,6 @@ BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
 /* An int. */
 BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
 
-/*
- * An int of any size.
- * Parameters: bytes: two's complement, little-endian, 1 to 255 of them.
- */
-BERTH_API berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
-
 /* A float. */
 BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
 
@@ -551,11 +545,13 @@ BERTH_API berth_value *berth_make_complex(berth_tree *tree, double real, double 
  */
 BERTH_API berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes);
 
-/* A bytes object of nbytes bytes. */
-BERTH_API berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
-
-/* A bytearray of nbytes bytes. */
-BERTH_API berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
+/*
+ * A bytes, a bytearray, or an int of any size.
+ * Parameters: kind: BERTH_KIND_BYTES, BERTH_KIND_BYTEARRAY; or BERTH_KIND_INT: bytes are in two's
+ * complement, little-endian, 1 to 255 of them.
+ */
+BERTH_API berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *bytes,
+                                        size_t nbytes);
 
 /* An empty list: berth_list_append fills it. */
 BERTH_API berth_value *berth_make_list(berth_tree *tree);
@@ -567,14 +563,12 @@ BERTH_API berth_value *berth_make_list(berth_tree *tree);
 BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items,
                                         size_t n_items);
 
-/* An empty dict. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_dict(berth_tree *tree);
-
-/* An empty collections.OrderedDict, which a state_dict is. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_ordered_dict(berth_tree *tree);
-
-/* An empty collections.Counter. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_counter(berth_tree *tree);
+/*
+ * An empty dict. berth_dict_set fills it.
+ * Parameters: kind: BERTH_KIND_DICT; BERTH_KIND_ORDERED_DICT, which a state_dict is; or
+ * BERTH_KIND_COUNTER.
+ */
+BERTH_API berth_value *berth_make_dict(berth_tree *tree, berth_kind kind);
 
 /* An empty set: berth_set_add fills it. */
 BERTH_API berth_value *berth_make_set(berth_tree *tree);
@@ -702,7 +696,7 @@ BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
  * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
  * set what changes, save.
  *
- *     berth_value *root = berth_make_dict(tree);
+ *     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
  *     const berth_value *old = berth_find(checkpoint, "model", &error);
  *     berth_dict_set(root, "model", berth_value_copy(tree, old, 0));
  *     berth_dict_set(root, "epoch", berth_make_int(tree, 7));
@@ -749,7 +743,7 @@ BERTH_API const char *berth_kind_name(berth_kind kind);
 /* A BOOL: True or False. */
 BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
 
-/* An INT that fits; berth_as_bigint reads one that does not. */
+/* An INT that fits; berth_as_bytes reads one that does not. */
 BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
 
 /* A FLOAT. An INT is none: 1 and 1.0 are different in Python, too. */
@@ -775,18 +769,15 @@ BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int 
  */
 
 /*
- * An INT beyond 64 bits: its bytes, in two's complement, little-endian.
- * Returns: NULL also for an INT that fits: berth_as_int reads it.
- */
-BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
-
-/*
  * The text of a STR, "module name" of a GLOBAL, "cuda:1" of a DEVICE.
  * Parameters: nbytes: receives the length without the NUL at the end. A STR may hold more NULs.
  */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 
-/* A BYTES or BYTEARRAY. */
+/*
+ * A BYTES or BYTEARRAY; or an INT beyond 64 bits, in two's complement, little-endian.
+ * Returns: NULL for an INT that fits: berth_as_int reads it.
+ */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
 
 /*

@@ -35,7 +35,7 @@ static int set_add_tensor(file_set *s, dcp_entry *entry, berth_value **value)
 static int make_item(file_set *s, const dcp *d, const json_t *item, berth_value **value)
 {
     if (json_is_object(item))
-        *value = berth_make_dict(set_tree(s));
+        *value = berth_make_dict(set_tree(s), BERTH_KIND_DICT);
     else if (json_is_array(item))
         *value = berth_make_list(set_tree(s));
     else if (json_is_null(item))
@@ -96,7 +96,7 @@ static int fill_container(file_set *s, const dcp *d, filling_queue *queue, filli
 
 static int set_fill(file_set *s, const dcp *d, const json_t *outline_root)
 {
-    berth_value *root = berth_make_dict(set_tree(s));
+    berth_value *root = berth_make_dict(set_tree(s), BERTH_KIND_DICT);
     filling_queue queue = {0};
     int code = queue_add(&queue, outline_root, root);
 

@@ -130,7 +130,7 @@ static void expect(bool good, const char *what, const berth_error *error)
 
 static berth_value *values_of(berth_tree *tree)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (int i = 0; i < N_TENSORS; i++)
         berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, 2, shapes[i]));
