@@ -6,7 +6,7 @@
  *
  *     berth_error error;
  *     berth_tree *tree = berth_tree_new(NULL);
- *     berth_value *state = berth_make_ordered_dict(tree);
+ *     berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
  *     const int64_t shape[] = {2, 3};
  *     berth_dict_set(state, "weight", berth_make_tensor(tree, &(berth_tensor){
  *         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = weight}));
@@ -174,17 +174,9 @@ BERTH_API size_t berth_show_text(const char *text, size_t nbytes, berth_text_for
                                  size_t out_nbytes);
 
 /*
- * The general meaning of a status, for example "out of memory".
- * Lifetime: static.
- * Returns: a text; "unknown status" for a number that is no status.
- * Threads: any.
- */
-BERTH_API const char *berth_status_text(int status);
-
-/*
  * The name of a status, for example "BERTH_E_MEMORY".
  * Lifetime: static.
- * Returns: as berth_status_text.
+ * Returns: a text; "BERTH_E_UNKNOWN" for a number that is no status.
  * Threads: any.
  */
 BERTH_API const char *berth_status_name(int status);
@@ -297,14 +289,6 @@ typedef enum berth_dtype {
  * Threads: any.
  */
 BERTH_API const char *berth_dtype_name(berth_dtype dtype);
-
-/*
- * The dtype of a name.
- * Parameters: name: with or without "torch.".
- * Returns: the dtype; BERTH_DTYPE_NONE if the name is unknown.
- * Threads: any.
- */
-BERTH_API berth_dtype berth_dtype_from_name(const char *name);
 
 /*
  * The size of one item in bytes.
@@ -547,12 +531,6 @@ BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
 /* An int. */
 BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
 
-/*
- * An int of any size.
- * Parameters: bytes: two's complement, little-endian, 1 to 255 of them.
- */
-BERTH_API berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
-
 /* A float. */
 BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
 
@@ -567,11 +545,13 @@ BERTH_API berth_value *berth_make_complex(berth_tree *tree, double real, double 
  */
 BERTH_API berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes);
 
-/* A bytes object of nbytes bytes. */
-BERTH_API berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes);
-
-/* A bytearray of nbytes bytes. */
-BERTH_API berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes);
+/*
+ * A bytes, a bytearray, or an int of any size.
+ * Parameters: kind: BERTH_KIND_BYTES, BERTH_KIND_BYTEARRAY; or BERTH_KIND_INT: bytes are in two's
+ * complement, little-endian, 1 to 255 of them.
+ */
+BERTH_API berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *bytes,
+                                        size_t nbytes);
 
 /* An empty list: berth_list_append fills it. */
 BERTH_API berth_value *berth_make_list(berth_tree *tree);
@@ -583,14 +563,12 @@ BERTH_API berth_value *berth_make_list(berth_tree *tree);
 BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *items,
                                         size_t n_items);
 
-/* An empty dict. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_dict(berth_tree *tree);
-
-/* An empty collections.OrderedDict, which a state_dict is. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_ordered_dict(berth_tree *tree);
-
-/* An empty collections.Counter. berth_dict_set fills it. */
-BERTH_API berth_value *berth_make_counter(berth_tree *tree);
+/*
+ * An empty dict. berth_dict_set fills it.
+ * Parameters: kind: BERTH_KIND_DICT; BERTH_KIND_ORDERED_DICT, which a state_dict is; or
+ * BERTH_KIND_COUNTER.
+ */
+BERTH_API berth_value *berth_make_dict(berth_tree *tree, berth_kind kind);
 
 /* An empty set: berth_set_add fills it. */
 BERTH_API berth_value *berth_make_set(berth_tree *tree);
@@ -718,7 +696,7 @@ BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
  * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
  * set what changes, save.
  *
- *     berth_value *root = berth_make_dict(tree);
+ *     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
  *     const berth_value *old = berth_find(checkpoint, "model", &error);
  *     berth_dict_set(root, "model", berth_value_copy(tree, old, 0));
  *     berth_dict_set(root, "epoch", berth_make_int(tree, 7));
@@ -765,7 +743,7 @@ BERTH_API const char *berth_kind_name(berth_kind kind);
 /* A BOOL: True or False. */
 BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
 
-/* An INT that fits; berth_as_bigint reads one that does not. */
+/* An INT that fits; berth_as_bytes reads one that does not. */
 BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
 
 /* A FLOAT. An INT is none: 1 and 1.0 are different in Python, too. */
@@ -791,18 +769,15 @@ BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int 
  */
 
 /*
- * An INT beyond 64 bits: its bytes, in two's complement, little-endian.
- * Returns: NULL also for an INT that fits: berth_as_int reads it.
- */
-BERTH_API const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes);
-
-/*
  * The text of a STR, "module name" of a GLOBAL, "cuda:1" of a DEVICE.
  * Parameters: nbytes: receives the length without the NUL at the end. A STR may hold more NULs.
  */
 BERTH_API const char *berth_as_text(const berth_value *value, size_t *nbytes);
 
-/* A BYTES or BYTEARRAY. */
+/*
+ * A BYTES or BYTEARRAY; or an INT beyond 64 bits, in two's complement, little-endian.
+ * Returns: NULL for an INT that fits: berth_as_int reads it.
+ */
 BERTH_API const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes);
 
 /*
@@ -987,28 +962,6 @@ BERTH_API int berth_config_set_from(const char *name, const char *text, const ch
                                     berth_error *error);
 
 /*
- * The same with an integer.
- * Parameters: value: in the option's unit; for a bool 0 or 1; for an enum the index of its value in
- * the option's bounds.
- */
-BERTH_API int berth_config_set_int(const char *name, int64_t value, berth_error *error);
-
-/*
- * Copies the value in force on this thread as text.
- * Parameters: text, text_nbytes: the caller's buffer; 64 bytes hold any value but a
- * text, which has at most 4095 bytes.
- * Errors: BERTH_E_ARGUMENT: the buffer is too small.
- */
-BERTH_API int berth_config_get(const char *name, char *text, size_t text_nbytes,
-                               berth_error *error);
-
-/*
- * The same as an integer.
- * Parameters: value: receives a number, as berth_config_set_int takes it.
- */
-BERTH_API int berth_config_get_int(const char *name, int64_t *value, berth_error *error);
-
-/*
  * Removes the program's value of one option. If a patch of this thread has the option, the patch
  * gets the value of the environment or the default.
  * Parameters: name: NULL: of all options.
@@ -1045,10 +998,11 @@ typedef struct berth_option {
                               "program" or what berth_config_set_from was told */
     char value[64];        /* in force on this thread, as text; a long one is cut */
     const char *successor; /* of a deprecated name: the option that it stands for; else "" */
-    int64_t number;        /* the value, as berth_config_set_int takes it */
-    uint32_t classes;      /* berth_option_class: what the option can change */
-    bool is_default;       /* the value equals the default, whoever set it */
-    const char *text;      /* of type "text": the whole value; it stays. Else NULL */
+    int64_t number;   /* the value: of a bool 0 or 1, of an enum its index in the bounds, of flags
+                         a sum of 1, 2, 4 and so on, else in the option's unit */
+    uint32_t classes; /* berth_option_class: what the option can change */
+    bool is_default;  /* the value equals the default, whoever set it */
+    const char *text; /* of type "text": the whole value; it stays. Else NULL */
     uint64_t reserved[3];
 } berth_option;
 
@@ -1069,17 +1023,13 @@ typedef enum berth_option_class {
 BERTH_API const char *berth_config_name(size_t i);
 
 /*
- * Describes an option.
- * Parameters: name: of the option, or an alias. option: receives the description.
+ * Describes an option, with the value that is in force on this thread, or with that of a
+ * configuration; then the source is "configuration".
+ * Parameters: config: NULL: what is in force. name: of the option, or an alias. option: receives
+ * the description.
  */
-BERTH_API int berth_config_describe(const char *name, berth_option *option, berth_error *error);
-
-/*
- * The same with the value in a configuration; the source is "configuration".
- * Parameters: config: not NULL.
- */
-BERTH_API int berth_config_describe_in(const berth_config *config, const char *name,
-                                       berth_option *option, berth_error *error);
+BERTH_API int berth_config_describe(const berth_config *config, const char *name,
+                                    berth_option *option, berth_error *error);
 
 /*
  * Makes a configuration: a copy of what is in force on this thread.
@@ -1101,15 +1051,6 @@ BERTH_API void berth_config_free(berth_config *config);
  * Threads: no other thread may use `config` meanwhile.
  */
 BERTH_API int berth_config_apply(berth_config *config, const char *assignments, berth_error *error);
-
-/*
- * Finds the next option in which two configurations differ.
- * Parameters: a, b: NULL: what is in force on this thread. i: where to begin, 0 at first; receives
- * the option's index, for berth_config_name.
- * Returns: 1: it differs; 0: no more do; or a negative status.
- */
-BERTH_API int berth_config_compare(const berth_config *a, const berth_config *b, size_t *i,
-                                   berth_error *error);
 
 /* What berth_config_print writes: "name=value" on each line, which berth_config_parse reads; or C.
  */

@@ -51,7 +51,7 @@ static const struct {
 };
 #define N_STATUSES (sizeof statuses / sizeof *statuses)
 
-const char *berth_status_text(int status)
+const char *bth_status_text(int status)
 {
     return status <= 0 && status > -(int)N_STATUSES ? statuses[-status].text : "unknown status";
 }

@@ -91,6 +91,9 @@ int bth_error_append(berth_error *error, const char *format, ...)
 /* Adds the record if an error is set and has none. Returns its code. */
 int bth_error_add_record(berth_error *error, const char *record);
 
+/* The general meaning of a status, for example "out of memory"; "unknown status" for others. */
+const char *bth_status_text(int status);
+
 /* BERTH_E_MEMORY; the message names the size. */
 int bth_fail_memory(berth_error *error, uint64_t nbytes);
 

@@ -78,31 +78,19 @@ static const bth_option_row *option_find_to_describe(const char *name, const ber
     return row ? row : bth_option_find_or_fail(name, error);
 }
 
-int berth_config_describe(const char *name, berth_option *option, berth_error *error)
+int berth_config_describe(const berth_config *config, const char *name, berth_option *option,
+                          berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     const bth_option_row *row = option_find_to_describe(name, option, error);
 
     if (!row)
         return error->code;
-    bth_option_describe_in_force(row->successor ? row->successor : row, option);
-    option->name = row->name;
-    option->successor = row->successor ? row->successor->name : "";
-    return 0;
-}
-
-int berth_config_describe_in(const berth_config *config, const char *name, berth_option *option,
-                             berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_to_describe(name, option, error);
-
-    if (!row)
-        return error->code;
-    if (!config)
-        return bth_fail_argument(error, "the configuration is NULL");
     const bth_option_row *meant = row->successor ? row->successor : row;
-    option_describe(meant, bth_config_value(config, meant), "configuration", option);
+    if (config)
+        option_describe(meant, bth_config_value(config, meant), "configuration", option);
+    else
+        bth_option_describe_in_force(meant, option);
     option->name = row->name;
     option->successor = row->successor ? row->successor->name : "";
     return 0;

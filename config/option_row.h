@@ -74,9 +74,6 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
                      int64_t *value, berth_error *error);
 int64_t bth_option_count_choices(const bth_option_row *row);
 bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value);
-/* Checks a value that came as an integer. */
-int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
-                     berth_error *error);
 
 /* Enough for any value as text, but for those of BTH_OPTION_TEXT, which are cut. */
 #define BTH_OPTION_TEXT_NBYTES 64

@@ -123,17 +123,6 @@ int berth_config_set(const char *name, const char *text, berth_error *error)
     return berth_config_set_from(name, text, NULL, error);
 }
 
-int berth_config_set_int(const char *name, int64_t value, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = bth_option_find_or_fail(name, error);
-
-    if (!row || bth_option_check(row, value, by_program, error) < 0)
-        return error->code;
-    option_change_value(row, value, "program");
-    return 0;
-}
-
 int berth_config_reset(const char *name, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);

@@ -170,18 +170,6 @@ bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value)
     }
 }
 
-int bth_option_check(const bth_option_row *row, int64_t value, const char *source,
-                     berth_error *error)
-{
-    char text[24];
-
-    if (!bth_option_value_is_in_bounds(row, value)) {
-        int n = snprintf(text, sizeof text, "%lld", (long long)value);
-        return option_fail_bounds(row, text, (size_t)n, "", source, error);
-    }
-    return 0;
-}
-
 static bool word_equals_ignoring_case(const char *text, size_t n, const char *word)
 {
     return strlen(word) == n && strncasecmp(text, word, n) == 0;

@@ -242,36 +242,3 @@ const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *err
                           nearest);
     return NULL;
 }
-
-int berth_config_get(const char *name, char *text, size_t text_nbytes, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = bth_option_find_or_fail(name, error);
-    char printed[BTH_OPTION_TEXT_NBYTES];
-    const char *source;
-    int64_t value;
-
-    if (!row || bth_options_copy_in_force(row, 1, &value, &source, error) != BERTH_OK)
-        return error->code;
-    const char *whole = bth_option_whole_text(row, value, printed);
-    if (!text || strlen(whole) >= text_nbytes)
-        return bth_fail_argument(error, "%s: the buffer is too small: %zu bytes are needed",
-                                 row->name, strlen(whole) + 1);
-    memcpy(text, whole, strlen(whole) + 1);
-    return 0;
-}
-
-int berth_config_get_int(const char *name, int64_t *value, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = bth_option_find_or_fail(name, error);
-    const char *source;
-    int64_t found;
-
-    if (!row || bth_options_copy_in_force(row, 1, &found, &source, error) != BERTH_OK)
-        return error->code;
-    if (!value)
-        return bth_fail_argument(error, "%s: no place for the value", row->name);
-    *value = found;
-    return 0;
-}

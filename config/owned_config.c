@@ -57,30 +57,3 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
     bth_layer_apply(&layer, config);
     return 0;
 }
-
-/* The configuration, or what is in force on this thread; NULL: that is invalid. */
-static const berth_config *config_or_in_force(const berth_config *config, berth_config *in_force,
-                                              berth_error *error)
-{
-    if (config)
-        return config;
-    return bth_config_copy_in_force(in_force, error) < 0 ? NULL : in_force;
-}
-
-int berth_config_compare(const berth_config *a, const berth_config *b, size_t *i,
-                         berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    berth_config in_force;
-
-    if (!i)
-        return bth_fail_argument(error, "no place for the option's index");
-    a = config_or_in_force(a, &in_force, error);
-    b = a ? config_or_in_force(b, &in_force, error) : NULL;
-    if (!b)
-        return error->code;
-    for (; *i < bth_option_count(); ++*i)
-        if (bth_config_value(a, bth_option_at(*i)) != bth_config_value(b, bth_option_at(*i)))
-            return 1;
-    return 0;
-}

@@ -51,7 +51,7 @@ static int print_help(void)
 
     printf("usage: config [--help] [--NAME=VALUE ...]\n\n");
     for (size_t i = 0; berth_config_name(i); i++) {
-        if (berth_config_describe(berth_config_name(i), &option, &error) < 0)
+        if (berth_config_describe(NULL, berth_config_name(i), &option, &error) < 0)
             return fail(&error);
         printf("  --%s=%s\n      %s Default: %s.\n", option.name, option.bounds, option.help,
                option.initial);
@@ -130,15 +130,15 @@ static int print_changed(const char *who)
 
 static int run_parent(const char *program)
 {
-    char value[64] = "";
+    berth_option keep;
     berth_error error;
 
     /* The last checkpoint of a run is written with more care, whatever the others are. */
     BERTH_WITH_CONFIG("save.durability=full trainer.keep=all")
     {
-        if (berth_config_get("trainer.keep", value, sizeof value, &error) < 0)
+        if (berth_config_describe(NULL, "trainer.keep", &keep, &error) < 0)
             return fail(&error);
-        printf("in the block: trainer.keep=%s\n", value);
+        printf("in the block: trainer.keep=%s\n", keep.value);
     }
     int code = print_changed("parent");
     return code ? code : run_child(program);

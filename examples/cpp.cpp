@@ -15,7 +15,7 @@ int main(int argc, char **argv)
 
     try {
         berth::tree tree;
-        berth_value *state = berth_make_ordered_dict(tree);
+        berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
         berth_dict_set(state, "weight", tree.tensor(weight, {2, 3}));
         berth_dict_set(state, "ids", tree.tensor(ids, {2}));
         berth::save(path, state);

@@ -12,7 +12,7 @@
 /* All members of the root but those two. */
 static berth_value *edit(berth_tree *tree, const berth_value *root)
 {
-    berth_value *edited = berth_make_dict(tree), *key, *item;
+    berth_value *edited = berth_make_dict(tree, BERTH_KIND_DICT), *key, *item;
 
     for (size_t i = 0; berth_dict_at(root, i, &key, &item); i++) {
         const char *name = berth_as_text(key, NULL);

@@ -26,7 +26,7 @@ static void die(const berth_error *error)
 static berth_value *make_outline(berth_tree *tree)
 {
     static const int64_t shape[] = {ROWS, COLUMNS};
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
 
     berth_dict_set(state, "epoch", berth_make_int(tree, 7));
     berth_dict_set(state, "weight",

@@ -52,7 +52,7 @@ static berth_value *make_tensor(berth_tree *tree, int32_t rank_of_tensor, const 
 static berth_value *make_outline(berth_tree *tree)
 {
     static const int64_t matrix[] = {ROWS, COLUMNS}, vector[] = {COLUMNS};
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
 
     berth_dict_set(state, "weight", make_tensor(tree, 2, matrix));
     berth_dict_set(state, "bias", make_tensor(tree, 1, vector));

@@ -31,7 +31,7 @@ static void make_table(const char *path)
             elements[i][j] = (float)i;
     if (!tree)
         die(&error);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "embedding", berth_make_tensor(tree, &tensor));
     if (berth_save(path, root, NULL, &error) < 0)
         die(&error);

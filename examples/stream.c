@@ -52,7 +52,7 @@ static int save(buffer *b, berth_error *error)
 
     if (!tree)
         return error->code;
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "weight", berth_make_tensor(tree, &tensor));
     const berth_target target = berth_to_sink(&sink);
     const berth_content content = berth_of_value(root);

@@ -51,10 +51,12 @@ static berth_value *make_pair(berth_tree *tree, const float *elements)
 /* {"model": {"line": …}, "optimizer": {"state": {0: {…}}, "param_groups": [{…}]}, "step": n} */
 static berth_value *make_checkpoint(berth_tree *tree, const training *t)
 {
-    berth_value *root = berth_make_dict(tree), *model = berth_make_ordered_dict(tree);
-    berth_value *optimizer = berth_make_dict(tree), *states = berth_make_dict(tree);
-    berth_value *state = berth_make_dict(tree), *groups = berth_make_list(tree);
-    berth_value *group = berth_make_dict(tree), *numbers = berth_make_list(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *model = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
+    berth_value *optimizer = berth_make_dict(tree, BERTH_KIND_DICT),
+                *states = berth_make_dict(tree, BERTH_KIND_DICT);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT), *groups = berth_make_list(tree);
+    berth_value *group = berth_make_dict(tree, BERTH_KIND_DICT), *numbers = berth_make_list(tree);
 
     berth_dict_set(model, "line", make_pair(tree, t->line));
     berth_dict_set(state, "momentum_buffer", make_pair(tree, t->momentum));

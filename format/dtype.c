@@ -36,18 +36,6 @@ const char *berth_dtype_name(berth_dtype dtype)
     return rows[dtype_index(dtype)].name;
 }
 
-berth_dtype berth_dtype_from_name(const char *name)
-{
-    if (!name)
-        return BERTH_DTYPE_NONE;
-    if (strncmp(name, "torch.", 6) == 0)
-        name += 6;
-    for (unsigned i = 1; i < BERTH_DTYPE_COUNT; i++)
-        if (strcmp(rows[i].name, name) == 0)
-            return (berth_dtype)i;
-    return BERTH_DTYPE_NONE;
-}
-
 size_t berth_dtype_nbytes(berth_dtype dtype)
 {
     return rows[dtype_index(dtype)].nbytes;

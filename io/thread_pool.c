@@ -48,7 +48,7 @@ static int pool_fail_cancelled(berth_error *error)
 /* For a task that failed without setting an error. */
 static int task_fail_with_status_text(berth_error *error, int status)
 {
-    return bth_fail_status(error, status, "%s", berth_status_text(status));
+    return bth_fail_status(error, status, "%s", bth_status_text(status));
 }
 
 /* ---- one worker: the caller's own thread ---- */

@@ -350,7 +350,7 @@ static int commit_sync_folder(bth_commit *commit, berth_error *error)
             commit->reached = BTH_DURABILITY_FILE;
         return 0;
     }
-    bth_fail_system(error, failure, "%s", berth_status_text(BERTH_E_NOT_DURABLE));
+    bth_fail_system(error, failure, "%s", bth_status_text(BERTH_E_NOT_DURABLE));
     error->code = BERTH_E_NOT_DURABLE;
     return error->code;
 }

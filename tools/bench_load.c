@@ -209,12 +209,9 @@ static int load_print_text_report(const load_bench *bench)
 /* The options that apply: with debug=on, load.check is at least headers. */
 static void load_query_check_and_prefetch_options(load_bench *bench)
 {
-    int64_t debug = 0;
-
-    berth_config_get("load.check", bench->check, sizeof bench->check, NULL);
-    berth_config_get("load.prefetch", bench->prefetch, sizeof bench->prefetch, NULL);
-    if (berth_config_get_int("debug", &debug, NULL) == 0 && debug &&
-        strcmp(bench->check, "data") != 0)
+    option_copy_value("load.check", bench->check, sizeof bench->check);
+    option_copy_value("load.prefetch", bench->prefetch, sizeof bench->prefetch);
+    if (option_is("debug", "on") && strcmp(bench->check, "data") != 0)
         (void)snprintf(bench->check, sizeof bench->check, "headers (debug)");
 }
 

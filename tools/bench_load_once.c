@@ -200,10 +200,7 @@ static double seconds_since_and_restart(double *since)
 
 static bool prefetch_is_on(void)
 {
-    char text[16];
-
-    return berth_config_get("load.prefetch", text, sizeof text, NULL) == 0 &&
-           strcmp(text, "off") != 0;
+    return !option_is("load.prefetch", "off");
 }
 
 /* Storages on a device have no address here. */

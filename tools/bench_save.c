@@ -236,8 +236,8 @@ int run_bench_save(int argc, char **argv)
     int code = bench_check_file(&bench.options.words);
     if (code)
         return code;
-    berth_config_get("save.durability", bench.durability, sizeof bench.durability, NULL);
-    berth_config_get("save.compute_crc32", bench.crc32, sizeof bench.crc32, NULL);
+    option_copy_value("save.durability", bench.durability, sizeof bench.durability);
+    option_copy_value("save.compute_crc32", bench.crc32, sizeof bench.crc32);
     /* From here on a signal only cancels, so that the file is removed. */
     progress_begin(&bar, "save", &bench.options.common, &params, &bench.stats);
     code = save_prepare_and_run(&bench);

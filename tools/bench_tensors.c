@@ -206,7 +206,7 @@ void bench_tensors_free(bench_tensors *tensors)
 
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
 {
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
 
     for (size_t i = 0; i < tensors->n; i++) {
         const bench_tensor *tensor = &tensors->items[i];

@@ -71,7 +71,7 @@ static int option_show(const char *name, bool json)
     berth_option option;
     berth_error error;
 
-    if (berth_config_describe(name, &option, &error) < 0)
+    if (berth_config_describe(NULL, name, &option, &error) < 0)
         return fail(&error);
     if (json)
         return print_json(option_json(&option));
@@ -134,7 +134,7 @@ static int options_show_all(bool json)
     berth_error error;
 
     for (size_t i = 0; berth_config_name(i); i++) {
-        if (berth_config_describe(berth_config_name(i), &option, &error) < 0) {
+        if (berth_config_describe(NULL, berth_config_name(i), &option, &error) < 0) {
             json_decref(array);
             return fail(&error);
         }

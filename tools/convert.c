@@ -216,7 +216,7 @@ static int conversion_set_metadata(conversion *c)
     if (!all || selection_is_all(&c->options->selected))
         return 0;
     berth_tree *tree = c->metadata_tree = berth_tree_new(&error);
-    berth_value *some = tree ? berth_make_dict(tree) : NULL;
+    berth_value *some = tree ? berth_make_dict(tree, BERTH_KIND_DICT) : NULL;
     for (size_t i = 0; some && i < berth_value_count(all); i++) {
         berth_value *key, *text;
         (void)berth_dict_at(all, i, &key, &text);

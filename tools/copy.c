@@ -102,8 +102,10 @@ static int copy_choose_alignment(copy *c, const char *in, berth_config *config, 
 {
     char text[24], assignment[64];
 
-    if (!option_is_default("save.storage_alignment"))
-        return berth_config_get("save.storage_alignment", c->alignment, sizeof c->alignment, error);
+    if (!option_is_default("save.storage_alignment")) {
+        option_copy_value("save.storage_alignment", c->alignment, sizeof c->alignment);
+        return 0;
+    }
     if (!archive_read_text(c->archive, ".storage_alignment", text, sizeof text))
         return 0;
     /* Only digits: a space in the text of the file would begin another assignment. */
@@ -159,9 +161,9 @@ static bool copy_changes_byteorder(copy *c)
     const uint16_t probe = 1;
     char wanted[16], recorded[16] = "little";
 
-    if (option_is_default("save.byteorder") ||
-        berth_config_get("save.byteorder", wanted, sizeof wanted, NULL) < 0)
+    if (option_is_default("save.byteorder"))
         return false;
+    option_copy_value("save.byteorder", wanted, sizeof wanted);
     archive_read_text(c->archive, "byteorder", recorded, sizeof recorded);
     if (!strcmp(wanted, "native"))
         return strcmp(*(const uint8_t *)&probe ? "little" : "big", recorded) != 0;

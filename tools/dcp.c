@@ -45,7 +45,7 @@ static int make_item(const making *m, const char *name, const json_t *item, bert
     file_set *s = m->set;
 
     if (json_is_object(item))
-        *value = berth_make_dict(set_tree(s));
+        *value = berth_make_dict(set_tree(s), BERTH_KIND_DICT);
     else if (json_is_array(item))
         *value = berth_make_list(set_tree(s));
     else if (json_is_null(item))
@@ -124,7 +124,7 @@ static int fill_container(filling_queue *queue, filling f)
 
 static int set_fill(const making *m)
 {
-    berth_value *root = berth_make_dict(set_tree(m->set));
+    berth_value *root = berth_make_dict(set_tree(m->set), BERTH_KIND_DICT);
     filling_queue queue = {.making = m};
     char *name = strdup("");
     int code =

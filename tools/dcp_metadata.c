@@ -178,10 +178,8 @@ static int check_global(void *context, const berth_walk *walk, const berth_value
 static int dcp_check_globals(dcp *d)
 {
     const berth_walker walker = {.enter = check_global, .context = d};
-    char text[16];
 
-    if (berth_config_get("load.unknown_globals", text, sizeof text, NULL) == 0 &&
-        strcmp(text, "inert") == 0)
+    if (option_is("load.unknown_globals", "inert"))
         return 0;
     int code = berth_value_walk(berth_root(d->metadata), &walker, NULL);
     return code < 0 ? print_trouble("out of memory") : code;

@@ -143,9 +143,7 @@ int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict
 /* D4, with load.check=data: no byte is used before the checksums of its piece were compared. */
 static int piece_check_data(dcp_piece *piece, berth_error *error)
 {
-    char level[16];
-
-    if (berth_config_get("load.check", level, sizeof level, NULL) < 0 || strcmp(level, "data") != 0)
+    if (!option_is("load.check", "data"))
         return 0;
     return dcp_piece_verify(piece, NULL, NULL, error);
 }

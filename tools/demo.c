@@ -15,7 +15,7 @@ enum { LAYERS = 4, WIDTH = 256 };
 static berth_value *demo_build(berth_tree *tree, const float *weights)
 {
     const int64_t matrix[] = {WIDTH, WIDTH}, vector[] = {WIDTH};
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_value *first = NULL;
     char name[32];
 
@@ -36,7 +36,7 @@ static berth_value *demo_build(berth_tree *tree, const float *weights)
         berth_dict_set(state, name, bias);
     }
     berth_dict_set(state, "head.weight", first); /* tied: one storage under two names */
-    berth_value *checkpoint = berth_make_dict(tree);
+    berth_value *checkpoint = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(checkpoint, "model", state);
     berth_dict_set(checkpoint, "epoch", berth_make_int(tree, 3));
     berth_dict_set(checkpoint, "learning_rate", berth_make_float(tree, 1e-4));

@@ -79,7 +79,7 @@ static void print_configuration(void)
         "the environment names, or by a variable such as BERTH_SAVE_DURABILITY. `berth "
         "config NAME` tells the value in force and where it was set.");
     for (size_t i = 0; berth_config_name(i); i++) {
-        if (berth_config_describe(berth_config_name(i), &option, NULL) < 0)
+        if (berth_config_describe(NULL, berth_config_name(i), &option, NULL) < 0)
             continue;
         printf(".TP\n\\fB%s\\fR = ", option.name);
         print_roff(option.initial);

@@ -223,7 +223,7 @@ static void print_int(FILE *out, const berth_value *value)
         fprintf(out, "%" PRId64, integer);
         return;
     }
-    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
 }
 

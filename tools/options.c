@@ -151,11 +151,27 @@ bool option_is_common(const struct argp_option *option)
            option < common_options + sizeof common_options / sizeof *common_options;
 }
 
+void option_copy_value(const char *name, char *text, size_t nbytes)
+{
+    berth_option option = {0};
+
+    (void)berth_config_describe(NULL, name, &option, NULL);
+    (void)snprintf(text, nbytes, "%s", option.value);
+}
+
+bool option_is(const char *name, const char *text)
+{
+    berth_option option;
+
+    return berth_config_describe(NULL, name, &option, NULL) == 0 && !strcmp(option.value, text);
+}
+
 bool option_is_default(const char *name)
 {
     berth_option option;
 
-    return berth_config_describe(name, &option, NULL) == 0 && !strcmp(option.source, "default");
+    return berth_config_describe(NULL, name, &option, NULL) == 0 &&
+           !strcmp(option.source, "default");
 }
 
 void set_load_check_data_by_default(void)

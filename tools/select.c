@@ -317,11 +317,11 @@ static berth_value *make_empty_container(berth_tree *tree, berth_kind kind)
     case BERTH_KIND_LIST:
         return berth_make_list(tree);
     case BERTH_KIND_ORDERED_DICT:
-        return berth_make_ordered_dict(tree);
+        return berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     case BERTH_KIND_COUNTER:
-        return berth_make_counter(tree);
+        return berth_make_dict(tree, BERTH_KIND_COUNTER);
     default:
-        return berth_make_dict(tree);
+        return berth_make_dict(tree, BERTH_KIND_DICT);
     }
 }
 

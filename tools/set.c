@@ -404,10 +404,9 @@ static int set_plan_and_open(file_set *s, const berth_params *params, berth_chec
 /* With load.check=data, as berth_open does it of a file. */
 static int set_check_indices(berth_checkpoint *checkpoint)
 {
-    char level[16];
     berth_error error;
 
-    if (berth_config_get("load.check", level, sizeof level, NULL) < 0 || strcmp(level, "data") != 0)
+    if (!option_is("load.check", "data"))
         return 0;
     return berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0
                ? fail(&error)

@@ -312,7 +312,7 @@ static int shards_add_ties(const shard_set *shards, file_set *s, berth_value *ro
 static int shards_fill(const shard_set *shards, file_set *s)
 {
     berth_value **roots = shards_copy_roots(shards, set_tree(s));
-    berth_value *root = berth_make_dict(set_tree(s));
+    berth_value *root = berth_make_dict(set_tree(s), BERTH_KIND_DICT);
     berth_error error;
     const char *name;
     json_t *file;

@@ -299,7 +299,7 @@ static int writing_save_shards(writing *w)
     if (!dicts)
         return print_trouble("out of memory");
     for (size_t i = 0; i < w->n_shards; i++)
-        dicts[i] = berth_make_dict(w->tree);
+        dicts[i] = berth_make_dict(w->tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < w->n; i++) /* the tree remembers a failure */
         (void)berth_dict_set(dicts[w->items[i].shard - 1], w->items[i].name, w->items[i].value);
     for (size_t i = 0; i < w->n_shards && !code; i++)

@@ -326,13 +326,11 @@ int check_in_place_output_has_name(const char *in, const char *out)
 
 int check_in_place_output_is_not_read(const char *out)
 {
-    char replace[16];
     struct stat open, to;
     bool is_read = false;
 
     if (is_standard(out) || stat(out, &to) != 0 || !S_ISREG(to.st_mode) ||
-        berth_config_get("save.replace", replace, sizeof replace, NULL) < 0 ||
-        strcmp(replace, "in_place") != 0)
+        !option_is("save.replace", "in_place"))
         return 0;
     DIR *descriptors = opendir("/proc/self/fd");
     for (const struct dirent *entry; descriptors && (entry = readdir(descriptors)) != NULL;) {

@@ -113,6 +113,9 @@ uint64_t parse_count(const char *word, uint64_t max, const char *option, struct 
  * is an error of usage. */
 uint64_t parse_nbytes(const char *word, const char *option, struct argp_state *state);
 
+/* The value in force of an option as text, cut to fit. */
+void option_copy_value(const char *name, char *text, size_t nbytes);
+bool option_is(const char *name, const char *text);
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
 /*

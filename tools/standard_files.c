@@ -31,7 +31,7 @@ static bool stdin_is_whole_file(void)
 static int open_spool(uint64_t *max_nbytes)
 {
     const char *folder = getenv("TMPDIR");
-    int64_t limit = 0;
+    berth_option limit;
     int fd;
 
     folder = folder && *folder ? folder : "/tmp";
@@ -39,8 +39,8 @@ static int open_spool(uint64_t *max_nbytes)
     fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (fd >= 0)
         return fd;
-    if (berth_config_get_int("io.memory_nbytes", &limit, NULL) == 0 && limit > 0)
-        *max_nbytes = (uint64_t)limit;
+    if (berth_config_describe(NULL, "io.memory_nbytes", &limit, NULL) == 0 && limit.number > 0)
+        *max_nbytes = (uint64_t)limit.number;
     fd = memfd_create("standard input", MFD_CLOEXEC);
     if (fd < 0)
         (void)print_trouble("standard input: neither a temporary in %s nor memory: %s", folder,

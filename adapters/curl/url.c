@@ -188,7 +188,7 @@ static int url_find_deadline(bcurl_url *url, berth_error *error)
 
     if (url->params.deadline_seconds > 0)
         return 0;
-    int status = berth_config_describe("io.url_deadline", &option, error);
+    int status = berth_config_describe(NULL, "io.url_deadline", &option, error);
     if (status == 0)
         url->params.deadline_seconds = (uint64_t)option.number;
     return status;
@@ -239,7 +239,7 @@ int berth_source_url_tune(const berth_source *source, berth_config *config, bert
 
     if (!url)
         return 0;
-    int status = berth_config_describe_in(config, "io.threads", &threads, error);
+    int status = berth_config_describe(config, "io.threads", &threads, error);
     if (status == 0 && threads.number == 0) {
         (void)snprintf(text, sizeof text, "io.threads=%d", N_THREADS);
         status = berth_config_apply(config, text, error);

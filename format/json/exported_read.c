@@ -231,7 +231,7 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
     if (!json)
         return error->code;
     const json_t *entries = json_object_get(json, "config");
-    *weights = berth_make_dict(tree);
+    *weights = berth_make_dict(tree, BERTH_KIND_DICT);
     if (!json_is_object(entries))
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset,
                        "the list of weights has no config");

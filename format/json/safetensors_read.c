@@ -56,7 +56,7 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
         return 0;
     if (!json_is_object(metadata))
         return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
-    berth_value *dict = berth_make_dict(reading->tree);
+    berth_value *dict = berth_make_dict(reading->tree, BERTH_KIND_DICT);
     json_object_foreach((json_t *)(uintptr_t)metadata, key, text)
     {
         if (!json_is_string(text))
@@ -223,7 +223,7 @@ static int header_check_ranges(header_reading *reading, berth_error *error)
 
 static int header_make_values(header_reading *reading, berth_error *error)
 {
-    reading->contents->root = berth_make_dict(reading->tree);
+    reading->contents->root = berth_make_dict(reading->tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         berth_value *tensor = header_make_tensor(reading, &reading->tensors[i], error);
         if (!tensor)

@@ -152,7 +152,7 @@ static void repr_int(bth_name_text *out, const berth_value *key)
 {
     size_t nbytes;
     int64_t integer;
-    const uint8_t *bytes = berth_as_bigint(key, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(key, &nbytes);
     if (bytes) {
         repr_bigint(out, bytes, nbytes);
         return;

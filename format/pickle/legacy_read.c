@@ -47,8 +47,9 @@ static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, b
 {
     size_t nbytes;
     int64_t version;
-    const uint8_t *magic = berth_as_bigint(values[MAGIC], &nbytes);
-    if (!magic || nbytes != sizeof magic_number || memcmp(magic, magic_number, nbytes) != 0)
+    const uint8_t *magic = berth_as_bytes(values[MAGIC], &nbytes);
+    if (berth_value_kind(values[MAGIC]) != BERTH_KIND_INT || nbytes != sizeof magic_number ||
+        memcmp(magic, magic_number, nbytes) != 0)
         return legacy_fail(error, MAGIC, "not that of PyTorch's legacy format");
     if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
         return legacy_fail(error, PROTOCOL, "not 1001");

@@ -8,7 +8,7 @@
 BTH_BUILDER(ordered_dict)
 {
     if (n == 0)
-        return berth_make_ordered_dict(unpickler->tree);
+        return berth_make_dict(unpickler->tree, BERTH_KIND_ORDERED_DICT);
     return bth_ordered_dict_from_pairs(unpickler->tree, items[0]);
 }
 

@@ -56,10 +56,11 @@ PUSHES(BININT, berth_make_int(unpickler->tree, argument->number))
 PUSHES(BININT2, berth_make_int(unpickler->tree, argument->number))
 PUSHES(BINFLOAT, berth_make_float(unpickler->tree, argument->real))
 PUSHES(BINUNICODE, berth_make_str(unpickler->tree, argument->text, argument->text_nbytes))
-PUSHES(BINBYTES, berth_make_bytes(unpickler->tree, argument->text, argument->text_nbytes))
+PUSHES(BINBYTES,
+       berth_make_bytes(unpickler->tree, BERTH_KIND_BYTES, argument->text, argument->text_nbytes))
 RUNS(SHORT_BINBYTES, run_BINBYTES(unpickler, argument))
 PUSHES(EMPTY_LIST, berth_make_list(unpickler->tree))
-PUSHES(EMPTY_DICT, berth_make_dict(unpickler->tree))
+PUSHES(EMPTY_DICT, berth_make_dict(unpickler->tree, BERTH_KIND_DICT))
 PUSHES(EMPTY_SET, berth_make_set(unpickler->tree))
 PUSHES(EMPTY_TUPLE, bth_tuple_of(unpickler->tree, NULL, 0))
 PUSHES(GLOBAL, bth_unpickle_make_global(unpickler, argument))
@@ -77,8 +78,9 @@ HANDLER(LONG1)
 {
     const uint8_t *bytes = (const uint8_t *)argument->text;
     size_t nbytes = argument->text_nbytes;
-    return bth_unpickle_push(unpickler, nbytes ? berth_make_bigint(unpickler->tree, bytes, nbytes)
-                                               : berth_make_int(unpickler->tree, 0));
+    return bth_unpickle_push(
+        unpickler, nbytes ? berth_make_bytes(unpickler->tree, BERTH_KIND_INT, bytes, nbytes)
+                          : berth_make_int(unpickler->tree, 0));
 }
 
 /* Text of Python 2: PyTorch reads it as UTF-8, here without surrogates. */

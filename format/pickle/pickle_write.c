@@ -219,7 +219,7 @@ EMITTER(int)
 {
     int64_t integer;
     size_t nbytes;
-    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     if (berth_as_int(value, &integer))
         bth_emit_int(emitter, integer);
     else

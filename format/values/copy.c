@@ -136,8 +136,8 @@ static berth_value *copy_make_idless_node(berth_tree *tree, const berth_value *s
     case BERTH_KIND_INT:
         if (berth_as_int(source, &integer))
             return berth_make_int(tree, integer);
-        bytes = berth_as_bigint(source, &nbytes);
-        return berth_make_bigint(tree, bytes, nbytes);
+        bytes = berth_as_bytes(source, &nbytes);
+        return berth_make_bytes(tree, BERTH_KIND_INT, bytes, nbytes);
     case BERTH_KIND_FLOAT:
         return berth_make_float(tree, bth_value_real(source));
     case BERTH_KIND_TUPLE:
@@ -233,7 +233,7 @@ static berth_value *copy_make_value_without_parts(const copying *copy, const ber
     }
     case BERTH_KIND_BYTES: {
         const uint8_t *bytes = berth_as_bytes(source, &nbytes);
-        return berth_make_bytes(tree, bytes, nbytes);
+        return berth_make_bytes(tree, BERTH_KIND_BYTES, bytes, nbytes);
     }
     case BERTH_KIND_DEVICE: {
         const char *type = bth_value_device_type_and_index(source, &index);

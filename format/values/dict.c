@@ -21,19 +21,12 @@ berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
     return &node->head;
 }
 
-berth_value *berth_make_dict(berth_tree *tree)
+berth_value *berth_make_dict(berth_tree *tree, berth_kind kind)
 {
-    return bth_dict_new(tree, BERTH_KIND_DICT);
-}
-
-berth_value *berth_make_ordered_dict(berth_tree *tree)
-{
-    return bth_dict_new(tree, BERTH_KIND_ORDERED_DICT);
-}
-
-berth_value *berth_make_counter(berth_tree *tree)
-{
-    return bth_dict_new(tree, BERTH_KIND_COUNTER);
+    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s (%d) is no kind of dict",
+                               berth_kind_name(kind), (int)kind);
+    return bth_dict_new(tree, kind);
 }
 
 berth_value *berth_make_set(berth_tree *tree)

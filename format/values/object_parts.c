@@ -54,7 +54,7 @@ int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t
     berth_value **dict = &((struct call_node *)call)->dict_items;
     assert(bth_node_is(call, BERTH_KIND_CALL));
     if (n > 0 && !*dict)
-        *dict = berth_make_dict(bth_value_tree(call));
+        *dict = berth_make_dict(bth_value_tree(call), BERTH_KIND_DICT);
     return n == 0 ? 0 : *dict ? bth_dict_extend(*dict, items, n) : BERTH_E_MEMORY;
 }
 

@@ -49,7 +49,7 @@ static size_t bigint_shortest(const uint8_t *bytes, size_t nbytes)
     return nbytes;
 }
 
-berth_value *berth_make_bigint(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
+berth_value *bth_int_from_bytes(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
 {
     if (!bytes || nbytes == 0 || nbytes > 255)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
@@ -156,15 +156,6 @@ bool berth_as_int(const berth_value *value, int64_t *integer)
         return false;
     *integer = ((const struct int_node *)value)->value;
     return true;
-}
-
-const uint8_t *berth_as_bigint(const berth_value *value, size_t *nbytes)
-{
-    bool big = bth_node_is(value, BERTH_KIND_INT) && value->flags & BTH_NODE_BIG;
-    const struct big_node *node = (const struct big_node *)value;
-    if (nbytes)
-        *nbytes = big ? (size_t)node->nbytes : 0;
-    return big ? node->bytes : NULL;
 }
 
 double bth_value_real(const berth_value *value)

@@ -78,7 +78,7 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
     return text_new(tree, BERTH_KIND_STR, text, nbytes);
 }
 
-berth_value *berth_make_bytes(berth_tree *tree, const void *bytes, size_t nbytes)
+static berth_value *bytes_new(berth_tree *tree, const void *bytes, size_t nbytes)
 {
     if (!tree || (!bytes && nbytes))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
@@ -134,12 +134,22 @@ berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes)
 {
     assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
     return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY,
-                                bytes ? bytes : berth_make_bytes(tree, NULL, 0));
+                                bytes ? bytes : bytes_new(tree, NULL, 0));
 }
 
-berth_value *berth_make_bytearray(berth_tree *tree, const void *bytes, size_t nbytes)
+berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *bytes, size_t nbytes)
 {
-    return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY, berth_make_bytes(tree, bytes, nbytes));
+    switch (kind) {
+    case BERTH_KIND_BYTES:
+        return bytes_new(tree, bytes, nbytes);
+    case BERTH_KIND_BYTEARRAY:
+        return bth_wrapper_node_new(tree, kind, bytes_new(tree, bytes, nbytes));
+    case BERTH_KIND_INT:
+        return bth_int_from_bytes(tree, bytes, nbytes);
+    default:
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s (%d) is not made of bytes",
+                               berth_kind_name(kind), (int)kind);
+    }
 }
 
 /* ---- device ---- */
@@ -248,6 +258,11 @@ const uint8_t *berth_as_bytes(const berth_value *value, size_t *nbytes)
     size_t ignored = 0;
     nbytes = nbytes ? nbytes : &ignored;
     *nbytes = 0;
+    if (bth_node_is(value, BERTH_KIND_INT) && value->flags & BTH_NODE_BIG) {
+        const struct big_node *node = (const struct big_node *)value;
+        *nbytes = (size_t)node->nbytes;
+        return node->bytes;
+    }
     if (berth_value_kind(value) == BERTH_KIND_BYTEARRAY)
         value = ((const struct wrap_node *)value)->inner;
     if (berth_value_kind(value) != BERTH_KIND_BYTES)

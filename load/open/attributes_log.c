@@ -66,7 +66,7 @@ int bth_contents_log_attribute_names(const bth_contents *contents, const char *f
 
     if (!found.tree)
         return error->code;
-    found.names = berth_make_dict(found.tree);
+    found.names = berth_make_dict(found.tree, BERTH_KIND_DICT);
     if (berth_value_walk(contents->root, &walker, error) == 0 &&
         berth_tree_error(found.tree, error) == 0)
         attribute_names_log(found.names, file);

@@ -102,8 +102,9 @@ int bth_exported_read(bth_opening *opening, berth_error *error)
 
     if (exported_check_format(opening, error) < 0)
         return error->code;
-    contents->root =
-        container_count_models(&contents->container) > 1 ? berth_make_dict(contents->tree) : NULL;
+    contents->root = container_count_models(&contents->container) > 1
+                         ? berth_make_dict(contents->tree, BERTH_KIND_DICT)
+                         : NULL;
     for (size_t i = 0; i < directory->n_entries; i++) {
         size_t nbytes;
         const char *model = record_find_model(directory->entries[i].record, &nbytes);

@@ -97,7 +97,7 @@ Test(api_devices, tensors_on_a_device_are_saved_and_come_back_as_bytes)
     berth_checkpoint *checkpoint;
     uintptr_t address = memory_of("simulated:1", weight, sizeof weight);
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_storage *storage =
         berth_device_storage_new(tree, BERTH_FLOAT32, address, sizeof weight, "simulated:1", NULL);
 
@@ -124,7 +124,7 @@ enum { BLOCK = 4096, N_SIZES = 40 };
 /* Sizes around those where a descriptor, a header or padding begins another block. */
 static berth_value *state_of_many_sizes(berth_tree *tree, uint8_t *bytes)
 {
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[16];
 
     for (int i = 0; i < N_SIZES; i++) {

@@ -93,7 +93,8 @@ static berth_value *value_of_alike_names(berth_tree *tree, bool is_outline)
     static const int64_t shape[] = {3};
     static const float data[3][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}};
     const void *bytes[3];
-    berth_value *value = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (size_t i = 0; i < 3; i++)
         bytes[i] = is_outline ? BERTH_ELSEWHERE : data[i];
@@ -152,8 +153,8 @@ Test(joint, writers_have_slices_in_any_order)
     static const int64_t shape[] = {N_ROWS, ROW};
     static float rows[N_ROWS][ROW];
     berth_tree *tree = berth_tree_new(&error);
-    joint_state outline = {tree, berth_make_dict(tree)};
-    berth_value *whole = berth_make_dict(tree);
+    joint_state outline = {tree, berth_make_dict(tree, BERTH_KIND_DICT)};
+    berth_value *whole = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_joint_info info;
 
     for (size_t i = 0; i < N_ROWS * ROW; i++)

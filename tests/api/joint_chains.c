@@ -55,7 +55,7 @@ static model model_of(uint32_t seed, unsigned n_writers)
 
 static berth_value *value_of(berth_tree *tree, const model *made, bool is_outline)
 {
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (size_t i = 0; i < N_TENSORS; i++) {
         bool is_elsewhere = is_outline && !made->is_here[i] && made->nbytes[i] > 0;

@@ -62,7 +62,7 @@ static void set(berth_value *state, const char *name, berth_dtype dtype, int32_t
 
 static berth_value *state_new(bool is_outline)
 {
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
 
     set(state, "rows", BERTH_FLOAT32, 2, matrix, is_outline);
     set(state, "columns", BERTH_FLOAT32, 2, matrix, is_outline);

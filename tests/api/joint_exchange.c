@@ -134,7 +134,7 @@ static uint32_t *uneven;
 static berth_value *uneven_state(berth_tree *tree, const void *bytes)
 {
     const int64_t shape[] = {LONG_ROWS, LONG_COLUMNS};
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(value, "w", test_tensor(tree, BERTH_FLOAT32, bytes, 2, shape));
     return value;
@@ -215,7 +215,7 @@ static float w[SIDE * SIDE];
 static berth_value *square_outline(berth_tree *tree)
 {
     const int64_t shape[] = {SIDE, SIDE};
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(value, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
     return value;
@@ -451,7 +451,7 @@ static uint8_t two_columns[MANY_ROWS];
 static berth_value *refused_outline(berth_tree *tree)
 {
     const int64_t packed[] = {4, 8}, many[] = {MANY_ROWS, 2}, floats[] = {4, 4};
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
     const berth_tensor tensor = {.dtype = BERTH_QUINT4X2,
                                  .rank = 2,
                                  .shape = packed,

@@ -55,7 +55,7 @@ static berth_value *state_new(berth_tree *tree, bool is_outline)
     static const int64_t short_rows[] = {N_SHORT, SHORT_COLUMNS};
     static const int64_t long_rows[] = {N_LONG, LONG_COLUMNS};
     const int16_t *long_elements = elements + N_SHORT * SHORT_COLUMNS;
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(
         value, "short",

@@ -42,7 +42,7 @@ static berth_value *state_new(berth_tree *tree, const uint8_t *bytes)
 {
     static const int64_t small[] = {SMALL};
     static const char *const names[N_SMALL] = {"x", "y", "z"};
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
     const void *data = bytes ? bytes : BERTH_ELSEWHERE;
 
     berth_dict_set(value, "w", test_tensor(tree, BERTH_FLOAT32, data, 2, shape));

@@ -38,7 +38,7 @@ static void set_up(void)
     begin_model_scene();
     test_write_file(path, "old", 3);
     tree = berth_tree_new(NULL);
-    outline = berth_make_dict(tree);
+    outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(outline, "w", elsewhere(BERTH_FLOAT32, 1, n, NULL));
     berth_dict_set(outline, "v", elsewhere(BERTH_FLOAT32, 2, few, NULL));
     berth_dict_set(outline, "wide", elsewhere(BERTH_FLOAT32, 2, columns, NULL));

@@ -16,7 +16,8 @@ static void set_up(void)
 {
     static const int64_t two_by_three[] = {2, 3}, three[] = {3};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree), *model = berth_make_ordered_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *model = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_value *steps = berth_make_list(tree);
     berth_storage *storage =
         berth_storage_new(tree, BERTH_FLOAT32, weight, sizeof weight, "cuda:1");
@@ -206,7 +207,7 @@ Test(load, an_empty_view_begins_where_its_storage_does)
                           .shape = none,
                           .storage_offset = INT64_MAX / 8,
                           .storage = storage};
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_named_tensor named;
 
     berth_dict_set(root, "empty", berth_make_tensor(tree, &empty));

@@ -21,7 +21,7 @@ static berth_plan *plan;
 static berth_value *make_state(const void *data)
 {
     static const int64_t large[] = {N_WEIGHTS}, small[] = {3};
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     const berth_tensor first = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = large, .data = data};
     const berth_tensor second = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = small, .data = data};
 

@@ -30,7 +30,7 @@ static void set_up(void)
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i * 0.37f;
     tree = berth_tree_new(NULL);
-    state = berth_make_ordered_dict(tree);
+    state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     static const int64_t whole[] = {200, 100}, row[] = {100}, none[] = {0}, few[] = {3};
     static const int64_t ints[] = {1, -2, INT64_MAX};
     berth_storage *storage =
@@ -262,7 +262,7 @@ static void check_part_of_a_checkpoint(const char *options)
     cr_assert_eq(berth_config_patch(options, &error), 0);
     assert_ok(berth_open(path, NULL, &whole, &error));
     berth_tree *other = berth_tree_new(NULL);
-    berth_value *dict = berth_make_dict(other);
+    berth_value *dict = berth_make_dict(other, BERTH_KIND_DICT);
     berth_dict_set(dict, "tied",
                    berth_value_copy(other, berth_find(whole, "tied", NULL), BERTH_COPY_COMPACT));
     assert_ok(berth_save(part_path, dict, NULL, &error));
@@ -288,7 +288,7 @@ Test(save, a_checkpoint_is_edited_in_five_lines)
     assert_ok(berth_open(path, NULL, &opened, &error));
     berth_tree *other = berth_tree_new(NULL);
 
-    berth_value *root = berth_make_dict(other);
+    berth_value *root = berth_make_dict(other, BERTH_KIND_DICT);
     berth_dict_set(root, "model", berth_value_copy(other, berth_root(opened), 0));
     berth_dict_set(root, "epoch", berth_make_int(other, 7));
     assert_ok(berth_save(edited, root, NULL, &error));

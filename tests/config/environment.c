@@ -29,7 +29,7 @@ static void expect(const char *name, const char *value, const char *source)
 {
     berth_option option;
 
-    assert_ok(berth_config_describe(name, &option, &error));
+    assert_ok(berth_config_describe(NULL, name, &option, &error));
     cr_assert_str_eq(option.value, value);
     cr_assert_str_eq(option.source, source);
 }
@@ -44,10 +44,10 @@ static char logged[2000];
 
 static void log_line(void *context, const char *message)
 {
-    int64_t value;
+    berth_option option;
 
     (void)context;
-    cr_assert_eq(berth_config_get_int("debug", &value, NULL), 0, "the log may use options");
+    cr_assert_eq(berth_config_describe(NULL, "debug", &option, NULL), 0, "the log may use options");
     strncat(logged, message, sizeof logged - strlen(logged) - 2);
     strcat(logged, "\n");
 }
@@ -127,17 +127,15 @@ Test(environment, names_a_file_of_options)
 
 static void expect_file_to_fail(int code, const char *bytes, size_t nbytes, const char *sentence)
 {
-    int64_t value;
-
     config_file(bytes, nbytes);
-    cr_assert_eq(berth_config_get_int("debug", &value, &error), code, "%s", error.message);
+    cr_assert_null(berth_config_new(&error));
+    cr_assert_eq(error.code, code, "%s", error.message);
     cr_assert_str_eq(error.message, sentence);
 }
 
 Test(environment, with_a_bad_file_fails_by_its_name_and_line)
 {
     static char large[(1 << 20) + 1];
-    int64_t value;
 
     char *folder = test_folder_new();
 
@@ -157,11 +155,13 @@ Test(environment, with_a_bad_file_fails_by_its_name_and_line)
                         "BERTH_CONFIG in the environment: options.conf: larger than 1 MiB, so it "
                         "holds no options");
     variable("BERTH_CONFIG", "absent.conf");
-    cr_assert_eq(berth_config_get_int("debug", &value, &error), BERTH_E_NOT_FOUND);
+    cr_assert_null(berth_config_new(&error));
+    cr_assert_eq(error.code, BERTH_E_NOT_FOUND);
     cr_assert_str_eq(error.message, "BERTH_CONFIG in the environment: absent.conf: cannot be "
                                     "opened: No such file or directory");
     variable("BERTH_CONFIG", ".");
-    cr_assert_eq(berth_config_get_int("debug", &value, &error), BERTH_E_SYSTEM);
+    cr_assert_null(berth_config_new(&error));
+    cr_assert_eq(error.code, BERTH_E_SYSTEM);
     cr_assert_str_eq(error.message, "BERTH_CONFIG in the environment: .: cannot be read: Is a "
                                     "directory");
     test_folder_remove(folder);

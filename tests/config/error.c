@@ -160,18 +160,18 @@ Test(error, of_memory_tells_how_much)
 Test(status, every_one_has_a_name_and_a_text_of_its_own)
 {
     cr_assert_str_eq(berth_status_name(BERTH_E_ARGUMENT), "BERTH_E_ARGUMENT");
-    cr_assert_str_eq(berth_status_text(BERTH_E_ARGUMENT), "invalid argument");
+    cr_assert_str_eq(bth_status_text(BERTH_E_ARGUMENT), "invalid argument");
     cr_assert_str_eq(berth_status_name(BERTH_E_REPLACE), "BERTH_E_REPLACE");
     for (int status = BERTH_E_REPLACE; status < 0; status++)
         for (int other = status + 1; other <= 1; other++) {
             cr_assert_neq(strcmp(berth_status_name(status), berth_status_name(other)), 0);
-            cr_assert_neq(strcmp(berth_status_text(status), berth_status_text(other)), 0);
+            cr_assert_neq(strcmp(bth_status_text(status), bth_status_text(other)), 0);
         }
     cr_assert_str_eq(berth_status_name(BERTH_E_REPLACE - 1), "BERTH_E_UNKNOWN");
     cr_assert_str_eq(berth_status_name(0), "BERTH_OK");
-    cr_assert_str_eq(berth_status_text(0), "success");
+    cr_assert_str_eq(bth_status_text(0), "success");
     cr_assert_str_eq(berth_status_name(-1000), "BERTH_E_UNKNOWN");
-    cr_assert_str_eq(berth_status_text(1), "unknown status");
+    cr_assert_str_eq(bth_status_text(1), "unknown status");
 }
 
 Test(version, is_that_of_the_header)

@@ -85,7 +85,7 @@ Test(text, tells_what_is_in_force_whoever_set_it)
 Test(text, of_a_file_name_comes_back_from_every_form)
 {
     static const char name[] = "/tmp/a \"b\\c\" %p \xff '$x'.json";
-    char value[sizeof name];
+    berth_option option;
 
     assert_ok(berth_config_set("trace", name, &error));
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CODE),
@@ -100,8 +100,8 @@ Test(text, of_a_file_name_comes_back_from_every_form)
     assert_ok(berth_config_set("trace", "", &error));
     cr_assert_neq(berth_config_hash(NULL, BERTH_CLASS_ALL), hash);
     load(lines);
-    assert_ok(berth_config_get("trace", value, sizeof value, &error));
-    cr_assert_str_eq(value, name);
+    assert_ok(berth_config_describe(NULL, "trace", &option, &error));
+    cr_assert_str_eq(option.text, name);
     cr_assert_eq(berth_config_hash(NULL, BERTH_CLASS_ALL), hash);
 }
 

@@ -18,10 +18,10 @@ static berth_error error;
 
 static const char *got(const char *name)
 {
-    static char text[64];
+    static berth_option option;
 
-    assert_ok(berth_config_get(name, text, sizeof text, &error));
-    return text;
+    assert_ok(berth_config_describe(NULL, name, &option, &error));
+    return option.value;
 }
 
 static void expect_set(const char *name, const char *value, const char *printed)
@@ -94,8 +94,11 @@ Test(values, numbers_are_bounded)
 
 Test(values, of_alignments_are_powers_of_two)
 {
-    for (int64_t alignment = 1; alignment <= 32768; alignment *= 2)
-        cr_assert_eq(berth_config_set_int("save.storage_alignment", alignment, &error), 0);
+    for (int alignment = 1; alignment <= 32768; alignment *= 2) {
+        char text[12];
+        (void)snprintf(text, sizeof text, "%d", alignment);
+        expect_set("save.storage_alignment", text, text);
+    }
     expect_set("save.storage_alignment", "4096", "4096");
     expect_set("save.storage_alignment", "4KiB", "4096");
     expect_refused("save.storage_alignment", "48",
@@ -172,35 +175,27 @@ Test(values, of_flags_are_joined)
                    "by commas (set by the program)");
 }
 
-Test(values, come_as_integers_too)
+Test(values, are_shown_as_integers_too)
 {
-    int64_t value;
+    static const struct {
+        const char *name, *text;
+        int64_t number;
+    } rows[] = {{"debug", "on", 1},
+                {"load.check", "data", BTH_CHECK_DATA},
+                {"load.mmap_flags", "private,populate", BTH_MMAP_POPULATE},
+                {"io.chunk_nbytes", "64KiB", 65536}};
+    berth_option option;
 
-    cr_assert_eq(berth_config_set_int("debug", 1, &error), 0);
-    cr_assert_str_eq(got("debug"), "on");
-    cr_assert_eq(berth_config_set_int("load.check", BTH_CHECK_DATA, &error), 0);
-    cr_assert_str_eq(got("load.check"), "data");
-    cr_assert_eq(berth_config_set_int("load.mmap_flags", BTH_MMAP_POPULATE, &error), 0);
-    cr_assert_str_eq(got("load.mmap_flags"), "private,populate");
-    cr_assert_eq(berth_config_get_int("load.mmap_flags", &value, &error), 0);
-    cr_assert_eq(value, BTH_MMAP_POPULATE);
-
-    cr_assert_eq(berth_config_set_int("debug", 2, &error), BERTH_E_OPTION);
-    cr_assert_str_eq(error.message, "debug = 2: must be off | on (set by the program)");
-    cr_assert_eq(berth_config_set_int("load.check", 4, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_set_int("load.check", -1, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_set_int("load.mmap_flags", 8, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_set_int("io.threads", INT64_MIN, &error), BERTH_E_OPTION);
-    cr_assert_str_eq(
-        error.message,
-        "io.threads = -9223372036854775808: must be 0 to 1024, 0: measured (set by the program)");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_ok(berth_config_set(rows[i].name, rows[i].text, &error));
+        assert_ok(berth_config_describe(NULL, rows[i].name, &option, &error));
+        cr_assert_eq(option.number, rows[i].number, "%s", rows[i].name);
+    }
 }
 
 Test(values, names_that_are_none_are_refused)
 {
     berth_option option;
-    int64_t value;
-    char text[8];
 
     cr_assert_eq(berth_config_set("save.metod", "auto", &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "save.metod: no such option; the nearest is save.method");
@@ -210,37 +205,25 @@ Test(values, names_that_are_none_are_refused)
     cr_assert_str_eq(error.message, "laod.mmap: no such option; the nearest is load.mmap");
     cr_assert_eq(berth_config_set("trainer.interval", "1", &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "trainer.interval: no such option");
-    cr_assert_eq(berth_config_set_int("Debug", 1, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_get("", text, sizeof text, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_get_int("SAVE_METHOD", &value, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("Debug", "on", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe(NULL, "", &option, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe(NULL, "SAVE_METHOD", &option, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_reset("save", &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_describe("save.", &option, &error), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_describe(NULL, &option, NULL), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe(NULL, "save.", &option, &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_describe(NULL, NULL, &option, NULL), BERTH_E_OPTION);
     cr_assert_eq(berth_config_set("debug", NULL, &error), BERTH_E_ARGUMENT);
-}
-
-Test(values, need_a_buffer_that_holds_them)
-{
-    char text[5];
-
-    cr_assert_eq(berth_config_get("save.durability", text, 5, &error), 0);
-    cr_assert_str_eq(text, "full");
-    cr_assert_eq(berth_config_get("save.durability", text, 4, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "save.durability: the buffer is too small: 5 bytes are needed");
 }
 
 Test(values, texts_are_names_that_fit_a_line)
 {
-    static char longest[4095 + 1], longer[4096 + 1], text[4096];
+    static char longest[4095 + 1], longer[4096 + 1];
     static const char *const bad[] = {"a#b", "a\nb", " a", "a ", "a\x7f", "a\xc2\x9b", longer};
     berth_option option;
 
     memset(longest, 'x', sizeof longest - 1);
     memset(longer, 'x', sizeof longer - 1);
     assert_ok(berth_config_set("trace", longest, &error));
-    assert_ok(berth_config_get("trace", text, sizeof text, &error));
-    cr_assert_str_eq(text, longest);
-    assert_ok(berth_config_describe("trace", &option, &error));
+    assert_ok(berth_config_describe(NULL, "trace", &option, &error));
     cr_assert_str_eq(option.text, longest);
     cr_assert_eq(strlen(option.value), sizeof option.value - 1, "it is cut");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -248,17 +231,15 @@ Test(values, texts_are_names_that_fit_a_line)
         cr_assert(strstr(error.message, "must be a text of at most 4095 bytes, without #"), "%s",
                   error.message);
     }
-    /* Equal texts have one number, and only numbers of texts are values. */
-    int64_t one, same;
+    /* Equal texts have one number. */
     assert_ok(berth_config_set("trace", "a.json", &error));
-    assert_ok(berth_config_get_int("trace", &one, &error));
+    assert_ok(berth_config_describe(NULL, "trace", &option, &error));
+    int64_t number = option.number;
     assert_ok(berth_config_set("trace", "b.json", &error));
     assert_ok(berth_config_set("trace", "a.json", &error));
-    assert_ok(berth_config_get_int("trace", &same, &error));
-    cr_assert_eq(one, same);
-    assert_ok(berth_config_set_int("trace", one, &error));
-    cr_assert_eq(berth_config_set_int("trace", 1000, &error), BERTH_E_OPTION);
-    assert_ok(berth_config_describe("debug", &option, &error));
+    assert_ok(berth_config_describe(NULL, "trace", &option, &error));
+    cr_assert_eq(option.number, number);
+    assert_ok(berth_config_describe(NULL, "debug", &option, &error));
     cr_assert_null(option.text);
 }
 
@@ -270,7 +251,7 @@ Test(values, every_option_is_described)
 
     for (size_t i = 0; berth_config_name(i); i++) {
         bool unit_is_known = false;
-        cr_assert_eq(berth_config_describe(berth_config_name(i), &option, &error), 0);
+        cr_assert_eq(berth_config_describe(NULL, berth_config_name(i), &option, &error), 0);
         cr_assert(*option.name && *option.type && *option.bounds);
         cr_assert_eq(*option.initial == '\0', strcmp(option.type, "text") == 0);
         cr_assert_gt(strlen(option.help), 20, "%s", option.name);

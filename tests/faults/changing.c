@@ -19,7 +19,7 @@ static int save_floats(float version, berth_error *error)
 {
     static const int64_t shape[] = {N_FLOATS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (int i = 0; i < N_FLOATS; i++)
         elements[i] = version;

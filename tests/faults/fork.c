@@ -130,7 +130,7 @@ static void expect(bool good, const char *what, const berth_error *error)
 
 static berth_value *values_of(berth_tree *tree)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (int i = 0; i < N_TENSORS; i++)
         berth_dict_set(root, names[i], test_tensor(tree, BERTH_FLOAT32, elements, 2, shapes[i]));
@@ -185,12 +185,12 @@ static void open_and_check(void)
 
 static void use_options(const char *value)
 {
-    char text[64];
+    berth_option option;
     berth_error error;
 
     expect(berth_config_set("io.memory_nbytes", value, &error) == 0, "set", &error);
     expect(berth_config_patch("io.memory_nbytes=1GiB", &error) == 0, "patch", &error);
-    expect(berth_config_get("io.memory_nbytes", text, sizeof text, &error) == 0, "get", &error);
+    expect(berth_config_describe(NULL, "io.memory_nbytes", &option, &error) == 0, "get", &error);
     expect(berth_config_unpatch(&error) == 0, "unpatch", &error);
     expect(berth_config_parse("save.storage_alignment = 64\nload.check = maybe", NULL, NULL) != 0,
            "load", NULL);

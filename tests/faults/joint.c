@@ -20,7 +20,7 @@ static size_t new_nbytes;
 static berth_value *state_new(berth_tree *of, const void *data)
 {
     const int64_t shape[] = {N}, chained[] = {N / 3};
-    berth_value *dict = berth_make_dict(of);
+    berth_value *dict = berth_make_dict(of, BERTH_KIND_DICT);
 
     berth_dict_set(dict, "w", test_tensor(of, BERTH_FLOAT32, data, 1, shape));
     berth_dict_set(dict, "x", test_tensor(of, BERTH_FLOAT32, data, 1, chained));

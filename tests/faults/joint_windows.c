@@ -29,7 +29,7 @@ static void set_up(void)
 
     begin_faults();
     tree = berth_tree_new(NULL);
-    outline = berth_make_dict(tree);
+    outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
     half = calloc((size_t)ROWS * HALF, sizeof *half);
 }

@@ -298,7 +298,8 @@ static berth_checkpoint *open_names(void **saved)
     const berth_tensor tensor = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree), *below = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *below = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *pair[] = {berth_make_int(tree, 1), berth_make_int(tree, 2)};
     berth_checkpoint *checkpoint;
     size_t nbytes;

@@ -23,7 +23,7 @@ static void set_up(void)
 {
     tree = berth_tree_new(NULL);
     other = berth_tree_new(NULL);
-    foreign_dict = berth_make_dict(other);
+    foreign_dict = berth_make_dict(other, BERTH_KIND_DICT);
     foreign_text = berth_make_str(other, "a", 1);
 }
 
@@ -113,11 +113,16 @@ Test(bad_arguments, null_pointers_are_refused)
     int64_t one = 1;
 
     REFUSED(berth_make_str(tree, NULL, 1), BERTH_E_ARGUMENT, "the text is NULL");
-    REFUSED(berth_make_bytes(tree, NULL, 1), BERTH_E_ARGUMENT, "the bytes are NULL");
-    REFUSED(berth_make_bigint(tree, NULL, 4), BERTH_E_ARGUMENT, "an integer of 4 bytes (1 to 255)");
-    REFUSED(berth_make_bigint(tree, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_BYTES, NULL, 1), BERTH_E_ARGUMENT,
+            "the bytes are NULL");
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_STR, "a", 1), BERTH_E_ARGUMENT,
+            "str (5) is not made of bytes");
+    REFUSED(berth_make_dict(tree, BERTH_KIND_SET), BERTH_E_ARGUMENT, "set (13) is no kind of dict");
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_INT, NULL, 4), BERTH_E_ARGUMENT,
+            "an integer of 4 bytes (1 to 255)");
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_INT, (const uint8_t[1]){0}, 0), BERTH_E_ARGUMENT,
             "an integer of 0 bytes (1 to 255)");
-    REFUSED(berth_make_bigint(tree, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_INT, (const uint8_t *)numbers, 256), BERTH_E_ARGUMENT,
             "an integer of 256 bytes (1 to 255)");
     REFUSED(berth_make_device(tree, NULL, 0), BERTH_E_ARGUMENT, "\"\" is not a device type");
     REFUSED(berth_make_storage(tree, NULL), BERTH_E_ARGUMENT, "the storage is NULL");
@@ -135,8 +140,9 @@ Test(bad_arguments, null_pointers_are_refused)
             BERTH_E_ARGUMENT, "a sparse tensor of rank -1 without parts or shape");
     REFUSED(berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 65, &foreign_text, false),
             BERTH_E_ARGUMENT, "a sparse tensor of rank 65 without parts or shape");
-    FAILS(berth_dict_set(berth_make_dict(tree), NULL, NULL), "the key is NULL");
-    FAILS(berth_value_set_state(berth_make_ordered_dict(tree), NULL), "the state is NULL");
+    FAILS(berth_dict_set(berth_make_dict(tree, BERTH_KIND_DICT), NULL, NULL), "the key is NULL");
+    FAILS(berth_value_set_state(berth_make_dict(tree, BERTH_KIND_ORDERED_DICT), NULL),
+          "the state is NULL");
     FAILS(berth_set_add(berth_make_set(tree), NULL), "an item of a set is NULL");
 }
 
@@ -167,16 +173,18 @@ Test(bad_arguments, values_of_another_tree_are_refused_everywhere)
         BERTH_E_ARGUMENT, "[0]: a part of a tensor is of another tree");
     REFUSED(berth_make_nested(tree, (berth_value *[]){tensor, tensor, tensor, tensor}),
             BERTH_E_ARGUMENT, "[0]: a part of a tensor is of another tree");
-    FAILS(berth_value_set_state(berth_make_ordered_dict(tree), foreign_dict),
+    FAILS(berth_value_set_state(berth_make_dict(tree, BERTH_KIND_ORDERED_DICT), foreign_dict),
           "the state is of another tree");
-    FAILS(berth_dict_set_value(berth_make_dict(tree), foreign_text, berth_make_int(tree, 1)),
+    FAILS(berth_dict_set_value(berth_make_dict(tree, BERTH_KIND_DICT), foreign_text,
+                               berth_make_int(tree, 1)),
           "a dict's key is of another tree");
     FAILS(berth_set_add(berth_make_set(tree), foreign_text), "an item of a set is of another tree");
 }
 
 Test(bad_arguments, values_of_another_kind_are_refused)
 {
-    REFUSED(berth_make_subclass(tree, berth_make_dict(tree), berth_make_dict(tree)),
+    REFUSED(berth_make_subclass(tree, berth_make_dict(tree, BERTH_KIND_DICT),
+                                berth_make_dict(tree, BERTH_KIND_DICT)),
             BERTH_E_ARGUMENT, "a tensor with attributes around a dict");
     REFUSED(berth_make_nested(
                 tree, (berth_value *[]){floats(1), berth_make_int(tree, 1), floats(1), floats(1)}),
@@ -185,14 +193,14 @@ Test(bad_arguments, values_of_another_kind_are_refused)
     FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)), "a list is not a set");
     FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)),
           "a list is not a dict");
-    FAILS(berth_value_set_state(berth_make_list(tree), berth_make_dict(tree)),
+    FAILS(berth_value_set_state(berth_make_list(tree), berth_make_dict(tree, BERTH_KIND_DICT)),
           "a list has no attributes");
 }
 
 /* P3: what something was built from keeps its items. */
 Test(bad_arguments, a_dict_that_was_used_does_not_grow)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_error error;
 
     cr_assert_not_null(bth_counter_from_dict(tree, dict));
@@ -231,14 +239,14 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
 
     if (huge == 0)
         cr_skip_test("in 32 bits no count is so large");
-    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree),
+    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree, BERTH_KIND_DICT),
                 *item = berth_make_int(tree, 1);
 
     REFUSED(bth_tuple_of(tree, &item, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
     REFUSED(berth_make_tuple(tree, NULL, huge), BERTH_E_UNSUPPORTED,
             "a tuple of 4294967296 items (at most 4294967295)");
-    REFUSED(berth_make_bytes(tree, numbers, huge), BERTH_E_UNSUPPORTED,
+    REFUSED(berth_make_bytes(tree, BERTH_KIND_BYTES, numbers, huge), BERTH_E_UNSUPPORTED,
             "bytes of 4294967296 bytes (at most 4294967295)");
     REFUSED(bth_global_new(tree, "a", huge, "b", 1, false), BERTH_E_UNSUPPORTED,
             "a global's name of 1 bytes");
@@ -247,7 +255,7 @@ Test(bad_arguments, counts_that_no_memory_holds_are_refused)
     list = berth_make_list(tree);
     expect_error(__LINE__, bth_list_extend(list, &item, huge) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "one list or table has more than 4294967295 items");
-    dict = berth_make_dict(tree);
+    dict = berth_make_dict(tree, BERTH_KIND_DICT);
     expect_error(__LINE__, bth_dict_extend(dict, &item, UINT32_MAX / 4 + 1) == BERTH_E_UNSUPPORTED,
                  BERTH_E_UNSUPPORTED, "one list or table has more than 1073741823 items");
 }
@@ -260,7 +268,8 @@ Test(bad_arguments, a_tree_is_full_when_its_ids_are_used_up)
     REFUSED(berth_make_list(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
     (void)berth_make_list(tree);
     tree->n_ids = BTH_NO_ID;
-    REFUSED(berth_make_dict(tree), BERTH_E_UNSUPPORTED, "more than 4294967295 values in one tree");
+    REFUSED(berth_make_dict(tree, BERTH_KIND_DICT), BERTH_E_UNSUPPORTED,
+            "more than 4294967295 values in one tree");
 #if SIZE_MAX > UINT32_MAX /* 32 bits cannot address so many */
     struct storage_items full = {.size = {.count = UINT32_MAX - 1, .capacity = UINT32_MAX - 1}};
     uint64_t slots[32] = {0};
@@ -407,12 +416,15 @@ Test(bad_arguments, what_is_no_global_has_no_name)
 /* P4: numbers that begin alike are not the same key. */
 Test(bad_arguments, numbers_that_are_alike_are_different_keys)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     uint8_t big[12] = {1, [8] = 1}, longer[12] = {1, [8] = 1, [9] = 1};
     berth_value *keys[] = {
-        berth_make_complex(tree, 1, 2),      berth_make_complex(tree, 1, 3),
-        berth_make_complex(tree, 2, 2),      berth_make_bigint(tree, big, 10),
-        berth_make_bigint(tree, longer, 11), berth_make_none(tree),
+        berth_make_complex(tree, 1, 2),
+        berth_make_complex(tree, 1, 3),
+        berth_make_complex(tree, 2, 2),
+        berth_make_bytes(tree, BERTH_KIND_INT, big, 10),
+        berth_make_bytes(tree, BERTH_KIND_INT, longer, 11),
+        berth_make_none(tree),
         berth_make_device(tree, "cuda", 1),
     };
     size_t n = sizeof keys / sizeof *keys;
@@ -421,7 +433,7 @@ Test(bad_arguments, numbers_that_are_alike_are_different_keys)
         cr_assert_eq(berth_dict_set_value(dict, keys[i], keys[i]), 0);
     cr_expect_eq(berth_value_count(dict), n);
     cr_expect_eq(bth_dict_find_int_position(dict, 1), SIZE_MAX);
-    cr_expect_eq(bth_dict_find_int_position(berth_make_dict(tree), 1), SIZE_MAX);
+    cr_expect_eq(bth_dict_find_int_position(berth_make_dict(tree, BERTH_KIND_DICT), 1), SIZE_MAX);
     cr_expect_eq(bth_dict_find_int_position(berth_make_list(tree), 1), SIZE_MAX);
 }
 
@@ -447,7 +459,7 @@ Test(bad_arguments, a_cursor_beyond_its_end_reads_nothing_any_more)
 
 Test(bad_arguments, names_of_nothing_are_refused)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     bth_names *names;
     berth_error error = {0};
     char *name, *path;

@@ -288,13 +288,13 @@ static void put_scalars(berth_value *dict)
     put(dict, "none", berth_make_none(from));
     put(dict, "true", berth_make_bool(from, true));
     put(dict, "int", berth_make_int(from, -5));
-    put(dict, "big", berth_make_bigint(from, big, sizeof big));
+    put(dict, "big", berth_make_bytes(from, BERTH_KIND_INT, big, sizeof big));
     put(dict, "float", berth_make_float(from, 0.1));
     put(dict, "str", text("tied"));
     put(dict, "str again", berth_dict_get(dict, "str"));
-    put(dict, "bytes", berth_make_bytes(from, "\xff\0", 2));
+    put(dict, "bytes", berth_make_bytes(from, BERTH_KIND_BYTES, "\xff\0", 2));
     put(dict, "ascii", bth_bytes_from_latin1(from, text("ascii")));
-    put(dict, "bytearray", berth_make_bytearray(from, "abc", 3));
+    put(dict, "bytearray", berth_make_bytes(from, BERTH_KIND_BYTEARRAY, "abc", 3));
     put(dict, "empty", berth_make_tuple(from, NULL, 0));
     put(dict, "size", berth_make_size(from, (int64_t[]){2, 3}, 2));
     put(dict, "device", berth_make_device(from, "cuda", 1));
@@ -306,8 +306,9 @@ static void put_scalars(berth_value *dict)
 
 static void put_containers(berth_value *dict)
 {
-    berth_value *set = berth_make_set(from), *counter = berth_make_counter(from);
-    berth_value *ordered = berth_make_ordered_dict(from), *metadata = berth_make_dict(from);
+    berth_value *set = berth_make_set(from), *counter = berth_make_dict(from, BERTH_KIND_COUNTER);
+    berth_value *ordered = berth_make_dict(from, BERTH_KIND_ORDERED_DICT),
+                *metadata = berth_make_dict(from, BERTH_KIND_DICT);
 
     berth_set_add(set, berth_make_int(from, 3));
     berth_dict_set(counter, "n", berth_make_int(from, 2));
@@ -359,7 +360,7 @@ static void put_tensors(berth_value *dict)
     const berth_tensor table = {.dtype = BERTH_INT64, .rank = 2, .shape = sizes, .data = numbers};
     berth_value *nested[] = {whole(BERTH_FLOAT32, 1), berth_make_tensor(from, &table),
                              berth_make_tensor(from, &table), whole(BERTH_INT64, 1)};
-    berth_value *state = berth_make_dict(from);
+    berth_value *state = berth_make_dict(from, BERTH_KIND_DICT);
 
     put(state, "tag", parts[1]);
     put(dict, "meta", berth_make_tensor(from, &meta));
@@ -391,7 +392,7 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
 /* With nothing to leave out, the same pickle: of every kind, with all that is shared. */
 Test(copy, every_kind_of_value_is_the_same)
 {
-    berth_value *dict = berth_make_dict(from);
+    berth_value *dict = berth_make_dict(from, BERTH_KIND_DICT);
 
     put_scalars(dict);
     put_containers(dict);
@@ -425,7 +426,7 @@ Test(copy, what_is_not_there_is_not_there)
 
 Test(copy, attributes_of_a_tensor_may_hold_it)
 {
-    berth_value *state = berth_make_dict(from);
+    berth_value *state = berth_make_dict(from, BERTH_KIND_DICT);
     berth_value *tensor = berth_make_subclass(from, whole(BERTH_FLOAT32, 2), state);
 
     put(state, "self", tensor);
@@ -532,7 +533,7 @@ Test(copy, without_memory_is_told)
     tear_down();
     test_memory_watch();
     from = berth_tree_new(NULL);
-    value = berth_make_dict(from);
+    value = berth_make_dict(from, BERTH_KIND_DICT);
     put_tensors(value);
     put_containers(value);
     put_inert(value);
@@ -564,7 +565,7 @@ Test(copy, after_the_first_failure_nothing_is_made)
     test_memory_watch();
     from = berth_tree_new(NULL);
     memset(long_text, 'a', sizeof long_text);
-    berth_value *dict = berth_make_dict(from),
+    berth_value *dict = berth_make_dict(from, BERTH_KIND_DICT),
                 *key = berth_make_str(from, long_text, sizeof long_text);
     berth_value *inner = berth_make_tuple(from, &key, 1),
                 *outer = berth_make_tuple(from, &inner, 1);

@@ -52,12 +52,19 @@ static const struct row rows[] = {
     {"bcomplex32", 4, NULL, 2}, /* of PyTorch 2.14 */
 };
 
+static berth_dtype find(const char *name)
+{
+    for (int dtype = 1; dtype < BERTH_DTYPE_COUNT; dtype++)
+        if (strcmp(berth_dtype_name((berth_dtype)dtype), name) == 0)
+            return (berth_dtype)dtype;
+    return BERTH_DTYPE_NONE;
+}
+
 Test(dtype, facts_are_those_of_pytorch)
 {
     for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-        berth_dtype dtype = berth_dtype_from_name(rows[i].name);
+        berth_dtype dtype = find(rows[i].name);
         cr_assert_neq(dtype, BERTH_DTYPE_NONE, "%s", rows[i].name);
-        cr_assert_str_eq(berth_dtype_name(dtype), rows[i].name);
         cr_assert_eq(berth_dtype_nbytes(dtype), rows[i].nbytes, "%s", rows[i].name);
         cr_assert_eq(bth_dtype_swap_nbytes(dtype), (size_t)rows[i].swap_nbytes);
         const char *class = bth_dtype_storage_class(dtype);
@@ -73,20 +80,12 @@ Test(dtype, that_pytorch_only_loads_are_known_and_these_are_all)
                                         "int6",  "int7",  "uint1", "uint2", "uint3",
                                         "uint4", "uint5", "uint6", "uint7"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        berth_dtype dtype = berth_dtype_from_name(names[i]);
+        berth_dtype dtype = find(names[i]);
         cr_assert_neq(dtype, BERTH_DTYPE_NONE);
         cr_assert_null(bth_dtype_storage_class(dtype));
     }
     cr_assert_eq(sizeof(rows) / sizeof(*rows) + sizeof(names) / sizeof(*names) + 1,
                  BERTH_DTYPE_COUNT);
-}
-
-Test(dtype, names_may_have_the_module_in_front)
-{
-    cr_assert_eq(berth_dtype_from_name("torch.float16"), BERTH_FLOAT16);
-    cr_assert_eq(berth_dtype_from_name("float"), BERTH_DTYPE_NONE);
-    cr_assert_eq(berth_dtype_from_name("untyped"), BERTH_DTYPE_NONE);
-    cr_assert_eq(berth_dtype_from_name(NULL), BERTH_DTYPE_NONE);
 }
 
 Test(dtype, sorts)

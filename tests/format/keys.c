@@ -56,13 +56,13 @@ static size_t make_rows(struct row *rows)
         {2, berth_make_float(tree, 0.0)},
         {2, berth_make_float(tree, -0.0)},
         {2, berth_make_complex(tree, -0.0, 0.0)},
-        {3, berth_make_bigint(tree, power, 9)},
+        {3, berth_make_bytes(tree, BERTH_KIND_INT, power, 9)},
         {3, berth_make_float(tree, 0x1p70)},
         {3, berth_make_complex(tree, 0x1p70, 0.0)},
-        {4, berth_make_bigint(tree, negative_power, 9)},
+        {4, berth_make_bytes(tree, BERTH_KIND_INT, negative_power, 9)},
         {4, berth_make_float(tree, -0x1p70)},
-        {5, berth_make_bigint(tree, power_and_one, 9)},
-        {5, berth_make_bigint(tree, power_and_one, 9)},
+        {5, berth_make_bytes(tree, BERTH_KIND_INT, power_and_one, 9)},
+        {5, berth_make_bytes(tree, BERTH_KIND_INT, power_and_one, 9)},
         {6, berth_make_float(tree, INFINITY)},
         {7, berth_make_float(tree, -INFINITY)},
         {8, berth_make_float(tree, 1.5)},
@@ -77,10 +77,10 @@ static size_t make_rows(struct row *rows)
         {13, berth_make_complex(tree, NAN, 1)},
         {14, text("1")},
         {14, text("1")},
-        {15, berth_make_bytes(tree, "1", 1)},
+        {15, berth_make_bytes(tree, BERTH_KIND_BYTES, "1", 1)},
         {15, bth_bytes_from_latin1(tree, text("1"))},
         {16, text("")},
-        {17, berth_make_bytes(tree, "", 0)},
+        {17, berth_make_bytes(tree, BERTH_KIND_BYTES, "", 0)},
         {18, berth_make_none(tree)},
         {18, berth_make_none(tree)},
         {19, berth_make_tuple(tree, NULL, 0)},
@@ -94,7 +94,7 @@ static size_t make_rows(struct row *rows)
         {22, tuple1(berth_make_size(tree, sizes, 1))},
         {23, tuple1(text("1"))},
         {23, tuple1(text("1"))},
-        {24, tuple1(berth_make_bytes(tree, "1", 1))},
+        {24, tuple1(berth_make_bytes(tree, BERTH_KIND_BYTES, "1", 1))},
         {25, tuple1(nan_value)},
         {25, tuple1(nan_value)},
         {26, tuple1(berth_make_float(tree, NAN))},
@@ -131,7 +131,7 @@ static void expect_classes(int filling)
     size_t n = make_rows(rows);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++) {
-            berth_value *dict = berth_make_dict(tree);
+            berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
             for (int k = 0; k < filling; k++)
                 berth_dict_set_value(dict, berth_make_int(tree, 1000 + k), berth_make_none(tree));
             cr_assert_eq(berth_dict_set_value(dict, rows[i].key, berth_make_none(tree)), 0);
@@ -154,7 +154,7 @@ Test(keys, are_equal_as_in_python_in_a_large_dict)
 
 Test(keys, that_repeat_keep_the_place_and_the_first_key_and_take_the_new_value)
 {
-    berth_value *dict = berth_make_dict(tree), *one = berth_make_int(tree, 1);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *one = berth_make_int(tree, 1);
     berth_dict_set_value(dict, one, text("first"));
     berth_dict_set(dict, "a", text("second"));
     berth_dict_set_value(dict, berth_make_bool(tree, true), text("third"));
@@ -169,7 +169,7 @@ Test(keys, that_repeat_keep_the_place_and_the_first_key_and_take_the_new_value)
 
 Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[32];
     for (int i = 0; i < 10000; i++) {
         snprintf(name, sizeof(name), "key %d", i);
@@ -191,7 +191,7 @@ Test(keys, of_a_large_dict_are_found_in_the_order_of_insertion)
 
 Test(keys, found_as_ints_are_ints)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set_value(dict, berth_make_bool(tree, true), berth_make_none(tree));
     cr_assert_eq(bth_dict_find_int_position(dict, 1), SIZE_MAX);
 }
@@ -199,8 +199,9 @@ Test(keys, found_as_ints_are_ints)
 /* Their hashes are equal, as in Python. */
 Test(keys, found_as_texts_are_no_bytes)
 {
-    berth_value *dict = berth_make_dict(tree);
-    berth_dict_set_value(dict, berth_make_bytes(tree, "a", 1), berth_make_none(tree));
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
+    berth_dict_set_value(dict, berth_make_bytes(tree, BERTH_KIND_BYTES, "a", 1),
+                         berth_make_none(tree));
     cr_expect_null(berth_dict_get(dict, "a"));
     berth_dict_set(dict, "a", berth_make_bool(tree, true));
     cr_expect_eq(berth_value_kind(berth_dict_get(dict, "a")), BERTH_KIND_BOOL);
@@ -210,7 +211,9 @@ static void expect_refused(berth_value *key, const char *message)
 {
     berth_error error;
     cr_assert_not_null(key);
-    cr_assert_lt(berth_dict_set_value(berth_make_dict(tree), key, berth_make_none(tree)), 0);
+    cr_assert_lt(
+        berth_dict_set_value(berth_make_dict(tree, BERTH_KIND_DICT), key, berth_make_none(tree)),
+        0);
     berth_tree_error(tree, &error);
     cr_assert_str_eq(error.message, message);
     berth_tree_free(tree);
@@ -225,9 +228,10 @@ Test(keys, that_python_cannot_hash_are_refused_by_name)
     expect_refused(berth_make_parameter(tree, berth_make_tensor(tree, &one), true),
                    "a Parameter cannot be a dict key");
     expect_refused(berth_make_list(tree), "a list cannot be a dict key");
-    expect_refused(berth_make_dict(tree), "a dict cannot be a dict key");
+    expect_refused(berth_make_dict(tree, BERTH_KIND_DICT), "a dict cannot be a dict key");
     expect_refused(berth_make_set(tree), "a set cannot be a dict key");
-    expect_refused(berth_make_bytearray(tree, "", 0), "a bytearray cannot be a dict key");
+    expect_refused(berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, "", 0),
+                   "a bytearray cannot be a dict key");
     expect_refused(tuple2(berth_make_int(tree, 1), tuple1(tuple1(berth_make_list(tree)))),
                    "a list cannot be a dict key");
 }
@@ -249,7 +253,7 @@ Test(keys, of_sets_follow_the_same_rules)
 /* P3, P4: 2^200 items, were they walked as a tree; compared with an equal one of other nodes. */
 Test(keys, doubled_by_memo_take_linear_time, .timeout = 60)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     for (int copy = 0; copy < 2; copy++) {
         berth_value *key = berth_make_int(tree, 7);
         for (int i = 0; i < 200; i++)
@@ -262,7 +266,7 @@ Test(keys, doubled_by_memo_take_linear_time, .timeout = 60)
 /* P3: no recursion, however deep a tuple is. */
 Test(keys, a_million_levels_deep_are_hashed, .timeout = 60)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     for (int copy = 0; copy < 2; copy++) {
         berth_value *key = berth_make_none(tree);
         for (int i = 0; i < 1000000; i++)
@@ -280,7 +284,7 @@ Test(keys, of_many_megabytes_used_a_hundred_thousand_times_take_linear_time, .ti
     memset(bytes, 'k', NBYTES);
     berth_value *first = berth_make_str(tree, bytes, NBYTES),
                 *second = berth_make_str(tree, bytes, NBYTES);
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set_value(dict, first, berth_make_none(tree));
     for (int i = 0; i < 100000; i++)
         berth_dict_set_value(dict, second, berth_make_none(tree));
@@ -296,7 +300,7 @@ Test(keys, a_chain_of_tuples_stays_within_64_bytes_a_level)
     berth_tree_free(tree);
     test_memory_watch();
     tree = berth_tree_new(NULL);
-    berth_value *key = berth_make_none(tree), *dict = berth_make_dict(tree);
+    berth_value *key = berth_make_none(tree), *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     for (int i = 0; i < DEPTH; i++)
         key = tuple1(key);
     cr_assert_eq(berth_dict_set_value(dict, key, key), 0);
@@ -329,7 +333,7 @@ static const char *numbered(uint32_t number, char text[16])
 
 static void expect_two_keys(const char *a, const char *b, int filling)
 {
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     for (int k = 0; k < filling; k++)
         berth_dict_set_value(dict, berth_make_int(tree, 1000 + k), berth_make_none(tree));
     cr_assert_eq(berth_dict_set(dict, a, berth_make_none(tree)), 0);

@@ -163,6 +163,9 @@ Test(legacy_read, heads_that_are_not_a_streams)
 {
     expect_refused("LONG1 0x6cfc9c46f9206aa85018 STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
                    "magic number: not that of PyTorch's legacy format");
+    expect_refused(
+        "PROTO 3 SHORT_BINBYTES 0x6cfc9c46f9206aa85019 STOP " PROTOCOL SYSTEM OBJECT KEYS,
+        BERTH_E_PICKLE, "magic number: not that of PyTorch's legacy format");
     expect_refused("NONE STOP " PROTOCOL SYSTEM OBJECT KEYS, BERTH_E_PICKLE,
                    "magic number: not that of PyTorch's legacy format");
     expect_refused("LONG1 0x6cfc9c46f9206aa8501901 STOP " PROTOCOL SYSTEM OBJECT KEYS,

@@ -85,8 +85,8 @@ static void expect_found(const char *name, const berth_value *value)
 
 Test(names, join_dict_keys_and_list_indices_with_dots)
 {
-    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
-                *inner = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *list = berth_make_list(tree),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *a = tensor(), *b = tensor(), *c = tensor();
     berth_dict_set(root, "model.weight", a);
     berth_dict_set(root, "state", inner);
@@ -110,7 +110,8 @@ Test(names, join_dict_keys_and_list_indices_with_dots)
 
 Test(names, that_two_tensors_share_are_shown_as_paths_and_refused)
 {
-    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *first = tensor(), *second = tensor();
     berth_dict_set(root, "a.b", first);
     berth_dict_set(root, "a", inner);
@@ -128,7 +129,8 @@ Test(names, that_two_tensors_share_are_shown_as_paths_and_refused)
 
 Test(names, of_a_str_and_an_int_key_are_told_apart)
 {
-    berth_value *root = berth_make_dict(tree), *first = tensor(), *second = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *first = tensor(),
+                *second = tensor();
     berth_dict_set(root, "1", first);
     berth_dict_set_value(root, berth_make_int(tree, 1), second);
     walk(root);
@@ -142,7 +144,7 @@ Test(names, of_a_str_and_an_int_key_are_told_apart)
 Test(names, that_cannot_be_said_are_shown_as_paths)
 {
     static const char surrogate[] = "\xed\xa0\x80";
-    berth_value *root = berth_make_dict(tree), *item = tensor(), *nul = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *item = tensor(), *nul = tensor();
     berth_dict_set_value(root, berth_make_str(tree, "a\0b", 3), nul);
     berth_dict_set_value(root, berth_make_str(tree, "a\0c", 3), tensor());
     berth_dict_set_value(root, berth_make_str(tree, surrogate, 3), tensor());
@@ -166,12 +168,13 @@ Test(names, that_cannot_be_said_are_shown_as_paths)
 
 Test(names, of_other_values_can_be_ambiguous_too_but_a_tensor_goes_first)
 {
-    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree), *listed = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT), *listed = tensor();
     berth_dict_set(root, "a.b", berth_make_int(tree, 1));
     berth_dict_set(root, "a", inner);
     berth_dict_set(inner, "b", berth_make_int(tree, 2));
     berth_dict_set(root, "x.y", berth_make_int(tree, 1));
-    berth_dict_set(root, "x", inner = berth_make_dict(tree));
+    berth_dict_set(root, "x", inner = berth_make_dict(tree, BERTH_KIND_DICT));
     berth_dict_set(inner, "y", listed);
     walk(root);
     expect_not_found("a.b", BERTH_E_AMBIGUOUS,
@@ -200,7 +203,7 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
 
 Test(names, of_a_cycle_end, .timeout = 60)
 {
-    berth_value *root = berth_make_dict(tree), *leaf = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *leaf = tensor();
     berth_dict_set(root, "self", root);
     berth_dict_set(root, "w", leaf);
     walk(root);
@@ -211,7 +214,7 @@ Test(names, of_a_cycle_end, .timeout = 60)
 
 Test(names, of_a_tied_tensor_are_listed_at_each_edge)
 {
-    berth_value *root = berth_make_dict(tree), *tied = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *tied = tensor();
     berth_dict_set(root, "embed", tied);
     berth_dict_set(root, "head", tied);
     walk(root);
@@ -238,10 +241,10 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
 
 Test(names, of_attributes_pass_dict)
 {
-    berth_value *root = berth_make_ordered_dict(tree), *state = berth_make_dict(tree),
-                *kept = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                *state = berth_make_dict(tree, BERTH_KIND_DICT), *kept = tensor();
     berth_value *parameter = berth_make_parameter(tree, tensor(), true),
-                *more = berth_make_dict(tree);
+                *more = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "p", parameter);
     berth_value_set_state(parameter, more);
     berth_dict_set(more, "mask", kept);
@@ -259,10 +262,11 @@ Test(names, of_attributes_pass_dict)
 
 Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
 {
-    berth_value *plain = tensor(), *state = berth_make_dict(tree), *kept = tensor();
+    berth_value *plain = tensor(), *state = berth_make_dict(tree, BERTH_KIND_DICT),
+                *kept = tensor();
     berth_dict_set(state, "s", kept);
     berth_value *inner = berth_make_subclass(tree, plain, state);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "p", berth_make_parameter(tree, inner, false));
     walk(root);
     expect_list("p ['p']\n"
@@ -272,9 +276,10 @@ Test(names, of_a_tensor_inside_a_parameter_with_attributes_of_its_own)
 
 Test(names, of_attributes_inside_two_parameters_are_entered_once)
 {
-    berth_value *state = berth_make_dict(tree), *kept = tensor();
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT), *kept = tensor();
     berth_dict_set(state, "s", kept);
-    berth_value *inner = berth_make_subclass(tree, tensor(), state), *root = berth_make_dict(tree);
+    berth_value *inner = berth_make_subclass(tree, tensor(), state),
+                *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "p", berth_make_parameter(tree, inner, false));
     berth_dict_set(root, "q", berth_make_parameter(tree, inner, false));
     walk(root);
@@ -292,7 +297,7 @@ Test(names, of_a_sparse_tensor_are_those_of_its_parts)
                            vector(BERTH_FLOAT32, 2)};
     berth_value *csc[3] = {vector(BERTH_INT32, 5), vector(BERTH_INT32, 1),
                            vector(BERTH_FLOAT32, 1)};
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "a", berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 2, coo, true));
     berth_dict_set(root, "b", berth_make_sparse(tree, BERTH_SPARSE_CSR, shape, 2, csr, false));
     berth_dict_set(root, "c", berth_make_sparse(tree, BERTH_SPARSE_CSC, shape, 2, csc, false));
@@ -374,7 +379,7 @@ Test(names, quote_text_and_escape_what_could_not_be_seen)
         {"\xed\xbf\xbf", "['\\udfff']", true},
         {"\xee\x80\x80", "['\xee\x80\x80']", false},
     };
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         berth_dict_set(root, rows[i].key, tensor());
     walk(root);
@@ -398,7 +403,7 @@ Test(names, of_doubled_tuples_are_cut, .timeout = 60)
         berth_value *pair[2] = {key, key};
         key = berth_make_tuple(tree, pair, 2);
     }
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set_value(root, key, tensor());
     walk(root);
     char *name, *path;
@@ -418,7 +423,7 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
     memset(long_text, 'k', LENGTH);
     berth_value *key = berth_make_str(tree, long_text, LENGTH), *root = berth_make_list(tree);
     for (int i = 0; i < DICTS; i++) {
-        berth_value *dict = berth_make_dict(tree);
+        berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
         berth_dict_set_value(dict, key, tensor());
         berth_list_append(root, dict);
     }
@@ -435,7 +440,7 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 
 Test(names, not_found_say_what_is_near)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(root, "encoder.weight", tensor());
     berth_dict_set(root, "encoder.bias", tensor());
     walk(root);
@@ -460,7 +465,8 @@ Test(names, near_are_looked_for_among_the_first_ones)
 Test(names, that_are_too_long_are_near_none)
 {
     char text[201] = "";
-    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     memset(text, 'k', sizeof text - 1);
     berth_dict_set(inner, text, tensor());
     berth_dict_set(root, "a", inner);
@@ -470,7 +476,7 @@ Test(names, that_are_too_long_are_near_none)
 
 Test(names, of_inert_calls_pass_their_arguments)
 {
-    berth_value *a = tensor(), *state = berth_make_dict(tree), *b = tensor();
+    berth_value *a = tensor(), *state = berth_make_dict(tree, BERTH_KIND_DICT), *b = tensor();
     berth_value *call = bth_call_new(tree, bth_global_new(tree, "m", 1, "C", 1, false),
                                      berth_make_tuple(tree, &a, 1), true);
     berth_dict_set(state, "b", b);

@@ -127,9 +127,10 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
         "['l'][4294967296]",
         "['\\xA']",
     };
-    berth_value *root = berth_make_dict(tree), *list = berth_make_list(tree),
-                *ints = berth_make_dict(tree);
-    berth_value *ordered = berth_make_ordered_dict(tree), *state = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *list = berth_make_list(tree),
+                *ints = berth_make_dict(tree, BERTH_KIND_DICT);
+    berth_value *ordered = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[2] = {test_tensor(tree, BERTH_INT64, numbers, 2, (const int64_t[]){1, 1}),
                              tensor()};
     berth_value *nested[4] = {tensor(), parts[0], parts[0],
@@ -178,7 +179,7 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
 /* Brackets of a path are looked for no further than 512 bytes. */
 Test(names_asked, a_path_without_end_is_given_up)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char path[2000];
 
     berth_dict_set(root, "a", tensor());
@@ -215,7 +216,7 @@ static void expect_alike(const char *name, const char *sentence)
 /* What is shown of them is the same: none of the two is given as the other. */
 Test(names_asked, two_keys_that_are_written_alike_are_refused)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set_value(root, ones(200, 2), tensor());
     berth_dict_set_value(root, ones(200, 3), tensor());
@@ -246,7 +247,7 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
     memset(first, 'a', sizeof first);
     memset(second, 'b', sizeof second);
     for (size_t n = 1; n < sizeof first; n++) {
-        berth_value *root = berth_make_dict(tree);
+        berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
         berth_value *pair[2] = {berth_make_str(tree, first, n),
                                 berth_make_str(tree, second, sizeof second)};
         char *name, *path;
@@ -266,10 +267,11 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
 Test(names_asked, a_key_much_longer_than_what_is_asked_is_not_it)
 {
     static char text[1000];
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     memset(text, 'x', sizeof text);
-    berth_dict_set_value(root, berth_make_bytes(tree, text, sizeof text), tensor());
+    berth_dict_set_value(root, berth_make_bytes(tree, BERTH_KIND_BYTES, text, sizeof text),
+                         tensor());
     walk(root);
     expect_none("[b'x']");
     expect_none("b'x'");
@@ -278,7 +280,7 @@ Test(names_asked, a_key_much_longer_than_what_is_asked_is_not_it)
 /* P3: a dict in itself under "a" and "a.a" can be meant in more ways than anyone tries. */
 Test(names_asked, a_name_of_too_many_readings_is_refused)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[200];
 
     berth_dict_set(root, "a", root);
@@ -297,7 +299,8 @@ Test(names_asked, a_name_of_too_many_readings_is_refused)
 /* Between two of one name there may be others. */
 Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
 {
-    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(root, "a.b", tensor());
     berth_dict_set(root, "c", tensor());
@@ -312,7 +315,7 @@ Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
 /* As if "a" had the hash of "b", which has 61 bits: texts are compared, too. */
 Test(names_asked, names_of_one_hash_are_told_apart)
 {
-    berth_value *root = berth_make_dict(tree), *b = tensor();
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *b = tensor();
 
     berth_dict_set(root, "b", b);
     berth_dict_set(root, "a", tensor());
@@ -326,7 +329,7 @@ Test(names_asked, names_of_one_hash_are_told_apart)
 
 Test(names_asked, of_three_values_of_one_name_two_are_told)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(root, "nan", berth_make_int(tree, 1));
     berth_dict_set_value(root, berth_make_float(tree, NAN), berth_make_int(tree, 2));
@@ -339,7 +342,7 @@ Test(names_asked, of_three_values_of_one_name_two_are_told)
 Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
 {
     enum { DEPTH = 70 };
-    berth_value *dict = berth_make_dict(tree), *value = dict;
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *value = dict;
     char name[2 * DEPTH + 2];
 
     berth_dict_set(dict, "1", berth_make_int(tree, 1));
@@ -357,7 +360,7 @@ Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
 
 static void expect_name(berth_value *key, const char *wanted)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char *name, *path;
 
     cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
@@ -389,9 +392,10 @@ Test(names_asked, keys_as_python_shows_them)
     expect_name(berth_make_float(tree, 0.1), "0.1");
     expect_name(berth_make_complex(tree, 1, -2.5), "(1-2.5j)");
     expect_name(berth_make_complex(tree, 0, 2), "2j");
-    expect_name(berth_make_bigint(tree, big, sizeof(big)), "1180591620717411303424");
-    expect_name(berth_make_bigint(tree, negative, sizeof(negative)), "-1180591620717411303424");
-    expect_name(berth_make_bytes(tree, "a\0\xff'", 4), "b\"a\\x00\\xff'\"");
+    expect_name(berth_make_bytes(tree, BERTH_KIND_INT, big, sizeof(big)), "1180591620717411303424");
+    expect_name(berth_make_bytes(tree, BERTH_KIND_INT, negative, sizeof(negative)),
+                "-1180591620717411303424");
+    expect_name(berth_make_bytes(tree, BERTH_KIND_BYTES, "a\0\xff'", 4), "b\"a\\x00\\xff'\"");
     expect_name(berth_make_tuple(tree, pair, 2), "(1, 'x')");
     expect_name(berth_make_tuple(tree, &pair[1], 1), "('x',)");
     expect_name(berth_make_size(tree, shape, 2), "torch.Size([2, 3])");
@@ -414,9 +418,10 @@ Test(names_asked, keys_as_python_shows_them)
     expect_name(berth_make_complex(tree, 1, (double)NAN), "(1+nanj)");
     expect_name(berth_make_complex(tree, 1, -(double)NAN), "(1+nanj)");
     expect_name(berth_make_bool(tree, false), "False");
-    expect_name(berth_make_bigint(tree, all_ones, sizeof all_ones), "-18446744073709551616");
+    expect_name(berth_make_bytes(tree, BERTH_KIND_INT, all_ones, sizeof all_ones),
+                "-18446744073709551616");
     expect_name(berth_make_str(tree, "\xe2\x80\xa8", 3), "\xe2\x80\xa8");
-    expect_name(berth_make_bytes(tree, "\\'\"", 3), "b'\\\\\\'\"'");
+    expect_name(berth_make_bytes(tree, BERTH_KIND_BYTES, "\\'\"", 3), "b'\\\\\\'\"'");
 }
 
 Test(names_asked, an_inert_class_is_a_key_by_its_number)
@@ -491,12 +496,12 @@ Test(names_asked, a_name_that_is_too_long_is_told)
 {
     enum { LONG = 2 << 20 };
     char *text = malloc(LONG), *name, *path;
-    berth_value *root = berth_make_dict(tree), *below = root;
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *below = root;
 
     memset(text, 'k', LONG);
     berth_value *key = berth_make_str(tree, text, LONG);
     for (int i = 0; i < 9; i++) {
-        berth_value *next = i < 8 ? berth_make_dict(tree) : tensor();
+        berth_value *next = i < 8 ? berth_make_dict(tree, BERTH_KIND_DICT) : tensor();
         berth_dict_set_value(below, key, next);
         below = next;
     }
@@ -513,10 +518,12 @@ Test(names_asked, a_name_that_is_too_long_is_told)
 Test(names_asked, a_large_float_is_the_int_of_its_value)
 {
     static const uint8_t big[9] = {[8] = 0x80};
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     cr_assert_eq(berth_dict_set_value(root, berth_make_float(tree, -0x1p71), tensor()), 0);
-    cr_assert_eq(berth_dict_set_value(root, berth_make_bigint(tree, big, sizeof big), tensor()), 0);
+    cr_assert_eq(berth_dict_set_value(root, berth_make_bytes(tree, BERTH_KIND_INT, big, sizeof big),
+                                      tensor()),
+                 0);
     cr_expect_eq(berth_value_count(root), 1);
 }
 

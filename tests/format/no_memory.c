@@ -38,13 +38,13 @@ static void prepare(void)
     with.text = berth_make_str(tree, "text", 4);
     with.latin = berth_make_str(tree, "met", 3);
     (void)bth_bytes_from_latin1(tree, with.latin);
-    with.bytes = berth_make_bytes(tree, "bytes", 5);
+    with.bytes = berth_make_bytes(tree, BERTH_KIND_BYTES, "bytes", 5);
     with.ints = berth_make_tuple(tree, two, 2);
     with.list = berth_make_list(tree);
     with.empty = berth_make_list(tree);
     with.pairs = berth_make_list(tree);
-    with.dict = berth_make_dict(tree);
-    with.ordered = berth_make_ordered_dict(tree);
+    with.dict = berth_make_dict(tree, BERTH_KIND_DICT);
+    with.ordered = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     for (int i = 0; i < 9; i++) { /* more than are kept without a table of slots */
         two[0] = berth_make_int(tree, i);
         berth_list_append(with.list, two[0]);
@@ -69,7 +69,7 @@ static void prepare(void)
     X(none, berth_make_none(with.tree))                                                            \
     X(true, berth_make_bool(with.tree, true))                                                      \
     X(int, berth_make_int(with.tree, 7))                                                           \
-    X(bigint, berth_make_bigint(with.tree, (const uint8_t[16]){[15] = 1}, 16))                     \
+    X(bigint, berth_make_bytes(with.tree, BERTH_KIND_INT, (const uint8_t[16]){[15] = 1}, 16))      \
     X(float, berth_make_float(with.tree, 1.5))                                                     \
     X(complex, berth_make_complex(with.tree, 1, 2))                                                \
     X(dtype, berth_make_constant(with.tree, BERTH_KIND_DTYPE, BERTH_INT16))                        \
@@ -78,18 +78,18 @@ static void prepare(void)
     X(device, berth_make_device(with.tree, "cuda", 3))                                             \
     X(str, berth_make_str(with.tree, "a", 1))                                                      \
     X(long_str, berth_make_str(with.tree, long_text, sizeof long_text - 1))                        \
-    X(bytes, berth_make_bytes(with.tree, "a", 1))                                                  \
+    X(bytes, berth_make_bytes(with.tree, BERTH_KIND_BYTES, "a", 1))                                \
     X(latin1, bth_bytes_from_latin1(with.tree, with.text))                                         \
     X(latin1_again, bth_bytes_from_latin1(with.tree, with.latin))                                  \
-    X(bytearray, berth_make_bytearray(with.tree, "a", 1))                                          \
+    X(bytearray, berth_make_bytes(with.tree, BERTH_KIND_BYTEARRAY, "a", 1))                        \
     X(empty_bytearray, bth_bytearray_from_bytes(with.tree, NULL))                                  \
     X(bytearray_of, bth_bytearray_from_bytes(with.tree, with.bytes))                               \
     X(global, bth_global_new(with.tree, "a", 1, "b", 1, false))                                    \
     X(inert_global, bth_global_new(with.tree, "a", 1, "b", 1, true))                               \
     X(list, berth_make_list(with.tree))                                                            \
     X(tuple, berth_make_tuple(with.tree, (berth_value *[]){with.text, with.bytes}, 2))             \
-    X(dict, berth_make_dict(with.tree))                                                            \
-    X(ordered_dict, berth_make_ordered_dict(with.tree))                                            \
+    X(dict, berth_make_dict(with.tree, BERTH_KIND_DICT))                                           \
+    X(ordered_dict, berth_make_dict(with.tree, BERTH_KIND_ORDERED_DICT))                           \
     X(ordered_dict_of, bth_ordered_dict_from_pairs(with.tree, with.pairs))                         \
     X(counter, bth_counter_from_dict(with.tree, NULL))                                             \
     X(counter_of, bth_counter_from_dict(with.tree, with.dict))                                     \
@@ -368,8 +368,9 @@ static void set(berth_value *dict, const char *key, berth_value *value)
 /* Long keys, deep levels, attributes, parts, other keys, and a name that two share. */
 static berth_value *make_named(berth_tree *tree)
 {
-    berth_value *root = berth_make_dict(tree), *deep = berth_make_dict(tree),
-                *state = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *deep = berth_make_dict(tree, BERTH_KIND_DICT),
+                *state = berth_make_dict(tree, BERTH_KIND_DICT);
     char key[400];
 
     with.tree = tree;
@@ -381,7 +382,7 @@ static berth_value *make_named(berth_tree *tree)
     }
     set(root, "deep", deep);
     for (int i = 0; i < 40; i++) {
-        berth_value *below = berth_make_dict(tree);
+        berth_value *below = berth_make_dict(tree, BERTH_KIND_DICT);
         set(deep, "d", below);
         deep = below;
     }
@@ -474,7 +475,8 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
 
     test_memory_watch();
     berth_tree *tree = with.tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *tensor = tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1});
     berth_error error;
     bth_names *names;
@@ -507,7 +509,7 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
 
     test_memory_watch();
     berth_tree *tree = with.tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_error error;
     bth_names *names;
 
@@ -539,17 +541,19 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
 /* A text so long that the buffer is full somewhere in what follows, and that. */
 static berth_value *make_written(berth_tree *tree, size_t longer)
 {
-    berth_value *root = berth_make_list(tree), *inner = berth_make_ordered_dict(tree);
+    berth_value *root = berth_make_list(tree),
+                *inner = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
 
     with.tree = tree;
     berth_list_append(root, berth_make_str(tree, long_text, longer));
     berth_list_append(root, berth_make_float(tree, 0.5));
-    berth_list_append(root, berth_make_bigint(tree, (const uint8_t[16]){[15] = 1}, 16));
+    berth_list_append(root,
+                      berth_make_bytes(tree, BERTH_KIND_INT, (const uint8_t[16]){[15] = 1}, 16));
     berth_list_append(root, berth_make_int(tree, 70000));
-    berth_list_append(root, berth_make_bytes(tree, "\xff", 1));
+    berth_list_append(root, berth_make_bytes(tree, BERTH_KIND_BYTES, "\xff", 1));
     berth_list_append(root, tensor_of(BERTH_FLOAT32, 1, (const int64_t[]){1}));
     berth_dict_set(inner, "key", berth_make_bool(tree, true));
-    berth_value_set_state(inner, berth_make_dict(tree));
+    berth_value_set_state(inner, berth_make_dict(tree, BERTH_KIND_DICT));
     berth_list_append(root, inner);
     return root;
 }

@@ -24,7 +24,7 @@ Test(pickle_read, integers_of_every_opcode)
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         cr_expect_eq(int_of(bth_value_item(read.root, i)), wanted[i], "item %zu", i);
     size_t nbytes;
-    const uint8_t *big = berth_as_bigint(bth_value_item(read.root, 6), &nbytes);
+    const uint8_t *big = berth_as_bytes(bth_value_item(read.root, 6), &nbytes);
     cr_assert(big && nbytes == 9 && big[7] == 0x80 && big[8] == 0);
     cr_expect_eq(int_of(bth_value_item(read.root, 7)), 1, "longer than it needs to be");
     free_reading(&read);

@@ -59,7 +59,7 @@ Test(pickle_refused, attributes_of_tensors_that_no_reader_takes)
                                   "berth_make_subclass gives it some";
     static const char parameters[] = "data.pkl: a Parameter cannot be saved with attributes of its "
                                      "own: berth_make_subclass gives it some";
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
 
     expect_written(berth_make_subclass(tree, tensor(), state), NULL);
     expect_written(berth_make_subclass(tree, berth_make_parameter(tree, tensor(), true), state),
@@ -79,7 +79,7 @@ Test(pickle_refused, attributes_of_tensors_that_no_reader_takes)
 
 Test(pickle_refused, attributes_of_tensors_are_dicts_or_pairs_of_them)
 {
-    berth_value *dict = berth_make_dict(tree), *none = berth_make_none(tree),
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *none = berth_make_none(tree),
                 *list = berth_make_list(tree);
     berth_value *pairs[][3] = {
         {dict, none}, {none, dict}, {dict, list}, {list, dict}, {dict, dict, dict}};
@@ -103,12 +103,14 @@ Test(pickle_refused, attributes_of_tensors_are_dicts_or_pairs_of_them)
 
 Test(pickle_refused, attributes_of_an_ordered_dict_are_a_dict)
 {
-    expect_written(with_state(berth_make_ordered_dict(tree), berth_make_dict(tree)), NULL);
+    expect_written(with_state(berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                              berth_make_dict(tree, BERTH_KIND_DICT)),
+                   NULL);
     expect_written(
-        with_state(berth_make_ordered_dict(tree), berth_make_list(tree)),
+        with_state(berth_make_dict(tree, BERTH_KIND_ORDERED_DICT), berth_make_list(tree)),
         "data.pkl: attributes of an OrderedDict cannot be saved as a list: they are a dict");
     expect_written(
-        with_state(berth_make_ordered_dict(tree), berth_make_none(tree)),
+        with_state(berth_make_dict(tree, BERTH_KIND_ORDERED_DICT), berth_make_none(tree)),
         "data.pkl: attributes of an OrderedDict cannot be saved as None: they are a dict");
 }
 

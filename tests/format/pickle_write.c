@@ -30,7 +30,7 @@ static berth_value *power(size_t bit, bool negative)
             bytes[i] = 0xff;
         bytes[bit / 8] = (uint8_t)(0xff << (bit % 8));
     }
-    return berth_make_bigint(tree, bytes, sizeof bytes);
+    return berth_make_bytes(tree, BERTH_KIND_INT, bytes, sizeof bytes);
 }
 
 Test(pickle_write, integers_take_the_shortest_form)
@@ -98,10 +98,10 @@ Test(pickle_write, bytes_are_latin1_text)
 {
     const uint8_t four[] = {0, 127, 128, 255};
     berth_value *list = berth_make_list(tree);
-    add(list, add(list, berth_make_bytes(tree, "a", 1)));
+    add(list, add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "a", 1)));
     add(list, make_text(tree, "a"));
-    add(list, berth_make_bytes(tree, four, sizeof four));
-    add(list, berth_make_bytes(tree, "xy", 2));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, four, sizeof four));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "xy", 2));
     add(list, make_text(tree, "xy"));
     check_pickle(list, expected_byte_strings);
 }
@@ -110,8 +110,8 @@ Test(pickle_write, bytes_are_latin1_text)
 Test(pickle_write, empty_bytes_are_written_so_that_weights_only_reads_them)
 {
     berth_value *list = berth_make_list(tree);
-    add(list, berth_make_bytes(tree, "", 0));
-    add(list, berth_make_bytes(tree, "", 0));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "", 0));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "", 0));
     check_pickle(list, "\x80\x02]q\000(c_codecs\nencode\nq\001X\000\000\000\000q\002"
                        "X\006\000\000\000latin1q\003\x86q\004Rq\005h\005e.");
 }
@@ -119,10 +119,11 @@ Test(pickle_write, empty_bytes_are_written_so_that_weights_only_reads_them)
 Test(pickle_write, bytearrays_wrap_bytes)
 {
     berth_value *list = berth_make_list(tree);
-    add(list, berth_make_bytearray(tree, "", 0));
-    add(list, berth_make_bytearray(tree, "a", 1));
-    add(list, berth_make_bytearray(tree, "ab", 2));
-    add(list, berth_make_bytearray(tree, "a", 1)); /* the text of one byte is one object */
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, "", 0));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, "a", 1));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, "ab", 2));
+    add(list, berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, "a",
+                               1)); /* the text of one byte is one object */
     check_pickle(list, expected_bytearrays);
 }
 
@@ -191,19 +192,19 @@ Test(pickle_write, sets)
 Test(pickle_write, counters)
 {
     berth_value *list = berth_make_list(tree);
-    berth_value *counter = add(list, berth_make_counter(tree));
+    berth_value *counter = add(list, berth_make_dict(tree, BERTH_KIND_COUNTER));
     berth_dict_set(counter, "a", berth_make_int(tree, 2));
     berth_dict_set(counter, "b", berth_make_int(tree, 1));
-    add(list, berth_make_counter(tree));
+    add(list, berth_make_dict(tree, BERTH_KIND_COUNTER));
     check_pickle(list, expected_counters);
 }
 
 Test(pickle_write, a_state_dict_has_its_metadata_behind)
 {
-    berth_value *state_dict = berth_make_ordered_dict(tree);
+    berth_value *state_dict = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_dict_set(state_dict, "a", berth_make_int(tree, 1));
-    berth_value *state = berth_make_dict(tree);
-    berth_dict_set(state, "_metadata", berth_make_ordered_dict(tree));
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
+    berth_dict_set(state, "_metadata", berth_make_dict(tree, BERTH_KIND_ORDERED_DICT));
     cr_assert_eq(berth_value_set_state(state_dict, state), 0);
     check_pickle(state_dict, expected_state_dict);
 }
@@ -213,7 +214,8 @@ Test(pickle_write, one_key_node_in_two_dicts_is_written_once)
     berth_value *key = make_text(tree, "epoch time");
     berth_value *list = berth_make_list(tree);
     for (int i = 1; i <= 2; i++)
-        berth_dict_set_value(add(list, berth_make_dict(tree)), key, berth_make_int(tree, i));
+        berth_dict_set_value(add(list, berth_make_dict(tree, BERTH_KIND_DICT)), key,
+                             berth_make_int(tree, i));
     add(list, key);
     check_pickle(list, expected_shared_key);
 }
@@ -231,12 +233,11 @@ Test(pickle_write, batches_of_lists)
 }
 
 /* {0: None, 1: None, …}; counters count each key itself. */
-static void check_dicts(berth_value *(*make)(berth_tree *), const struct expected_sum *sums,
-                        size_t n_sums)
+static void check_dicts(berth_kind kind, const struct expected_sum *sums, size_t n_sums)
 {
     for (size_t i = 0; i < n_sums; i++) {
-        berth_value *dict = make(tree);
-        bool counts = berth_value_kind(dict) == BERTH_KIND_COUNTER;
+        berth_value *dict = berth_make_dict(tree, kind);
+        bool counts = kind == BERTH_KIND_COUNTER;
         for (size_t j = 0; j < sums[i].n; j++)
             berth_dict_set_value(dict, berth_make_int(tree, (int64_t)j),
                                  counts ? berth_make_int(tree, (int64_t)j) : berth_make_none(tree));
@@ -246,17 +247,17 @@ static void check_dicts(berth_value *(*make)(berth_tree *), const struct expecte
 
 Test(pickle_write, batches_of_dicts)
 {
-    check_dicts(berth_make_dict, dict_sums, N_SUMS(dict_sums));
+    check_dicts(BERTH_KIND_DICT, dict_sums, N_SUMS(dict_sums));
 }
 
 Test(pickle_write, batches_of_ordered_dicts)
 {
-    check_dicts(berth_make_ordered_dict, ordered_dict_sums, N_SUMS(ordered_dict_sums));
+    check_dicts(BERTH_KIND_ORDERED_DICT, ordered_dict_sums, N_SUMS(ordered_dict_sums));
 }
 
 Test(pickle_write, batches_of_counters)
 {
-    check_dicts(berth_make_counter, counter_sums, N_SUMS(counter_sums));
+    check_dicts(BERTH_KIND_COUNTER, counter_sums, N_SUMS(counter_sums));
 }
 
 Test(pickle_write, memo_numbers_beyond_a_byte)
@@ -283,7 +284,7 @@ Test(pickle_write, inert_calls_are_written_back)
     berth_value *one = berth_make_int(tree, 1);
     berth_value *list = berth_make_list(tree);
     berth_value *made = add(list, bth_call_new(tree, class, berth_make_tuple(tree, &one, 1), true));
-    cr_assert_eq(berth_value_set_state(made, berth_make_dict(tree)), 0);
+    cr_assert_eq(berth_value_set_state(made, berth_make_dict(tree, BERTH_KIND_DICT)), 0);
     add(list, bth_call_new(tree, class, berth_make_tuple(tree, NULL, 0), false));
     add(list, made);
     add(list, class);
@@ -324,7 +325,7 @@ Test(pickle_write, a_tuple_that_holds_itself_is_refused)
 
 Test(pickle_write, a_counter_that_holds_itself_is_refused)
 {
-    berth_value *counter = berth_make_counter(tree);
+    berth_value *counter = berth_make_dict(tree, BERTH_KIND_COUNTER);
     berth_dict_set(counter, "self", counter);
     check_write_refused(
         counter, false, BERTH_E_UNSUPPORTED,

@@ -194,7 +194,7 @@ Test(pickle_write_tensor, a_parameters_tensor_is_written_detached)
 
 Test(pickle_write_tensor, a_parameter_with_attributes)
 {
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(state, "tag", make_text(tree, "x"));
     berth_value *parameter = berth_make_parameter(tree, vector(BERTH_FLOAT32, 2), false);
     check_pickle(berth_make_subclass(tree, parameter, state), expected_parameter_with_state);
@@ -202,7 +202,7 @@ Test(pickle_write_tensor, a_parameter_with_attributes)
 
 Test(pickle_write_tensor, a_tensor_with_attributes)
 {
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(state, "tag", berth_make_int(tree, 1));
     berth_value *tensor = berth_make_subclass(tree, vector(BERTH_FLOAT32, 2), state);
     check_pickle(LIST(tensor, tensor), expected_attributes);
@@ -210,7 +210,7 @@ Test(pickle_write_tensor, a_tensor_with_attributes)
 
 Test(pickle_write_tensor, a_tensor_that_is_its_own_attribute_is_refused)
 {
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *tensor = berth_make_subclass(tree, vector(BERTH_FLOAT32, 2), state);
     berth_dict_set(state, "self", tensor);
     berth_error error;

@@ -334,7 +334,7 @@ Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
 {
     berth_value *plain = berth_make_tensor(
         tree, &(berth_tensor){.dtype = BERTH_INT8, .data = data, .flags = BERTH_REQUIRES_GRAD});
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parameter = berth_make_parameter(tree, plain, false);
     berth_value *subclass = berth_make_subclass(tree, parameter, state);
     cr_assert_eq(berth_as_tensor(subclass), berth_as_tensor(plain));
@@ -443,8 +443,9 @@ Test(tensor, sparse_ones_are_wrapped_too)
     berth_value *sparse = make_sparse(&row);
     berth_value *parameter = berth_make_parameter(tree, sparse, true);
     cr_assert_eq(berth_value_part(parameter, BERTH_PART_INNER), sparse);
-    cr_assert_eq(berth_value_part(berth_make_subclass(tree, parameter, berth_make_dict(tree)),
-                                  BERTH_PART_INNER),
+    cr_assert_eq(berth_value_part(
+                     berth_make_subclass(tree, parameter, berth_make_dict(tree, BERTH_KIND_DICT)),
+                     BERTH_PART_INNER),
                  parameter);
 }
 

@@ -195,7 +195,7 @@ Test(tensor_attributes, the_tensors_own_are_not_written_P5)
         const char *name = own[j / 4];
         char sentence[200];
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *state = berth_make_dict(tree);
+        berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
         cr_expect_eq(save_with(state, j & 1, j & 2, &error), 0, "%s", error.message);
         berth_dict_set(state, name, berth_make_none(tree));
         cr_expect_eq(save_with(state, j & 1, j & 2, &error), BERTH_E_UNSUPPORTED, "%s", name);
@@ -212,7 +212,7 @@ Test(tensor_attributes, all_others_are_written)
 {
     berth_error error;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *state = berth_make_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
     for (size_t j = 0; j < N(free_names); j++)
         berth_dict_set(state, free_names[j], berth_make_none(tree));
     cr_expect_eq(save_with(state, false, false, &error), 0, "%s", error.message);

@@ -21,10 +21,10 @@ Test(tree, remembers_its_first_failure)
     berth_tree *tree = berth_tree_new(NULL);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
     cr_assert_null(berth_make_str(tree, "a\xff", 2));
-    cr_assert_null(berth_make_bigint(tree, NULL, 0));
+    cr_assert_null(berth_make_bytes(tree, BERTH_KIND_INT, NULL, 0));
     expect_error(tree, BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 1");
     /* What is built afterwards is still there to be refused with that error. */
-    cr_assert_not_null(berth_make_dict(tree));
+    cr_assert_not_null(berth_make_dict(tree, BERTH_KIND_DICT));
     berth_tree_free(tree);
 }
 
@@ -34,15 +34,15 @@ Test(tree, makers_given_null_return_null)
     cr_assert_null(berth_make_none(NULL));
     cr_assert_null(berth_make_bool(NULL, true));
     cr_assert_null(berth_make_int(NULL, 1));
-    cr_assert_null(berth_make_bigint(NULL, NULL, 0));
+    cr_assert_null(berth_make_bytes(NULL, BERTH_KIND_INT, NULL, 0));
     cr_assert_null(berth_make_float(NULL, 1));
     cr_assert_null(berth_make_complex(NULL, 1, 1));
     cr_assert_null(berth_make_str(NULL, "", 0));
-    cr_assert_null(berth_make_bytes(NULL, "", 0));
-    cr_assert_null(berth_make_bytearray(NULL, "", 0));
+    cr_assert_null(berth_make_bytes(NULL, BERTH_KIND_BYTES, "", 0));
+    cr_assert_null(berth_make_bytes(NULL, BERTH_KIND_BYTEARRAY, "", 0));
     cr_assert_null(berth_make_list(NULL));
     cr_assert_null(berth_make_tuple(NULL, NULL, 0));
-    cr_assert_null(berth_make_dict(NULL));
+    cr_assert_null(berth_make_dict(NULL, BERTH_KIND_DICT));
     cr_assert_null(berth_make_set(NULL));
     cr_assert_null(berth_make_size(NULL, NULL, 0));
     cr_assert_null(berth_make_device(NULL, "cpu", 0));
@@ -73,9 +73,9 @@ Test(tree, errors_name_the_key_or_the_index)
     static const uint8_t power[9] = {[8] = 1}; /* 2^64: the key is not shown */
     for (int i = 0; i < 7; i++) {
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
+        berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *list = berth_make_list(tree);
         berth_value *keys[] = {berth_make_str(tree, "a", 1), berth_make_int(tree, 7), list,
-                               berth_make_bigint(tree, power, sizeof power)};
+                               berth_make_bytes(tree, BERTH_KIND_INT, power, sizeof power)};
         berth_list_append(list, dict);
         berth_list_append(i == 3 ? list : NULL, NULL);
         berth_make_tuple(i == 4 ? tree : NULL, (berth_value *[]){list, list, NULL}, 3);
@@ -180,7 +180,7 @@ Test(tree, values_and_their_tables_lie_in_what_was_given_as_long_as_it_lasts)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     bth_tree_set_spare_memory(tree, given, sizeof given);
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     fill_dict(tree, dict, 0, FEW);
     cr_expect_eq(test_memory_seen().n_allocations, 1, "the tree itself");
     cr_expect((char *)dict >= given && (char *)dict < given + sizeof given);
@@ -213,7 +213,8 @@ static berth_value *build(berth_tree *tree)
 {
     static const float data[600];
     const int64_t shape[1] = {600};
-    berth_value *dict = berth_make_ordered_dict(tree), *list = berth_make_list(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                *list = berth_make_list(tree);
     char text[2000] = "";
     memset(text, 'x', sizeof(text) - 1);
     for (int i = 0; i < 300; i++) {
@@ -262,7 +263,7 @@ Test(tree, a_dict_that_could_not_grow_can_still_be_asked, .timeout = 120)
     for (uint64_t nth = 1; nth <= 4; nth++) {
         test_memory_watch();
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *dict = berth_make_dict(tree), *items[2000];
+        berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *items[2000];
         for (int i = 0; i < 2000; i++)
             items[i] = berth_make_int(tree, i);
         cr_assert_eq(bth_dict_extend(dict, items, 10), 0);

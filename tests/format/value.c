@@ -55,22 +55,22 @@ Test(value, ints_of_any_size)
     static const uint8_t above[9] = {[7] = 0x80};
     size_t nbytes;
     expect_int(berth_make_int(tree, INT64_MIN), INT64_MIN);
-    expect_int(berth_make_bigint(tree, small, 12), -2);
-    expect_int(berth_make_bigint(tree, above, 8), INT64_MIN);
-    cr_assert_null(berth_as_bigint(berth_make_int(tree, 1), &nbytes));
+    expect_int(berth_make_bytes(tree, BERTH_KIND_INT, small, 12), -2);
+    expect_int(berth_make_bytes(tree, BERTH_KIND_INT, above, 8), INT64_MIN);
+    cr_assert_null(berth_as_bytes(berth_make_int(tree, 1), &nbytes));
     cr_assert_eq(nbytes, 0);
-    berth_value *value = berth_make_bigint(tree, large, 12);
-    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
+    berth_value *value = berth_make_bytes(tree, BERTH_KIND_INT, large, 12);
+    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     cr_assert_eq(nbytes, 9); /* the shortest form */
     cr_assert_arr_eq(bytes, large, 9);
-    cr_assert_arr_eq(berth_as_bigint(value, NULL), large, 9);
+    cr_assert_arr_eq(berth_as_bytes(value, NULL), large, 9);
     cr_assert_eq(berth_value_kind(value), BERTH_KIND_INT);
     int64_t integer;
     cr_assert_not(berth_as_int(value, &integer));
-    berth_as_bigint(berth_make_bigint(tree, above, 9), &nbytes);
+    berth_as_bytes(berth_make_bytes(tree, BERTH_KIND_INT, above, 9), &nbytes);
     cr_assert_eq(nbytes, 9); /* 2^63 needs its sign */
     uint8_t most[255] = {[254] = 1};
-    cr_assert_not_null(berth_make_bigint(tree, most, 255));
+    cr_assert_not_null(berth_make_bytes(tree, BERTH_KIND_INT, most, 255));
 }
 
 Test(value, floats_keep_their_bits)
@@ -143,14 +143,14 @@ Test(value, bytes_and_bytearrays)
     size_t nbytes;
     for (int i = 0; i < 256; i++)
         all[i] = (uint8_t)i;
-    berth_value *bytes = berth_make_bytes(tree, all, 256),
-                *array = berth_make_bytearray(tree, all, 256);
+    berth_value *bytes = berth_make_bytes(tree, BERTH_KIND_BYTES, all, 256),
+                *array = berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, all, 256);
     cr_assert_arr_eq(berth_as_bytes(bytes, &nbytes), all, 256);
     cr_assert_eq(nbytes, 256);
     cr_assert_arr_eq(berth_as_bytes(array, &nbytes), all, 256);
     cr_assert_eq(nbytes, 256);
     cr_assert_eq(berth_value_kind(array), BERTH_KIND_BYTEARRAY);
-    cr_assert_not_null(berth_as_bytes(berth_make_bytes(tree, NULL, 0), &nbytes));
+    cr_assert_not_null(berth_as_bytes(berth_make_bytes(tree, BERTH_KIND_BYTES, NULL, 0), &nbytes));
     cr_assert_eq(nbytes, 0);
     cr_assert_null(berth_as_bytes(text("a"), &nbytes));
 }
@@ -197,7 +197,7 @@ Test(value, lists_and_tuples_keep_their_items)
 
 Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
 {
-    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree),
+    berth_value *list = berth_make_list(tree), *dict = berth_make_dict(tree, BERTH_KIND_DICT),
                 *pairs = berth_make_list(tree);
     berth_list_append(list, text("a"));
     berth_list_append(list, text("a"));
@@ -222,7 +222,7 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
 
 Test(value, an_argument_is_used_once)
 {
-    berth_value *dict = berth_make_dict(tree), *list = berth_make_list(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *list = berth_make_list(tree);
     bth_counter_from_dict(tree, dict);
     expect_failure(bth_counter_from_dict(tree, dict), BERTH_E_PICKLE,
                    "a dict is used by Counter after another object was built from it");
@@ -243,8 +243,9 @@ Test(value, an_argument_is_used_once)
 
 Test(value, dicts_of_every_kind)
 {
-    berth_value *dicts[3] = {berth_make_dict(tree), berth_make_ordered_dict(tree),
-                             berth_make_counter(tree)};
+    berth_value *dicts[3] = {berth_make_dict(tree, BERTH_KIND_DICT),
+                             berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                             berth_make_dict(tree, BERTH_KIND_COUNTER)};
     berth_value *key, *item;
     for (int i = 0; i < 3; i++) {
         berth_value *items[4] = {text("b"), berth_make_int(tree, 1), text("a"),
@@ -266,7 +267,8 @@ Test(value, dicts_of_every_kind)
 
 Test(value, attributes)
 {
-    berth_value *state = berth_make_dict(tree), *ordered = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT),
+                *ordered = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     cr_assert_null(berth_value_part(ordered, BERTH_PART_STATE));
     cr_assert_eq(berth_value_set_state(ordered, state), 0);
     cr_assert_eq(berth_value_part(ordered, BERTH_PART_STATE), state);
@@ -316,7 +318,7 @@ Test(value, shapes_that_are_none_are_refused)
     berth_value *item = berth_make_float(tree, 1);
     cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, &item, 1), &shape, &rank));
     expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
-    item = berth_make_bigint(tree, big, 9);
+    item = berth_make_bytes(tree, BERTH_KIND_INT, big, 9);
     expect_failure(bth_size_from_tuple(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
                    "item 0 of a shape is beyond 64 bits");
     cr_assert_not(bth_value_as_shape(berth_make_none(tree), &shape, &rank));
@@ -352,7 +354,8 @@ Test(value, globals_and_calls)
     bth_value_global_module_and_name(global, &module, &name);
     cr_assert_str_eq(module, "a.b");
     cr_assert_str_eq(name, "Class");
-    berth_value *arguments = berth_make_tuple(tree, &item, 1), *state = berth_make_dict(tree);
+    berth_value *arguments = berth_make_tuple(tree, &item, 1),
+                *state = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *call = bth_call_new(tree, global, arguments, true);
     cr_assert(bth_value_is_new_object(call));
     cr_assert_not(bth_value_is_new_object(bth_call_new(tree, global, arguments, false)));

@@ -78,8 +78,9 @@ static int walk_value(const berth_value *value, uint32_t flags, events *seen)
 
 static berth_value *sample(void)
 {
-    berth_value *root = berth_make_ordered_dict(tree), *list = berth_make_list(tree);
-    berth_value *state = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                *list = berth_make_list(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_list_append(list, berth_make_int(tree, 1));
     berth_list_append(list, text("b"));
@@ -181,7 +182,7 @@ static int show_end(void *context, const berth_walk *walk, const berth_value *va
 Test(walk, a_path_beyond_16_mib_is_not_written_out)
 {
     char *key = calloc(1, (17 << 20) + 1), shown[8];
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     const berth_walker walker = {.enter = show_end, .leave = show_end, .context = shown};
     berth_error error;
 

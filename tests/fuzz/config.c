@@ -36,7 +36,7 @@ static void check_layer(const bth_layer *layer)
             continue;
         MUST(layer->source[i][0] && is_clean_text(layer->source[i]), "%s is set by nothing",
              row->name);
-        MUST(bth_option_check(row, value, "by a test", &error) == 0, "%s", error.message);
+        MUST(bth_option_value_is_in_bounds(row, value), "%s", row->name);
         const char *whole = bth_option_whole_text(row, value, text);
         MUST((whole != text || strlen(text) < sizeof text) &&
                  bth_option_parse(row, whole, strlen(whole), "by a test", &again, &error) == 0 &&
@@ -162,12 +162,12 @@ static void check_values(const char *text)
 
     for (size_t i = 0; berth_config_name(i); i++) {
         berth_option option;
-        MUST(berth_config_describe(berth_config_name(i), &option, &error) == 0, "%s",
+        MUST(berth_config_describe(NULL, berth_config_name(i), &option, &error) == 0, "%s",
              error.message);
         int result = berth_config_set(option.name, text, &error);
         check_result(result, &error);
         if (result == 0) {
-            MUST(berth_config_describe(option.name, &option, &error) == 0 &&
+            MUST(berth_config_describe(NULL, option.name, &option, &error) == 0 &&
                      berth_config_set(option.name, option.value, &error) == 0,
                  "%s=%s: %s", option.name, option.value, error.message);
             MUST(berth_config_reset(option.name, &error) == 0, "%s", error.message);

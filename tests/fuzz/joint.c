@@ -408,7 +408,7 @@ static void seed_save(const char *folder, const char *name, int64_t rows, int64_
     float *elements = calloc((size_t)(rows * columns), sizeof *elements);
     uint8_t *bytes = malloc(2 + 65535 + MAX_RECEIPT_NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char *path = test_path(folder, name);
     berth_slice slices[16];
     size_t nbytes, n = n_slices < 8 ? n_slices : 8;

@@ -43,7 +43,7 @@ static void make_tables(void)
 {
     static const char *const names[] = {"a", "b", "c"};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_error error;
 
     for (size_t i = 0; i < 3; i++) {

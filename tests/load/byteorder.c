@@ -111,7 +111,7 @@ Test(byteorder, long_ones_of_the_other_byte_order)
     enum { N = 30000 };
     static uint16_t elements[N], other[N];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (size_t i = 0; i < N; i++)
         elements[i] = (uint16_t)i;
@@ -139,7 +139,8 @@ Test(byteorder, attributes_are_swapped_too)
     uint8_t other[sizeof words];
     static const int64_t one[] = {1}, two[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree), *state = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT),
+                *state = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(state, "words", test_tensor(tree, BERTH_UINT16, words, 1, two));
     berth_dict_set(
@@ -164,7 +165,7 @@ Test(byteorder, attributes_are_swapped_too)
 Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     static const uint8_t eight[8];
     static const int64_t four[] = {4}, two[] = {2};
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, eight, 8, NULL);

@@ -294,7 +294,8 @@ static void save_tensor_with_attributes(const char *const *names, const char *co
 {
     static const float one[1] = {1};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *states[2] = {berth_make_dict(tree), berth_make_dict(tree)};
+    berth_value *states[2] = {berth_make_dict(tree, BERTH_KIND_DICT),
+                              berth_make_dict(tree, BERTH_KIND_DICT)};
     const berth_tensor tensor = {.dtype = BERTH_FLOAT32,
                                  .rank = 1,
                                  .shape = (const int64_t[1]){1},

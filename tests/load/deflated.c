@@ -96,7 +96,7 @@ Test(deflated, a_record_may_be_longer_than_its_elements)
 Test(deflated, an_empty_one_is_no_work)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(root, "none", test_vector(tree, BERTH_UINT8, "", 0));
     begin_records(tree, root, "little");

@@ -187,7 +187,7 @@ Test(failing_reads, where_the_head_ends_anywhere)
     memset(padding, 'x', sizeof padding);
     for (size_t longer = 0; longer <= sizeof padding; longer += 140) {
         berth_tree *tree = berth_tree_new(NULL);
-        berth_value *root = berth_make_dict(tree);
+        berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
         error = (berth_error){0};
         berth_dict_set(root, "pad", berth_make_str(tree, padding, longer));
         cr_assert_eq(bth_pickle_write(root, false, &pickled, &error), 0);

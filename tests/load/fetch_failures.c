@@ -280,7 +280,7 @@ static int open_fake(const char *what, int flags, mode_t mode)
 static void save_long_ones(void)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     void *bytes = calloc(1, N_LONG / 2);
 
     for (int i = 0; i < 2; i++)

@@ -17,7 +17,7 @@ static const char *const names[] = {"a", "b", "c"};
 static void set_up(void)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     begin_model_scene();
     for (int i = 0; i < 3; i++) {

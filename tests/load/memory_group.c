@@ -177,7 +177,7 @@ static bool make_group(const struct version *v)
 static void set_up(void)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     void *bytes = malloc(TENSOR_NBYTES);
     berth_error error;
 

@@ -370,7 +370,7 @@ Test(prefetch, of_nothing_is_done_at_once)
 {
     berth_tree *tree = berth_tree_new(NULL);
 
-    cr_assert_eq(berth_save(path, berth_make_dict(tree), NULL, &error), 0);
+    cr_assert_eq(berth_save(path, berth_make_dict(tree, BERTH_KIND_DICT), NULL, &error), 0);
     berth_tree_free(tree);
     open_path("load.prefetch=populate");
     begin_prefetch("io.memory_nbytes=1");

@@ -54,7 +54,7 @@ __attribute__((format(printf, 1, 0))) static void build_named(const char *format
                                                               size_t tensor_nbytes)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     uint8_t *data = calloc(1, tensor_nbytes);
     char name[64];
 

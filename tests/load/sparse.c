@@ -179,7 +179,7 @@ static void save_row(const struct row *row, berth_dtype dtype, const char *optio
     int64_t shape[16], values_shape[16];
     int32_t rank = take_numbers(&text, shape);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree), *parts[3];
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *parts[3];
     size_t n = 0;
 
     cr_assert(take_mark(&text, '|'));

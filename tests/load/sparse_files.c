@@ -51,7 +51,7 @@ static void make_deflated(int64_t last)
     static int64_t indices[N_LARGE];
     static float values[N_LARGE];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[] = {
         test_tensor(tree, BERTH_INT64, indices, 2, (const int64_t[]){1, N_LARGE}),
         test_vector(tree, BERTH_FLOAT32, values, N_LARGE)};

@@ -21,7 +21,7 @@ static void save_long(const char *options)
     int64_t shape[] = {N_LONG, 4};
     float *numbers = calloc(N_LONG, sizeof *numbers);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[] = {test_vector(tree, BERTH_INT64, long_rows, N_LONG + 1),
                             test_vector(tree, BERTH_INT64, long_columns, N_LONG),
                             test_vector(tree, BERTH_FLOAT32, numbers, N_LONG)};
@@ -175,7 +175,7 @@ enum { READ_COST = 16 };
 static void save_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                         int32_t rank, berth_value *const *parts)
 {
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(root, "t", berth_make_sparse(tree, layout, shape, rank, parts, false));
     save_file(root, "");
@@ -294,7 +294,7 @@ Test(sparse_long, views_that_repeat_one_element_are_read_once)
     static const float one = 1;
     const int64_t many = (int64_t)1 << 40, batches = (int64_t)1 << 30;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *coo[] = {
         expanded(tree, BERTH_INT64, two, 2, 2, (const int64_t[]){2, many}, (const int64_t[]){1, 0}),
         expanded(tree, BERTH_FLOAT32, &one, 1, 1, &many, (const int64_t[]){0})};
@@ -326,7 +326,7 @@ Test(sparse_long, views_that_repeat_too_much_are_refused)
     static int64_t zeros[N];
     static const float one = 1;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *csr[] = {
         expanded(tree, BERTH_INT64, zeros, N, 2, (const int64_t[]){N, N}, (const int64_t[]){0, 1}),
         expanded(tree, BERTH_INT64, zeros, N, 2, (const int64_t[]){N, 1}, (const int64_t[]){1, 1}),
@@ -352,7 +352,7 @@ Test(sparse_long, of_two_dtypes)
     static const int32_t column = 0;
     static const float one = 1;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[] = {test_vector(tree, BERTH_INT64, row, 2),
                             test_vector(tree, BERTH_INT32, &column, 1),
                             test_vector(tree, BERTH_FLOAT32, &one, 1)};

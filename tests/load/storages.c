@@ -341,7 +341,7 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     static const uint8_t nine[9] = {9, 1, 2, 3, 4, 5, 6, 7, 8};
     static const int64_t all[] = {9}, two[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, nine, 9, NULL);
     uint32_t got[2];
 

@@ -13,7 +13,7 @@ static uint8_t elements[N_BYTES];
 static void set_up(void)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[] = "t0";
 
     for (size_t i = 0; i < N_BYTES; i++)

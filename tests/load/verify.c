@@ -49,7 +49,7 @@ static int open_everything(const char *options)
 static void save_many(size_t n, size_t first, size_t step, const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     uint8_t *data = malloc(first + n * step);
     char name[32];
 

@@ -93,7 +93,7 @@ class Tree:
         if -(2**63) <= value < 2**63:
             return b.berth_make_int(self.tree, value)
         data = twos_complement(value)
-        return b.berth_make_bigint(self.tree, data, len(data))
+        return b.berth_make_bytes(self.tree, b.KINDS["INT"], data, len(data))
 
     def make_str(self, value):
         data = value.encode("utf-8", "surrogatepass")
@@ -120,10 +120,10 @@ class Tree:
         return node
 
     def make_dict(self, value):
-        return self.fill(self.remember(value, b.berth_make_dict(self.tree)), value)
+        return self.fill(self.remember(value, b.berth_make_dict(self.tree, b.KINDS["DICT"])), value)
 
     def make_ordered_dict(self, value):
-        node = self.remember(value, b.berth_make_ordered_dict(self.tree))
+        node = self.remember(value, b.berth_make_dict(self.tree, b.KINDS["ORDERED_DICT"]))
         self.fill(node, value)
         if value.__dict__:
             b.berth_value_set_state(node, self.build(value.__dict__))
@@ -136,14 +136,14 @@ class Tree:
         (float, lambda self, v: b.berth_make_float(self.tree, v)),
         (complex, lambda self, v: b.berth_make_complex(self.tree, v.real, v.imag)),
         (str, make_str),
-        (bytes, lambda self, v: b.berth_make_bytes(self.tree, v, len(v))),
-        (bytearray, lambda self, v: b.berth_make_bytearray(self.tree, bytes(v), len(v))),
+        (bytes, lambda self, v: b.berth_make_bytes(self.tree, b.KINDS["BYTES"], v, len(v))),
+        (bytearray, lambda self, v: b.berth_make_bytes(self.tree, b.KINDS["BYTEARRAY"], bytes(v), len(v))),
         (list, make_list),
         (tuple, make_tuple),
         (set, make_set),
         (dict, make_dict),
         (collections.OrderedDict, make_ordered_dict),
-        (collections.Counter, lambda self, v: self.fill(b.berth_make_counter(self.tree), v)),
+        (collections.Counter, lambda self, v: self.fill(b.berth_make_dict(self.tree, b.KINDS["COUNTER"]), v)),
         (torch.Size, lambda self, v: b.berth_make_size(self.tree, int64s(v), len(v))),
         (torch.device, lambda self, v: b.berth_make_device(
             self.tree, v.type.encode(), -1 if v.index is None else v.index)),

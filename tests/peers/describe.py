@@ -215,7 +215,7 @@ class FromBerth:
         if b.berth_as_int(node, c.byref(small)):
             return ("int", small.value)
         nbytes = c.c_size_t()
-        data = b.berth_as_bigint(node, c.byref(nbytes))
+        data = b.berth_as_bytes(node, c.byref(nbytes))
         return ("int", int.from_bytes(c.string_at(data, nbytes.value), "little", signed=True))
 
     def float(self, node):

@@ -59,7 +59,7 @@ static void save(const char *path)
 {
     const int64_t shape[] = {ROWS, COLUMNS};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *outline = berth_make_dict(tree);
+    berth_value *outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_joint *joint;
 
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));

@@ -404,7 +404,7 @@ Test(in_place, a_file_that_this_process_maps_is_not_overwritten)
     berth_stats stats;
     const float elements[] = {1, 2, 3};
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *dict = berth_make_dict(tree);
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
     char *link_path = test_path(folder, "link.pt");
 
     (void)berth_dict_set(dict, "w", test_vector(tree, BERTH_FLOAT32, elements, 3));
@@ -562,7 +562,7 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
     };
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
     for (size_t i = 0; i < 4; i++) {
         berth_joint *joint;

@@ -113,7 +113,7 @@ Test(joint_blocks, larger_ones_are_not_used)
     const int64_t n = 100000;
     static float elements[100000];
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *outline = berth_make_dict(tree);
+    berth_value *outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_slice slice = berth_slice_whole("w", elements);
     berth_stats stats;
     const berth_params params = {.stats = &stats};

@@ -55,7 +55,7 @@ static void set_up(void)
         w[i] = (float)i;
     memset(v, 7, sizeof v);
     tree = berth_tree_new(NULL);
-    outline = berth_make_dict(tree);
+    outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
     berth_dict_set(outline, "v", test_vector(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, FEW));
 }
@@ -356,7 +356,7 @@ static const struct {
 static berth_value *linked_outline(berth_tree *of)
 {
     static const char *const names[N_LINKED] = {"a", "b", "c", "d"};
-    berth_value *value = berth_make_dict(of);
+    berth_value *value = berth_make_dict(of, BERTH_KIND_DICT);
 
     for (size_t i = 0; i < N_LINKED; i++)
         berth_dict_set(

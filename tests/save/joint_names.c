@@ -48,10 +48,10 @@ static void make_outline(void)
 {
     berth_value *dict, *list, *inner, *first = new_tensor();
 
-    outline = berth_make_dict(tree);
+    outline = berth_make_dict(tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         berth_dict_set(outline, keys[i], new_tensor());
-    berth_dict_set(outline, "a", dict = berth_make_dict(tree));
+    berth_dict_set(outline, "a", dict = berth_make_dict(tree, BERTH_KIND_DICT));
     berth_dict_set(dict, "b", new_tensor());
     berth_dict_set(dict, "it's", new_tensor());
     berth_dict_set_value(dict, berth_make_int(tree, 7), new_tensor());
@@ -192,7 +192,7 @@ Test(joint_names, of_two_tensors_with_one_path)
 
     for (int is_long = 0; is_long < 2; is_long++) {
         berth_value *tensor = new_tensor();
-        outline = berth_make_dict(tree);
+        outline = berth_make_dict(tree, BERTH_KIND_DICT);
         set_alike(is_long, '1', tensor);
         set_alike(is_long, '2', tensor);
         begin();

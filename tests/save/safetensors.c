@@ -24,7 +24,7 @@ static berth_value *root;
 static void begin(void)
 {
     tree = berth_tree_new(NULL);
-    root = berth_make_dict(tree);
+    root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, numbers, sizeof numbers, NULL);
     const berth_tensor a = {
         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape_2_3, .storage = storage};
@@ -128,7 +128,7 @@ Test(safetensors, elements_of_a_copied_view, .init = begin, .fini = end)
     const berth_source source = berth_from_memory(zip, nbytes);
     assert_ok(berth_open_source(&source, NULL, &from, &error));
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        root = berth_make_dict(tree);
+        root = berth_make_dict(tree, BERTH_KIND_DICT);
         berth_dict_set(root, "view",
                        berth_value_copy(tree, berth_find(from, "view", NULL), flags[i]));
         to = saved_and_opened(NULL, 0, "", &bytes);
@@ -142,7 +142,7 @@ Test(safetensors, elements_of_a_copied_view, .init = begin, .fini = end)
 
 Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
 {
-    berth_value *texts = berth_make_dict(tree);
+    berth_value *texts = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_info info;
     void *bytes;
 
@@ -171,7 +171,8 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     berth_free(bytes);
     cr_expect_null(berth_metadata(NULL));
 
-    checkpoint = saved_and_opened(berth_make_dict(tree), BERTH_COPY_TIES, "", &bytes);
+    checkpoint =
+        saved_and_opened(berth_make_dict(tree, BERTH_KIND_DICT), BERTH_COPY_TIES, "", &bytes);
     cr_expect_null(berth_metadata(checkpoint));
     berth_close(checkpoint);
     berth_free(bytes);
@@ -202,7 +203,8 @@ Test(safetensors, names, .init = begin, .fini = end)
     static const char *const names[] = {"\"\":{",           "\".w\":{",     "\"..\":{",
                                         "\"a.b\":{",        "\"['[x']\":{", "\"1\":{",
                                         "\"['a']['b']\":{", "\"[1]\":{",    "\"['x\\\\x00y']\":{"};
-    berth_value *value = berth_make_dict(tree), *inner = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT),
+                *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *tensor = berth_dict_get(root, "a");
     void *bytes;
     size_t nbytes;
@@ -349,7 +351,7 @@ static bool save_with_json(int n, const berth_content *content, const char *opti
 Test(safetensors, every_failing_allocation_of_the_header_is_a_clean_error, .init = begin,
      .fini = end)
 {
-    berth_value *metadata = berth_make_dict(tree);
+    berth_value *metadata = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(metadata, "by", berth_make_str(tree, "me", 2));
     const berth_content content = berth_of_safetensors(root, metadata, 0);
     int n = 0, code;

@@ -22,7 +22,7 @@ void begin_jobs(void)
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i * 0.37f;
     tree = berth_tree_new(NULL);
-    state = berth_make_ordered_dict(tree);
+    state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weights, WEIGHTS_NBYTES, NULL);
     add("weight", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, N_WEIGHTS);
     add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);

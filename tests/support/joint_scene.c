@@ -146,7 +146,7 @@ joint_state joint_state_new(bool is_outline)
     bool out = is_outline;
 
     fill();
-    state.value = berth_make_ordered_dict(state.tree);
+    state.value = berth_make_dict(state.tree, BERTH_KIND_ORDERED_DICT);
     set(&state, "epoch", berth_make_int(state.tree, 12));
     berth_value *weight = tensor_of(&state, out, BERTH_FLOAT32, data.embedding, 2, embedding);
     set(&state, "embedding", berth_make_parameter(state.tree, weight, true));

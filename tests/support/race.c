@@ -31,7 +31,7 @@ berth_tree *float_tensors(size_t n, const float *elements, size_t n_elements, si
     berth_tree *tree = berth_tree_new(NULL);
     char name[32];
 
-    *root = berth_make_dict(tree);
+    *root = berth_make_dict(tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < n; i++) {
         const berth_tensor tensor = {
             .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .data = elements + i * stride};

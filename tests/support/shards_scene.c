@@ -72,7 +72,7 @@ static void fill(void)
 
 berth_value *shards_state_new(berth_tree *tree, bool is_outline)
 {
-    berth_value *value = berth_make_dict(tree);
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_storage *storage = NULL;
 
     if (!bytes_of[0])

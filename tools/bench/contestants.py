@@ -18,7 +18,7 @@ class Tree:
     def __init__(self, state):
         self.state = state
         self.tree = b.check(b.berth_tree_new)
-        self.root = b.berth_make_ordered_dict(self.tree)
+        self.root = b.berth_make_dict(self.tree, b.KINDS["ORDERED_DICT"])
         for name, tensor in state.items():
             shape = (c.c_int64 * tensor.dim())(*tensor.shape)
             made = b.Tensor(dtype=b.DTYPES[str(tensor.dtype).removeprefix("torch.")],

@@ -64,7 +64,7 @@ class Outline:
         b, shape = self.b, (c.c_int64 * 2)(self.rows, self.columns)
         tensor = b.Tensor(dtype=b.DTYPES["float32"], rank=2, shape=shape, data=c.c_void_p(-1).value)
         tree = b.check(b.berth_tree_new)
-        root = b.berth_make_dict(tree)
+        root = b.berth_make_dict(tree, b.KINDS["DICT"])
         for number in range(self.n_tensors * (self.n_writers if self.is_own else 1)):
             key = self.name(number)
             b.berth_dict_set_value(root, b.berth_make_str(tree, key, len(key)),

@@ -22,7 +22,7 @@ static PyObject *load_int(const berth_value *value)
     if (berth_as_int(value, &number))
         return PyLong_FromLongLong(number);
     size_t nbytes;
-    const uint8_t *bytes = berth_as_bigint(value, &nbytes);
+    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
     PyObject *from_bytes = PyObject_GetAttrString((PyObject *)&PyLong_Type, "from_bytes");
     PyObject *arguments = Py_BuildValue("(y#s)", (const char *)bytes, (Py_ssize_t)nbytes, "little");
     PyObject *keywords = Py_BuildValue("{sO}", "signed", Py_True);

@@ -22,7 +22,7 @@ static PyObject *with_option(PyObject *object, PyObject *(*make)(const berth_opt
     PyObject *name = bpy_text(object, NAME);
     if (!name)
         return NULL;
-    int status = berth_config_describe(PyBytes_AsString(name), &option, &error);
+    int status = berth_config_describe(NULL, PyBytes_AsString(name), &option, &error);
     Py_DECREF(name);
     return status < 0 ? bpy_raise(&error) : make(&option);
 }

@@ -81,7 +81,7 @@ static berth_value *save_large_int(bpy_saver *saver, PyObject *object)
     if (!bytes)
         return NULL;
     const uint8_t *data = (const uint8_t *)PyBytes_AsString(bytes);
-    berth_value *value = berth_make_bigint(saver->tree, data, nbytes);
+    berth_value *value = berth_make_bytes(saver->tree, BERTH_KIND_INT, data, nbytes);
     Py_DECREF(bytes);
     return value;
 }
@@ -122,13 +122,14 @@ static berth_value *save_str(bpy_saver *saver, PyObject *object)
 
 static berth_value *save_bytes(bpy_saver *saver, PyObject *object)
 {
-    return berth_make_bytes(saver->tree, PyBytes_AsString(object), (size_t)PyBytes_Size(object));
+    return berth_make_bytes(saver->tree, BERTH_KIND_BYTES, PyBytes_AsString(object),
+                            (size_t)PyBytes_Size(object));
 }
 
 static berth_value *save_bytearray(bpy_saver *saver, PyObject *object)
 {
-    return berth_make_bytearray(saver->tree, PyByteArray_AsString(object),
-                                (size_t)PyByteArray_Size(object));
+    return berth_make_bytes(saver->tree, BERTH_KIND_BYTEARRAY, PyByteArray_AsString(object),
+                            (size_t)PyByteArray_Size(object));
 }
 
 /* ---- containers ---- */
@@ -230,13 +231,14 @@ static berth_value *save_pairs_of(bpy_saver *saver, PyObject *object, berth_valu
 
 static berth_value *save_dict(bpy_saver *saver, PyObject *object)
 {
-    return save_pairs_of(saver, object,
-                         save_before_items(saver, object, berth_make_dict(saver->tree)));
+    return save_pairs_of(
+        saver, object,
+        save_before_items(saver, object, berth_make_dict(saver->tree, BERTH_KIND_DICT)));
 }
 
 static berth_value *save_counter(bpy_saver *saver, PyObject *object)
 {
-    return save_pairs_of(saver, object, berth_make_counter(saver->tree));
+    return save_pairs_of(saver, object, berth_make_dict(saver->tree, BERTH_KIND_COUNTER));
 }
 
 /* The pairs of an OrderedDict in its own order, which PyDict_Next does not know. */
@@ -258,7 +260,8 @@ static berth_value *save_ordered_pairs(bpy_saver *saver, PyObject *object, berth
 
 static berth_value *save_ordered_dict(bpy_saver *saver, PyObject *object)
 {
-    berth_value *dict = save_before_items(saver, object, berth_make_ordered_dict(saver->tree));
+    berth_value *dict =
+        save_before_items(saver, object, berth_make_dict(saver->tree, BERTH_KIND_ORDERED_DICT));
     if (!dict || !save_ordered_pairs(saver, object, dict))
         return NULL;
     PyObject *state = bpy_call(object, saver->torch->ordered_getstate);

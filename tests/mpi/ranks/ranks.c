@@ -101,7 +101,7 @@ static void give(MPI_Comm comm, gift *given)
     *given = (gift){.tree = berth_tree_new(NULL)};
     if (!is_whole)
         MPI_Comm_rank(comm, &rank);
-    given->value = berth_make_ordered_dict(given->tree);
+    given->value = berth_make_dict(given->tree, BERTH_KIND_ORDERED_DICT);
     for (size_t i = 0; i < N_TENSORS; i++) {
         deal dealing = TENSORS[i].dealing;
         give_tensor(given, i, is_whole || (dealing == FIRST && rank == 0));

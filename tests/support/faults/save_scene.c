@@ -53,7 +53,7 @@ int save_values(const char *to, berth_error *error)
 
     if (!tree)
         return error->code;
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, bytes, 16000, "cpu");
     berth_value *view = berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
                                                                 .rank = 2,
@@ -267,7 +267,7 @@ unsigned try_row(const scene *tried, enum fault_row row, int system_errno, bool 
 float *save_elements(int32_t rank, const int64_t *shape, size_t n_names, const char *const *names)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     int64_t n = 1;
 
     for (int32_t i = 0; i < rank; i++)

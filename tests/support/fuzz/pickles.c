@@ -319,7 +319,8 @@ void seed_written(void)
     static const int64_t shape[] = {2, 3};
     count_memory_from_now(); /* what is allocated now is freed by the same allocator */
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_ordered_dict(tree), *list = berth_make_list(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT),
+                *list = berth_make_list(tree);
     berth_value *pair[2] = {berth_make_int(tree, 300), berth_make_str(tree, "k", 1)};
     bth_pickled pickled;
     berth_error error = {0};
@@ -328,11 +329,11 @@ void seed_written(void)
     berth_dict_set(root, "weight", berth_make_parameter(tree, tensor, true));
     berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), list);
     berth_list_append(list, tensor);
-    berth_list_append(list, berth_make_bytes(tree, "\xff\x00\x01", 3));
+    berth_list_append(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "\xff\x00\x01", 3));
     berth_list_append(list, berth_make_complex(tree, 1, -2));
     berth_list_append(list, berth_make_size(tree, shape, 2));
     berth_list_append(list, berth_make_device(tree, "cuda", 1));
-    berth_value_set_state(root, berth_make_dict(tree));
+    berth_value_set_state(root, berth_make_dict(tree, BERTH_KIND_DICT));
     MUST(bth_pickle_write(root, false, &pickled, &error) == 0, "%s", error.message);
     seed("written", pickled.bytes, pickled.nbytes);
     bth_pickled_free(&pickled);

@@ -67,7 +67,7 @@ berth_tree *sample_tree(berth_value **root)
     static const int64_t weight_shape[] = {2, 3}, bias_shape[] = {3}, words_shape[] = {2};
     berth_tree *tree = berth_tree_new(NULL);
 
-    *root = berth_make_ordered_dict(tree);
+    *root = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_dict_set(*root, "weight",
                    test_tensor(tree, BERTH_FLOAT32, sample_weight, 2, weight_shape));
     berth_dict_set(*root, "bias", test_tensor(tree, BERTH_INT64, sample_bias, 1, bias_shape));

@@ -79,7 +79,7 @@ void begin_large(void)
     static uint8_t zeros[LARGE_NBYTES];
     static const uint8_t few[1000] = {1, 2, 3};
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
 
     berth_dict_set(root, "large", test_vector(tree, BERTH_UINT8, zeros, LARGE_NBYTES));
     berth_dict_set(root, "few", test_vector(tree, BERTH_UINT8, few, sizeof few));

@@ -23,7 +23,7 @@ int64_t numel_of(size_t i)
 void save_parts(const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[32];
 
     patch(options);

@@ -6,7 +6,7 @@ uint32_t *elements[N_TENSORS];
 void save_tensors(const char *options)
 {
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[32];
 
     patch(options);

@@ -8,7 +8,7 @@ void begin_prefetches(void)
 {
     uint32_t *elements = malloc(TENSOR_NBYTES);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     char name[16];
 
     begin_model_scene();

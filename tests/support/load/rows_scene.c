@@ -43,7 +43,7 @@ void make_source(struct source *source, int64_t n_rows, int64_t n_columns, const
     const int64_t shape[] = {n_rows, n_columns};
     float *elements = malloc((size_t)(n_rows * n_columns) * sizeof *elements + 1);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     void *saved;
 
     for (int64_t i = 0; i < n_rows * n_columns; i++)

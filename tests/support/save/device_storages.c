@@ -55,7 +55,7 @@ static void scene_fill(device_scene *scene, size_t i)
 
 berth_value *scene_value(const device_scene *scene, berth_tree *tree, bool on_devices, void *ready)
 {
-    berth_value *state = berth_make_ordered_dict(tree);
+    berth_value *state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
 
     for (size_t i = 0; i < SCENE_N; i++) {
         const int64_t n = (int64_t)scene_parts[i].n;
