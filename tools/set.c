@@ -453,11 +453,21 @@ int check_is_one_file(const char *path)
 int input_open(const char *path, const berth_params *params, input *opened)
 {
     berth_error error;
+    int code = input_open_quietly(path, params, opened, &error);
+
+    return error.code < 0 ? fail(&error) : code;
+}
+
+int input_open_quietly(const char *path, const berth_params *params, input *opened,
+                       berth_error *error)
+{
     bool is_index = is_shard_index(path);
 
     *opened = (input){0};
+    *error = (berth_error){.code = BERTH_OK, .offset = BERTH_NO_OFFSET};
     if (!is_index && !is_dcp_directory(path))
-        return open_file_or_url(path, params, &opened->checkpoint, &error) < 0 ? fail(&error) : 0;
+        return open_file_or_url(path, params, &opened->checkpoint, error) < 0 ? exit_code(error)
+                                                                              : 0;
     int code = is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, &opened->set);
     return code ? code : set_open(opened->set, params, &opened->checkpoint);
 }

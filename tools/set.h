@@ -75,6 +75,9 @@ typedef struct input {
 /* Opens any of them. Returns 0, or an exit code after printing why; input_close is due then, too.
  */
 int input_open(const char *path, const berth_params *params, input *opened);
+/* The same, but the error of a single file is the caller's to print: error->code is 0 of a set. */
+int input_open_quietly(const char *path, const berth_params *params, input *opened,
+                       berth_error *error);
 void input_close(input *opened);
 
 /* ---- shards_write.c: back to an index and its files ---- */
