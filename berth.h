@@ -1234,7 +1234,7 @@ typedef struct berth_stats {
     const char *reason;      /* why this method */
     uint64_t n_left_out;     /* saves with BERTH_TENSORS_ONLY: values that were left out */
     const char *placed;     /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
-    const char *durability; /* saved files: what they reached, "none", "file" or
+    const char *durability; /* saved files that succeeded: what they reached, "none", "file" or
                                "full": less than save.durability if the file system cannot sync */
     const char *pages;      /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
                                "large and small"; NULL: there was none */
@@ -2551,7 +2551,9 @@ typedef struct berth_verdict {
     size_t n_unverified; /* records with bytes but without a CRC */
     size_t n_bad;        /* records with an error */
     uint64_t nbytes;     /* of all records */
-    uint64_t reserved[4];
+    bool is_intact; /* the file is whole: nothing of it is missing or changed. It can be refused
+                       all the same, for what it is or for what its pickle names */
+    uint64_t reserved[3];
 } berth_verdict;
 
 /*
@@ -2580,6 +2582,11 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
  * record that the disk cannot read (EIO, ENODATA, EILSEQ) is bad too, with that system_errno; but
  * not in the legacy format, nor if opening needs it. If a read fails and its repetition succeeds,
  * that is still an error.
+ *
+ * A file whose pickle is refused for what it names or for its protocol, and an archive that is no
+ * checkpoint (TorchScript), is checked as well: damage is told first. Without any,
+ * verdict.is_intact is true, and the error says why the file is refused. berth_list_globals lists
+ * what it names.
  * Parameters: report: gets every record; NULL: no report. verdict: receives counts of what was
  * checked until the first failure; may be NULL.
  * Returns: 0; or the status of the first error: one that keeps the source from being opened, else
@@ -2589,6 +2596,27 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
 BERTH_API BERTH_MUST_CHECK int berth_verify(const berth_source *source, const berth_params *params,
                                             berth_record_function report, void *context,
                                             berth_verdict *verdict, berth_error *error);
+
+/*
+ * Called for a class or function that a pickle of a file names; once for each.
+ * Parameters: is_allowed: it is one of those that a checkpoint may name, whatever the options say.
+ * Lifetime: the texts are valid during the callback. They have at most 100 bytes each, and "?" for
+ * each character that is not printable; a text "?" is a name that could not be followed.
+ */
+typedef void (*berth_global_function)(void *context, const char *module, const char *name,
+                                      bool is_allowed);
+
+/*
+ * Lists all classes and functions that the pickles of a file name, of any pickle protocol, refused
+ * or not, in the order in which they are met. Nothing of them is made or looked up. Of a zip: all
+ * records *.pkl; if its directory is damaged, the first record. A file without a pickle has none.
+ * At most 4,096 different ones are reported.
+ * Returns: 0, also if the file is damaged; or that it cannot be read.
+ * Threads: any.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_list_globals(const berth_source *source,
+                                                  berth_global_function report, void *context,
+                                                  berth_error *error);
 
 /* ---- records: the container level ---- */
 

@@ -53,6 +53,9 @@ static inline void bth_cancellation_restore(const int *before)
         (error) = &bth_error_unasked;                                                              \
     bth_error_clear(error)
 
+/* How a message ends about a file that is too short, whatever its format. */
+#define BTH_CUT_OFF ": a download that did not end?"
+
 void bth_error_clear(berth_error *error);
 
 /*

@@ -148,36 +148,48 @@ static void archive_set_params_stats(berth_archive *archive, double begin_second
 
 /* Opens the source of an empty archive and reads its directory. The error names the file. */
 static int archive_open_and_read(berth_archive *archive, const berth_source *source,
-                                 const berth_params *params, berth_error *error)
+                                 const berth_params *params, bth_verify_request *request,
+                                 berth_error *error)
 {
-    bth_verify_request request = {.scan = {.params = params,
-                                           .through_cache = true,
-                                           .method = "none",
-                                           .reason = "records are read on request"}};
     double begin_seconds = bth_seconds();
     bth_head_cache cache;
 
-    if (bth_config_copy_for_operation(params, &archive->config, error) < 0)
-        return error->code;
     if (bth_reader_open_source(source, &archive->reader, error) < 0) {
         (void)bth_folder_explain(source, error);
         return bth_error_prefix(error, bth_source_name(source));
     }
     bth_traced_call traced;
-    request.scan.params = params =
+    request->scan.params = params =
         bth_traced_call_begin(&traced, archive->config.trace, "open archive", archive->reader.name,
                               begin_seconds, params);
     bth_head_cache_initialize(&cache, &archive->reader, archive->config.io_large_pages);
-    (void)archive_read_and_check(archive, &cache, &request, error);
+    (void)archive_read_and_check(archive, &cache, request, error);
     bth_head_cache_free(&cache);
-    archive_set_params_stats(archive, begin_seconds, &request.scan, params);
+    archive_set_params_stats(archive, begin_seconds, &request->scan, params);
     bth_traced_call_end(&traced, error);
     return bth_error_prefix(error, archive->reader.name);
+}
+
+int bth_archive_verify(const berth_source *source, const struct berth_config *config,
+                       const berth_params *params, bth_verify_request *request, berth_error *error)
+{
+    berth_archive archive = {.reader.fd = -1, .config = *config};
+
+    archive.config.load_check = BTH_CHECK_DATA;
+    (void)archive_open_and_read(&archive, source, params, request, error);
+    bth_container_free(&archive.container);
+    bth_reader_close(&archive.reader);
+    return error->code;
 }
 
 int berth_archive_open(const berth_source *source, const berth_params *params,
                        berth_archive **opened, berth_error *error)
 {
+    bth_verify_request request = {.scan = {.params = params,
+                                           .through_cache = true,
+                                           .method = "none",
+                                           .reason = "records are read on request"}};
+
     BTH_ERROR_BEGIN(error);
     bth_params_initialize_stats(params);
     if (bth_source_check_open_arguments(source, opened, error) < 0)
@@ -187,7 +199,8 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
     if (!archive)
         return bth_fail_memory(error, sizeof *archive);
     archive->reader.fd = -1;
-    if (archive_open_and_read(archive, source, params, error) == 0)
+    if (bth_config_copy_for_operation(params, &archive->config, error) == 0 &&
+        archive_open_and_read(archive, source, params, &request, error) == 0)
         *opened = archive;
     else
         berth_archive_close(archive);

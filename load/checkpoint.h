@@ -311,6 +311,12 @@ int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *requ
 int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
                        bth_container *container, bth_verify_request *request, berth_error *error);
 
+/* ---- archive.c ---- */
+
+/* Opens an archive, verifies it, closes it. BERTH_E_NOT_CHECKPOINT: it is none. */
+int bth_archive_verify(const berth_source *source, const struct berth_config *config,
+                       const berth_params *params, bth_verify_request *request, berth_error *error);
+
 /* ---- tensor_bytes.c ---- */
 
 /* Sets the hook for views of all storages, so that they can be saved. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth_verify: opens a source, verifies it, closes it. */
+/* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
 #include "config/error.h"
 #include "io/clock.h"
 #include "load/checkpoint.h"
@@ -26,6 +26,12 @@ static int verify_open_checkpoint(const berth_source *source, struct berth_confi
     return bth_checkpoint_open(source, config, params, checkpoint, error);
 }
 
+/* Refused for what the file is, or for what its pickle names; the file itself can be whole. */
+static bool verify_is_refusal(const berth_error *error)
+{
+    return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_NOT_CHECKPOINT;
+}
+
 /* Adds the statistics of the first opening, if the file was opened twice. */
 static void verify_add_first_stats(const berth_params *params, const berth_stats *first)
 {
@@ -35,6 +41,81 @@ static void verify_add_first_stats(const berth_params *params, const berth_stats
     params->stats->plan_seconds += first->total_seconds;
     params->stats->moved_nbytes += first->moved_nbytes;
     params->stats->n_requests += first->n_requests;
+}
+
+/* All of an open checkpoint. */
+static int verify_checkpoint(berth_checkpoint *checkpoint, const berth_params *params,
+                             bth_verify_request *request, berth_error *error)
+{
+    request->scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
+    if (bth_verify_checkpoint(checkpoint, request, error) == 0)
+        (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
+    return bth_error_in_checkpoint(checkpoint, error);
+}
+
+static void verify_set_stats(berth_checkpoint *checkpoint, const berth_params *params,
+                             const bth_verify_request *request)
+{
+    bth_params_set_checkpoint_stats(checkpoint, params);
+    if (!params || !params->stats)
+        return;
+    /* without the reads of opening */
+    params->stats->requested_nbytes = checkpoint->source.reader.nbytes;
+    if (request->scan.method) {
+        params->stats->method = request->scan.method;
+        params->stats->reason = request->scan.reason;
+    }
+}
+
+/*
+ * Whether an archive is whole whose records are good, but which cannot be opened. A pickle that
+ * makes no sense is what its writer wrote only if a checksum says so.
+ */
+static bool verify_is_whole_archive(const bth_verify_request *request, const berth_error *opened)
+{
+    if (opened->code == BERTH_E_PICKLE || opened->code == BERTH_E_TENSOR)
+        return request->verdict.n_unverified == 0;
+    return opened->code == 0 || verify_is_refusal(opened) || opened->code == BERTH_E_UNSUPPORTED;
+}
+
+/*
+ * A file that was refused, but not for damage: looks for damage. First as a checkpoint whose
+ * unknown classes are kept as they are, then as an archive of records. The refusal stays the error
+ * if there is none.
+ */
+static int verify_refused(const berth_source *source, struct berth_config *config,
+                          const berth_params *params, bth_verify_request *request,
+                          berth_error *error)
+{
+    const berth_error refusal = *error;
+    berth_error opened = {.code = BERTH_OK};
+    berth_checkpoint *checkpoint = NULL;
+    berth_stats first = {0};
+    bool *is_intact = &request->verdict.is_intact;
+
+    bth_error_clear(error);
+    config->load_unknown_globals = BTH_UNKNOWN_INERT;
+    if (refusal.code == BERTH_E_FORBIDDEN) {
+        if (verify_open_checkpoint(source, config, params, &first, &checkpoint, error) == 0) {
+            *is_intact = verify_checkpoint(checkpoint, params, request, error) == 0;
+            verify_set_stats(checkpoint, params, request);
+            berth_close(checkpoint);
+            *error = *is_intact ? refusal : *error;
+            return error->code;
+        }
+        opened = *error;
+        if (!verify_is_refusal(error) && !bth_verify_is_verdict(error) &&
+            error->code != BERTH_E_PICKLE && error->code != BERTH_E_TENSOR)
+            return error->code; /* it cannot be read */
+        bth_error_clear(error);
+    }
+    if (bth_archive_verify(source, config, params, request, error) == 0)
+        *is_intact = verify_is_whole_archive(request, &opened);
+    if (*is_intact || error->code == BERTH_E_NOT_CHECKPOINT) /* whole, or no archive at all */
+        *error = *is_intact || opened.code == 0 ? refusal : opened;
+    else if (error->code == 0)
+        *error = opened;
+    return error->code;
 }
 
 /* After the arguments are checked; params: with statistics, if it is traced. */
@@ -49,20 +130,11 @@ static int verify_source(const berth_source *source, const struct berth_config *
     request->scan.params = params;
     if (verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) < 0) {
         verify_add_first_stats(params, &first);
-        return error->code;
+        return verify_is_refusal(error) ? verify_refused(source, &own, params, request, error)
+                                        : error->code;
     }
-    request->scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
-    if (bth_verify_checkpoint(checkpoint, request, error) == 0)
-        (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
-    (void)bth_error_in_checkpoint(checkpoint, error);
-    bth_params_set_checkpoint_stats(checkpoint, params);
-    if (params && params->stats)
-        params->stats->requested_nbytes =
-            checkpoint->source.reader.nbytes; /* without the reads of opening */
-    if (params && params->stats && request->scan.method) {
-        params->stats->method = request->scan.method;
-        params->stats->reason = request->scan.reason;
-    }
+    request->verdict.is_intact = verify_checkpoint(checkpoint, params, request, error) == 0;
+    verify_set_stats(checkpoint, params, request);
     verify_add_first_stats(params, &first);
     berth_close(checkpoint);
     return error->code;

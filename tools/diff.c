@@ -9,8 +9,39 @@
 #include "tools/pair_walk.h"
 #include "tools/set.h"
 
+typedef struct diff_options {
+    common common;
+    positional words;
+    bool all;
+} diff_options;
+
+static const struct argp_option own_options[] = {
+    {"all", 'a', NULL, 0, "show all differences, not only the first 20", 1}, {0}};
+
+static error_t diff_parse(int key, char *word, struct argp_state *state)
+{
+    diff_options *options = state->input;
+
+    if (key == ARGP_KEY_INIT)
+        state->child_inputs[0] = &options->common;
+    else if (key == 'a')
+        options->all = true;
+    else
+        return parse_positional(key, word, state, &options->words);
+    return 0;
+}
+
+/* So many differences are shown without --all. */
+enum { SHOWN_DIFFERENCES = 20 };
+
+/* What can differ, in the order of the summary. */
+static const char *const differing[] = {"only in", "kind",      "dtype", "shape",
+                                        "device",  "quantizer", "bytes", "value"};
+enum { N_DIFFERING = sizeof differing / sizeof *differing };
+
 typedef struct side {
     const char *file;
+    bool has_no_attributes; /* of dicts: safetensors, and sets of files */
     input opened;
     berth_stats stats; /* of opening it */
 } side;
@@ -22,7 +53,8 @@ typedef struct comparison {
     size_t long_nbytes;  /* of long paths that were printed */
     bool json;
     json_t *differences;
-    size_t n_differences;
+    bool shows_all;
+    size_t n_differences, n_of[N_DIFFERING];
     const berth_params *params;
     uint64_t total_nbytes; /* of the left side's storages */
 } comparison;
@@ -51,9 +83,14 @@ static void print_difference(const char *path, const char *what, const char *a, 
 static int comparison_report_difference(comparison *c, const pair_walk *walk, const char *what,
                                         const char *a, const char *b)
 {
-    char *path = pair_path(walk);
+    size_t kind = 0;
 
-    c->n_differences++;
+    while (kind < N_DIFFERING - 1 && strcmp(differing[kind], what) != 0)
+        kind++;
+    c->n_of[kind]++;
+    if (c->n_differences++ >= SHOWN_DIFFERENCES && !c->shows_all && !c->json)
+        return 0;
+    char *path = pair_path(walk);
     if (!path)
         return print_trouble("out of memory");
     int code = check_total_of_long_names(&c->long_nbytes, strlen(path));
@@ -290,6 +327,9 @@ static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool
 {
     comparison *c = context;
 
+    /* The version numbers of a state_dict's modules. */
+    if (pair_is_attributes(walk) && (c->left.has_no_attributes || c->right.has_no_attributes))
+        return 0;
     return comparison_report_difference(c, walk, "only in", in_left ? c->left.file : "",
                                         in_left ? "" : c->right.file);
 }
@@ -327,6 +367,9 @@ static int open_side(side *s, const char *file)
     berth_checkpoint *checkpoint = s->opened.checkpoint;
 
     s->file = file;
+    berth_info info = {0};
+    if (!code && (s->opened.set || berth_get_info(checkpoint, &info, NULL) == 0))
+        s->has_no_attributes = s->opened.set || strcmp(info.container, "safetensors") == 0;
     if (!code && option_is_default("load.check") &&
         berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0)
         return fail(&error);
@@ -362,6 +405,23 @@ static void comparison_finish_stats(const comparison *c, const progress *bar)
     stats->n_storages = left->n_storages + right->n_storages;
 }
 
+/* "different: only in: 1, bytes: 30; 20 of 31 differences are shown, `--all` shows them all". */
+static void comparison_print_summary(const comparison *c)
+{
+    const char *comma = "";
+
+    printf("%sdifferent%s: ", paint(RED), paint(PLAIN));
+    for (size_t i = 0; i < N_DIFFERING; i++)
+        if (c->n_of[i] > 0) {
+            printf("%s%s: %zu", comma, differing[i], c->n_of[i]);
+            comma = ", ";
+        }
+    if (c->n_differences > SHOWN_DIFFERENCES && !c->shows_all)
+        printf("; %d of %zu differences are shown, `--all` shows them all", SHOWN_DIFFERENCES,
+               c->n_differences);
+    putchar('\n');
+}
+
 static int comparison_print(comparison *c, const common *options)
 {
     int code = c->n_differences ? EXIT_NO : EXIT_YES;
@@ -376,19 +436,24 @@ static int comparison_print(comparison *c, const common *options)
     }
     if (options->stats)
         print_stats(c->params->stats);
+    if (!options->quiet && code == EXIT_NO)
+        comparison_print_summary(c);
     if (!options->quiet && code == EXIT_YES)
         printf("%sequal%s\n", paint(GREEN), paint(PLAIN));
     return finish_output(code);
 }
 
 const struct argp diff_argp = {
-    NULL,
-    parse_plain_options,
+    own_options,
+    diff_parse,
     "A B",
     "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
     "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
-    "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta). The "
-    "exit code is 1 if they differ. Indices of sparse tensors are checked first; --set "
+    "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta), "
+    "and the attributes of dicts if a side is safetensors, which has none. The first 20 "
+    "differences "
+    "are shown, and a summary. The exit code is 1 if they differ. Indices of sparse tensors are "
+    "checked first; --set "
     "load.check=directory skips that. A can be a DCP directory or an index, and so can B.",
     common_children,
     NULL,
@@ -396,7 +461,7 @@ const struct argp diff_argp = {
 
 int run_diff(int argc, char **argv)
 {
-    plain_options options = {.words = {.min = 2, .max = 2}};
+    diff_options options = {.words = {.min = 2, .max = 2}};
     berth_stats stats = {0};
     berth_params params;
     comparison c = {.params = &params};
@@ -409,6 +474,7 @@ int run_diff(int argc, char **argv)
         return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
+    c.shows_all = options.all;
     c.differences = json_array();
     int code = open_sides(&c, left, right);
     if (!code)

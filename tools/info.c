@@ -187,13 +187,35 @@ static void report_print_total(const info_report *report)
            human_nbytes(report->storages_nbytes, storages));
 }
 
+/* A file that was opened although it is refused: why, and what its pickle names. */
+typedef struct refused_file {
+    const berth_error *why; /* NULL: it is not refused */
+    named_globals globals;
+} refused_file;
+
+/* Two answers: what an open has seen of the file is whole, and what is not allowed. */
+static void print_refused(const char *path, const named_globals *globals)
+{
+    char word[512];
+
+    print_word(path, word, sizeof word);
+    printf("%-18s by its directory; `berth verify %s` reads every byte\n", "intact", word);
+    if (globals_print_refused(globals, "not allowed        it "))
+        putchar('\n');
+}
+
 static int print_info_report(files *all, const file_set *set, const berth_info *info,
                              const device_summary *devices, size_t n, const berth_stats *stats,
-                             const common *options)
+                             const common *options, const refused_file *refused)
 {
     if (options->json) {
         json_t *report = set ? set_info_json(set_get_facts(set), info) : info_json(info);
         json_object_set_new(report, "devices", devices_json(devices, n));
+        json_object_set_new(report, "allowed", json_boolean(!refused->why));
+        if (refused->why) {
+            json_object_set_new(report, "reason", text_json(refused->why->message));
+            json_object_set(report, "globals", refused->globals.all);
+        }
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
         return files_print_json(all, report);
@@ -204,6 +226,8 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
     else
         print_info(info);
     print_storages_by_device(devices, n);
+    if (refused->why)
+        print_refused(all->path, &refused->globals);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
 }
 
@@ -219,6 +243,53 @@ const struct argp info_argp = {
     NULL,
     NULL};
 
+/* Opens it, a refused file with its unknown classes as they are. Returns 0 or an exit code. */
+static int info_open(const char *path, const berth_params *call, input *opened,
+                     berth_error *refusal)
+{
+    int code = input_open_quietly(path, call, opened, refusal);
+
+    if (code == EXIT_YES || refusal->code != BERTH_E_FORBIDDEN)
+        return refusal->code < 0 ? fail(refusal) : code;
+    input_close(opened);
+    berth_error error = {.code = BERTH_OK};
+    berth_config *config = berth_config_new(NULL);
+    berth_params inert = *call;
+    inert.config = config;
+    code = config && berth_config_apply(config, "load.unknown_globals=inert", NULL) == 0
+               ? input_open_quietly(path, &inert, opened, &error)
+               : EXIT_TROUBLE;
+    berth_config_free(config);
+    /* Damage first; else the refusal, and then what can be shown all the same. */
+    if (code && error.code < 0 && error.code != BERTH_E_FORBIDDEN)
+        return fail(&error);
+    int refused = fail(refusal);
+    return code ? refused : EXIT_YES;
+}
+
+/* An archive that is no checkpoint: its records are all that there is to tell. */
+static void info_of_archive(files *all, const berth_error *why, const common *options)
+{
+    berth_archive *archive;
+    berth_archive_info info;
+
+    if (open_archive(all->path, NULL, &archive, NULL) < 0)
+        return;
+    (void)berth_archive_get_info(archive, &info);
+    if (options->json) {
+        (void)files_print_json(all, json_pack("{s:s,s:o,s:I,s:b,s:o}", "container", "zip",
+                                              "archive", text_json(info.name), "records",
+                                              (json_int_t)info.n_records, "allowed", false,
+                                              "reason", text_json(why->message)));
+    } else {
+        files_print_heading(all);
+        printf("%-18s zip, but no checkpoint\n%-18s %s\n%-18s %zu\n", "container", "archive",
+               info.name, "records", info.n_records);
+        (void)finish_output(EXIT_NO);
+    }
+    berth_archive_close(archive);
+}
+
 static int info_of_file(void *context, files *all)
 {
     info_report *report = context;
@@ -230,9 +301,18 @@ static int info_of_file(void *context, files *all)
     berth_params call = {.stats = &stats};
     device_summary *devices = NULL;
     size_t n = 0;
+    berth_error refusal;
+    refused_file refused = {0};
 
-    int code = input_open(all->path, &call, &opened);
+    int code = info_open(all->path, &call, &opened, &refusal);
+    if (!code && refusal.code < 0) {
+        refused.why = &refusal;
+        code = globals_find(all->path, &refused.globals);
+    }
+    if (code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT)
+        info_of_archive(all, &refusal, options);
     if (code) {
+        globals_free(&refused.globals);
         input_close(&opened);
         return print_stats_if_requested(options, &stats, code);
     }
@@ -240,13 +320,14 @@ static int info_of_file(void *context, files *all)
         code = fail(&error);
     else if ((code = list_devices_of_storages(opened.checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(all, opened.set, &info, devices, n, &stats, options);
+        code = print_info_report(all, opened.set, &info, devices, n, &stats, options, &refused);
     info.nbytes = opened.set ? set_get_facts(opened.set)->nbytes : info.nbytes;
     if (code == EXIT_YES)
         report_add(report, &info);
     free(devices);
+    globals_free(&refused.globals);
     input_close(&opened);
-    return code;
+    return code == EXIT_YES && refused.why ? EXIT_NO : code;
 }
 
 int run_info(int argc, char **argv)

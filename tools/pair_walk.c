@@ -411,6 +411,13 @@ char *pair_path(const pair_walk *w)
     return path;
 }
 
+bool pair_is_attributes(const pair_walk *w)
+{
+    const frame *top = w->n_frames ? &w->frames[w->n_frames - 1] : NULL;
+
+    return top && top->family == BERTH_KIND_DICT && top->next - 1 == top->n + STEP_STATE;
+}
+
 /* ---- the walk ---- */
 
 /* Reports two values, and enters them if they have values inside. */

@@ -27,6 +27,9 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
 /* The path of the values that are reported, as ['a'][0]; allocated, NULL without memory. */
 char *pair_path(const pair_walk *walk);
 
+/* Whether the values that are reported are the attributes of a dict. */
+bool pair_is_attributes(const pair_walk *walk);
+
 /* The tensor inside a Parameter or a tensor with attributes; or the value itself. */
 const berth_value *unwrap_parameter_or_subclass(const berth_value *value);
 

@@ -449,23 +449,40 @@ int check_is_one_file(const char *path)
 
 /* ---- inputs ---- */
 
-int input_open_selected(const char *path, const berth_params *params, selection *selected,
-                        input *opened)
+/* An error of the library's in *error; all others are printed. */
+static int open_any(const char *path, const berth_params *params, selection *selected,
+                    input *opened, berth_error *error)
 {
-    berth_error error;
     bool is_index = is_shard_index(path);
 
     *opened = (input){0};
+    *error = (berth_error){.code = BERTH_OK, .offset = BERTH_NO_OFFSET};
     if (!is_index && !is_dcp_directory(path))
-        return open_file_or_url(path, params, &opened->checkpoint, &error) < 0 ? fail(&error) : 0;
+        return open_file_or_url(path, params, &opened->checkpoint, error) < 0 ? exit_code(error)
+                                                                              : 0;
     int code =
         is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, selected, &opened->set);
     return code ? code : set_open(opened->set, params, &opened->checkpoint);
 }
 
+int input_open_selected(const char *path, const berth_params *params, selection *selected,
+                        input *opened)
+{
+    berth_error error;
+    int code = open_any(path, params, selected, opened, &error);
+
+    return error.code < 0 ? fail(&error) : code;
+}
+
 int input_open(const char *path, const berth_params *params, input *opened)
 {
     return input_open_selected(path, params, &(selection){0}, opened);
+}
+
+int input_open_quietly(const char *path, const berth_params *params, input *opened,
+                       berth_error *error)
+{
+    return open_any(path, params, &(selection){0}, opened, error);
 }
 
 void input_close(input *opened)

@@ -80,6 +80,9 @@ int input_open_selected(const char *path, const berth_params *params, selection 
                         input *opened);
 /* The same, of all values. */
 int input_open(const char *path, const berth_params *params, input *opened);
+/* The same, but the error of a single file is the caller's to print: error->code is 0 of a set. */
+int input_open_quietly(const char *path, const berth_params *params, input *opened,
+                       berth_error *error);
 void input_close(input *opened);
 
 /* ---- shards_write.c: back to an index and its files ---- */

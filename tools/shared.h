@@ -197,6 +197,20 @@ int check_total_of_long_names(size_t *counted, size_t nbytes);
  */
 int check_is_one_file(const char *path);
 
+/* ---- globals.c ---- */
+
+/* The classes and functions that the pickle of a file names. */
+typedef struct named_globals {
+    json_t *all; /* of {"module", "name", "allowed"} */
+    size_t n_refused;
+} named_globals;
+
+/* Returns 0, or an exit code after printing why; globals_free is due in any case. */
+int globals_find(const char *path, named_globals *globals);
+void globals_free(named_globals *globals);
+/* Prints `before` and those that are not allowed, without a newline. False: there are none. */
+bool globals_print_refused(const named_globals *globals, const char *before);
+
 /* ---- shards.c ---- */
 
 /* A checkpoint in several files, and the index that names them. */

@@ -27,6 +27,7 @@ typedef struct findings {
     bool is_short; /* of memory */
     berth_verdict verdict;
     berth_error error;
+    named_globals globals; /* what its pickle names */
 } findings;
 
 static void findings_free(findings *found)
@@ -37,6 +38,7 @@ static void findings_free(findings *found)
             free(found->bad[i].tensors[k]);
     }
     free(found->bad);
+    globals_free(&found->globals);
 }
 
 /* ---- bad records ---- */
@@ -171,6 +173,12 @@ static json_t *bad_record_json(const bad_record *bad)
                      (json_int_t)bad->n_tensors);
 }
 
+/* Two answers: whether the file is whole, and whether its pickle is allowed. */
+static bool findings_is_allowed(const findings *found)
+{
+    return found->error.code == 0 || (!found->verdict.is_intact && found->globals.n_refused == 0);
+}
+
 /* A problem that belongs to no record is reported beside them. */
 static json_t *findings_json(const findings *found, const berth_stats *stats)
 {
@@ -180,10 +188,12 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
     for (size_t i = 0; i < found->n; i++)
         json_array_append_new(bad, bad_record_json(&found->bad[i]));
     json_t *report = json_pack(
-        "{s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "repacked",
-        stats->repacked, "records", (json_int_t)verdict->n_records, "storages",
-        (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified, "unverified",
-        (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes, "bad", bad);
+        "{s:b,s:b,s:b,s:O,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "intact",
+        found->verdict.is_intact, "allowed", findings_is_allowed(found), "globals",
+        found->globals.all, "repacked", stats->repacked, "records", (json_int_t)verdict->n_records,
+        "storages", (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified,
+        "unverified", (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes,
+        "bad", bad);
     if (found->error.code < 0 && found->n == 0) {
         json_object_set_new(report, "record", text_json(found->error.record));
         json_object_set_new(report, "offset", offset_json(found->error.offset));
@@ -211,23 +221,36 @@ static void findings_print_bad(const findings *found)
         print_bad_record(found->files, &found->bad[i]);
     files_print_prefix(found->files);
     if (found->n > 0)
-        printf("%sbad%s: %zu of %zu records\n", paint(RED), paint(PLAIN), found->n,
+        printf("%sbad%s: %zu of %zu records", paint(RED), paint(PLAIN), found->n,
                found->verdict.n_records);
     else
-        printf("%sbad%s: %s\n", paint(RED), paint(PLAIN), found->error.message);
+        printf("%sbad%s: %s", paint(RED), paint(PLAIN), found->error.message);
+    (void)globals_print_refused(&found->globals, "; it ");
+    putchar('\n');
 }
 
-static void print_ok(const findings *found)
+/* "ok", or "intact" of a file that is refused all the same: why, and what it names. */
+static void print_whole(const findings *found)
 {
     const berth_verdict *verdict = &found->verdict;
+    bool is_ok = found->error.code == 0;
     char text[32];
 
+    if (!is_ok) {
+        files_print_prefix(found->files);
+        print_shown(stdout, found->error.message);
+        putchar('\n');
+    }
     files_print_prefix(found->files);
-    printf("%sok%s: %zu records, %zu storages, %s; %zu checksums match", paint(GREEN), paint(PLAIN),
-           verdict->n_records, verdict->n_storages, human_nbytes(verdict->nbytes, text),
-           verdict->n_verified);
+    printf("%s%s%s: %zu records, %zu storages, %s; %zu checksums match",
+           paint(is_ok ? GREEN : YELLOW), is_ok ? "ok" : "intact", paint(PLAIN), verdict->n_records,
+           verdict->n_storages, human_nbytes(verdict->nbytes, text), verdict->n_verified);
     if (verdict->n_unverified)
         printf(", %zu records have none and are unverified", verdict->n_unverified);
+    if (!is_ok && found->error.code == BERTH_E_NOT_CHECKPOINT)
+        fputs("; but it is no checkpoint", stdout); /* a program's own classes say nothing */
+    else if (!is_ok && !globals_print_refused(&found->globals, "; it "))
+        fputs("; but its pickle is not allowed", stdout);
     putchar('\n');
 }
 
@@ -249,8 +272,8 @@ static int findings_print_report(const findings *found, const common *options,
         files_print_prefix(found->files);
         printf("repacked: %s\n", REPACKED_ADVICE);
     }
-    if (code == EXIT_YES)
-        print_ok(found);
+    if (found->verdict.is_intact)
+        print_whole(found);
     else
         findings_print_bad(found);
     return finish_output(code);
@@ -276,6 +299,10 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
     if (url_failed(found->files->path, &broken)) /* the network is no verdict on the file */
         return fail(&broken);
     findings_name_tensors(found);
+    bool wants_globals = found->error.code < 0 || options->json;
+    int listed = wants_globals ? globals_find(found->files->path, &found->globals) : 0;
+    if (listed)
+        return listed;
     return findings_print_report(found, options, stats);
 }
 
@@ -286,10 +313,13 @@ const struct argp verify_argp = {
     "Read whole checkpoints and check them: the archive, its directory against headers and "
     "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
     "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
-    "last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without such a "
-    "line if the file cannot be read. Of several files, each line begins with the name of its "
-    "file, "
-    "and the exit code is the worst. Of a DCP directory, each piece is checked so, and that the "
+    "last line is `ok: ...`, `bad: ...`, or `intact: ...` of a file that is whole and is refused "
+    "all the same, for what it is or for the classes and functions that its pickle names: all of "
+    "them "
+    "are listed, and nothing of them is run. The exit code is 0 for `ok`, else 1. It is 2 without "
+    "such a line if the file cannot be read. Of several files, each line begins with the name of "
+    "its file, and the exit code is the worst. Of a DCP directory, each piece is checked so, and "
+    "that the "
     "pieces are and fill the tensors that .metadata names. An index "
     "(model.safetensors.index.json) stands for its files; then they must have every tensor that it "
     "names.",

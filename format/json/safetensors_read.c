@@ -136,8 +136,7 @@ static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uin
     tensor->end = (uint64_t)json_integer_value(end);
     if (tensor->end <= data_nbytes)
         return 0;
-    (void)snprintf(why, sizeof why,
-                   "it ends %llu bytes behind the end of the file: a download that did not end?",
+    (void)snprintf(why, sizeof why, "it ends %llu bytes behind the end of the file" BTH_CUT_OFF,
                    (unsigned long long)(tensor->end - data_nbytes));
     return fail_in_tensor(tensor->name, BERTH_E_TENSOR, why, error);
 }

@@ -186,7 +186,8 @@ int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *
     if (count_offset > file_nbytes || file_nbytes - count_offset < COUNT_NBYTES ||
         nbytes > file_nbytes - count_offset - COUNT_NBYTES)
         return bth_fail(error, BERTH_E_TRUNCATED, key, count_offset,
-                        "the file ends within this storage's %" PRIu64 " bytes", nbytes);
+                        "the file ends within this storage's %" PRIu64 " bytes" BTH_CUT_OFF,
+                        nbytes);
     storage->offset = count_offset + COUNT_NBYTES;
     *next_offset = storage->offset + nbytes;
     if (i + 1 == legacy->n_keys)

@@ -50,6 +50,11 @@ enum {
     BTH_GLOBAL_SHOWN_NBYTES = 100 /* of a module and of a name: more is not shown */
 };
 
+/* A global that a pickle names, each time that it does: at most BTH_GLOBAL_SHOWN_NBYTES of each
+ * text. "?": a name that the walk could not follow. */
+typedef void (*bth_global_seen)(void *context, const char *module, const char *name,
+                                bool is_allowed);
+
 /* The first global of a pickle that is not one of those that a checkpoint may name (P1). */
 typedef struct bth_found_global {
     char words[2 * BTH_GLOBAL_SHOWN_NBYTES + 16]; /* "the global os system"; "": there is none */
@@ -58,6 +63,8 @@ typedef struct bth_found_global {
     bool is_dotted;
     bool is_called;
     bool ignores_distributed;
+    bth_global_seen report; /* NULL: the first is enough */
+    void *context;
 } bth_found_global;
 
 /*
@@ -68,6 +75,15 @@ typedef struct bth_found_global {
 void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
                             bth_found_global *found);
 
+/*
+ * Reports all globals of n_pickles pickles that follow each other, of any protocol: of GLOBAL, INST
+ * and STACK_GLOBAL, whose texts can come from the memo, and extension codes. *is_whole: all of them
+ * end in these bytes. Linear; 32 MiB of memory at most.
+ */
+int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickles,
+                            bth_global_seen report, void *context, bool *is_whole,
+                            berth_error *error);
+
 /* How a message ends that refuses an opcode because of the pickle's protocol. */
 #define BTH_REFUSED_FOR_PROTOCOL ", which PyTorch's weights_only=True refuses, too"
 
@@ -76,7 +92,8 @@ void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_di
     " (load.unknown_globals=inert lists such files without running anything)"
 
 /* What a file of another pickle protocol than 2 and 3 needs: a command before the file's name, and
- * what it does. */
+ * what it does. Protocols 4 and 5 are read safely; nothing else can read the others. */
+#define BTH_CONVERT_INERT "berth convert --set load.unknown_globals=inert "
 #define BTH_RESAVE_BY_PYTORCH                                                                      \
     "python3 -c \"import sys, torch; torch.save(torch.load(sys.argv[1], weights_only=False), "     \
     "'NEW.pt')\" "

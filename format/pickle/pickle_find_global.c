@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What a refused pickle of any protocol names. Walks the opcodes as a pickle machine does, with a
- * stack and a memo that hold texts of the file and nothing else. Builds nothing, allocates nothing.
+ * What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
+ * a memo that hold texts of the file and nothing else. Builds nothing.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "config/error.h"
+#include "config/memory.h"
 #include "format/pickle/pickle_machine.h"
 
-/* Of each, those that were used last; the memo also has its first ones. */
-enum { N_VALUES = 256, N_MARKS = 256, N_KEPT = 256 };
+/* Of each, those that were used last; the memo also has its first ones. To list all globals, it is
+ * larger: 32 MiB at most. */
+enum { N_VALUES = 256, N_MARKS = 256, N_KEPT = 256, MAX_LISTED_KEPT = 1 << 19 };
 
 /* Nobody knows how deep the stack is: its marks were too many. */
 #define DEPTH_UNKNOWN (SIZE_MAX / 2)
@@ -33,7 +36,8 @@ typedef struct global_finder {
     size_t lowest;         /* those below are not known */
     size_t marks[N_MARKS]; /* the depth below each */
     size_t n_marks;
-    seen_put memo[2 * N_KEPT]; /* indices below N_KEPT, then the others, modulo their number */
+    seen_put *memo; /* 2 * n_kept: indices below n_kept, then the others, modulo their number */
+    uint64_t n_kept;
     uint64_t n_memo;
     bool underflows;
     bth_found_global *found;
@@ -86,7 +90,9 @@ static void finder_pop_to_mark(global_finder *finder)
 
 static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 {
-    return &finder->memo[index < N_KEPT ? index : N_KEPT + index % N_KEPT];
+    uint64_t n = finder->n_kept;
+
+    return &finder->memo[index < n ? index : n + index % n];
 }
 
 static void finder_put(global_finder *finder, uint64_t index)
@@ -210,13 +216,21 @@ static bool name_is_of_distributed_checkpoint(const shown_name *module, const sh
 static void finder_see_global(global_finder *finder, seen_value module, seen_value name)
 {
     bth_found_global *found = finder->found;
-    shown_name shown[2];
+    shown_name shown[2] = {{"?", 1}, {"?", 1}};
 
-    if (*found->words || !module.text || !name.text)
+    if (*found->words && !found->report)
         return;
-    name_read(module, &shown[0]);
-    name_read(name, &shown[1]);
-    if (bth_global_is_known(shown[0].text, shown[0].nbytes, shown[1].text, shown[1].nbytes) ||
+    if ((!module.text || !name.text) && !found->report)
+        return;
+    if (module.text)
+        name_read(module, &shown[0]);
+    if (name.text)
+        name_read(name, &shown[1]);
+    bool is_known =
+        bth_global_is_known(shown[0].text, shown[0].nbytes, shown[1].text, shown[1].nbytes);
+    if (found->report)
+        found->report(found->context, shown[0].text, shown[1].text, is_known);
+    if (is_known || *found->words ||
         (found->ignores_distributed && name_is_of_distributed_checkpoint(&shown[0], &shown[1])))
         return;
     (void)snprintf(found->words, sizeof found->words, "the global %s %s", shown[0].text,
@@ -226,6 +240,11 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
 
 static void finder_see_extension(global_finder *finder, int64_t code)
 {
+    char number[24];
+
+    (void)snprintf(number, sizeof number, "%" PRId64, code);
+    if (finder->found->report)
+        finder->found->report(finder->found->context, "(extension code)", number, false);
     if (!*finder->found->words)
         (void)snprintf(finder->found->words, sizeof finder->found->words,
                        "the global of extension code %" PRId64, code);
@@ -349,20 +368,55 @@ static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nb
     return SIZE_MAX;
 }
 
-void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
-                            bth_found_global *found)
+/* Walks the pickles that follow each other; while_unfound: up to the first global. Returns the
+ * bytes that they have; SIZE_MAX: the last one does not end here. */
+static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *bytes, size_t nbytes,
+                                  size_t n_pickles, bool while_unfound)
 {
-    *found = (bth_found_global){.ignores_distributed = ignores_distributed};
-    for (int i = 0; i < BTH_LEGACY_N_PICKLES && !*found->words; i++) {
-        global_finder finder = {.found = found};
-        size_t used = finder_walk(&finder, bytes, nbytes);
+    bth_found_global *found = empty->found;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
+        global_finder finder = *empty;
+        size_t used = finder_walk(&finder, bytes + at, nbytes - at);
+        if (finder.n_memo > 0) /* each pickle has a memo of its own */
+            memset(finder.memo, 0, 2 * (size_t)finder.n_kept * sizeof *finder.memo);
         bool is_whole = used != SIZE_MAX && finder.depth == 1 && finder.n_marks == 0;
         bool is_called = found->is_called && found->is_dotted;
         if (i == 0)
             found->is_pickle = !finder.underflows && (is_whole || is_called);
         if (used == SIZE_MAX)
-            return;
-        bytes += used;
-        nbytes -= used;
+            return SIZE_MAX;
+        at += used;
     }
+    return at;
+}
+
+void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
+                            bth_found_global *found)
+{
+    seen_put memo[2 * N_KEPT] = {0};
+    const global_finder finder = {.found = found, .memo = memo, .n_kept = N_KEPT};
+
+    *found = (bth_found_global){.ignores_distributed = ignores_distributed};
+    (void)finder_walk_pickles(&finder, bytes, nbytes, BTH_LEGACY_N_PICKLES, true);
+}
+
+int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickles,
+                            bth_global_seen report, void *context, bool *is_whole,
+                            berth_error *error)
+{
+    bth_found_global found = {.report = report, .context = context};
+    /* Only in protocols 4 and 5 names come from the memo. Each entry takes a byte of the pickle. */
+    bool has_names_in_memo = nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
+    size_t n_all = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
+    size_t n_kept = has_names_in_memo && n_all > N_KEPT ? n_all : N_KEPT;
+    global_finder finder = {.found = &found, .n_kept = n_kept};
+
+    finder.memo = bth_allocate_zeroed(2 * n_kept * sizeof *finder.memo);
+    if (!finder.memo)
+        return bth_fail_memory(error, 2 * n_kept * sizeof *finder.memo);
+    *is_whole = finder_walk_pickles(&finder, bytes, nbytes, n_pickles, false) != SIZE_MAX;
+    bth_release(finder.memo);
+    return 0;
 }

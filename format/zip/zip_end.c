@@ -48,9 +48,10 @@ static int end_fail_missing(const zip_tail *tail, berth_error *error)
     size_t cut = end_find_last(tail, tail->nbytes);
     if (cut != SIZE_MAX)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
-                        "the end record is cut off: %zu of its %d bytes are there",
+                        "the end record is cut off: %zu of its %d bytes are there" BTH_CUT_OFF,
                         tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
-    return bth_fail_status(error, BERTH_E_ARCHIVE, "no end record: not a zip archive, or cut off");
+    return bth_fail_status(error, BERTH_E_ARCHIVE,
+                           "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
 }
 
 /*

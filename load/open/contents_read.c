@@ -14,6 +14,7 @@
 #include "format/values/value.h"
 #include "io/memory_region.h"
 #include "load/open/open_steps.h"
+#include "load/open/refusal.h"
 
 /* Estimated bytes of the directory for entries that are not storages. */
 #define OTHER_ENTRIES_NBYTES 4096
@@ -256,6 +257,25 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     return bth_storages_set_listed_offsets(contents, error);
 }
 
+/*
+ * After a refusal: a file that ends before its directory is told as what it is, whatever its pickle
+ * names. Returns the code of such damage, or 0.
+ */
+static int contents_look_for_damage(bth_opening *opening, berth_error *error)
+{
+    bth_container container = {0};
+    berth_error damage;
+
+    bth_error_clear(&damage);
+    if (error->code != BERTH_E_FORBIDDEN)
+        return 0;
+    (void)bth_container_read(&container, &opening->cache, BTH_ZIP_TAIL_NBYTES, &damage);
+    bth_container_free(&container);
+    if (damage.code == BERTH_E_ARCHIVE || damage.code == BERTH_E_TRUNCATED)
+        *error = damage;
+    return damage.code;
+}
+
 /* Discards what was found without the directory. */
 static int contents_begin_again(bth_opening *opening, berth_error *error)
 {
@@ -278,6 +298,7 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         return error->code;
     if (!reason) {
         if (contents_read_computed(opening, cursor, error) == 0 ||
+            contents_look_for_damage(opening, error) < 0 ||
             !bth_opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
@@ -288,6 +309,22 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
     if (contents_begin_again(opening, error) < 0)
         return error->code;
     return contents_read_listed(opening, reason, error);
+}
+
+/* ---- bytes behind the last one ---- */
+
+#define FOLLOW_LAST " follow the last "
+
+/* What leaves out the bytes at the error's offset and behind it. */
+static int opening_explain_trailing(const bth_opening *opening, const char *suffix,
+                                    berth_error *error)
+{
+    bth_file_word word = bth_file_word_make(opening->cache.reader);
+
+    if (error->code != BERTH_E_ARCHIVE || !*word.text || !strstr(error->message, FOLLOW_LAST))
+        return error->code;
+    return bth_error_append(error, ": `head -c %llu %s >NEW%s` leaves them out",
+                            (unsigned long long)error->offset, word.text, suffix);
 }
 
 /* ---- the legacy format ---- */
@@ -305,7 +342,11 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
     }
-    return error->code < 0 ? bth_legacy_explain_refusal(cache, error) : 0;
+    if (error->code < 0)
+        (void)bth_legacy_explain_refusal(cache, error);
+    if (error->code == BERTH_E_TRUNCATED && !strstr(error->message, "; it names"))
+        (void)bth_error_append(error, BTH_CUT_OFF);
+    return error->code;
 }
 
 /*
@@ -334,9 +375,9 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
             return error->code;
     /* Some readers would read a second object after the first, others would not. */
     if (file_nbytes - at > legacy_max_tail_nbytes(opening, legacy))
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes follow the last storage",
-                        (unsigned long long)(file_nbytes - at));
-    return 0;
+        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
+                       (unsigned long long)(file_nbytes - at));
+    return opening_explain_trailing(opening, ".pt", error);
 }
 
 static int legacy_read(bth_opening *opening, berth_error *error)
@@ -369,10 +410,11 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
         bth_head_cache_extend_head(cache, BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes, error) <
             0 ||
         bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
-                             &read, error) < 0 ||
-        (tied_names != BTH_TIED_NAMES_OFF &&
-         bth_safetensors_add_tied_names(contents->tree, &read, tied_names == BTH_TIED_NAMES_RULE,
-                                        error) < 0))
+                             &read, error) < 0)
+        return opening_explain_trailing(opening, ".safetensors", error);
+    if (tied_names != BTH_TIED_NAMES_OFF &&
+        bth_safetensors_add_tied_names(contents->tree, &read, tied_names == BTH_TIED_NAMES_RULE,
+                                       error) < 0)
         return error->code;
     contents->root = read.root;
     contents->metadata = read.metadata;

@@ -198,7 +198,7 @@ int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, be
     while (layout_walk_next_storage(&walk, error)) {
         if (layout_walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
             (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
-                           "its %llu bytes do not fit into the file's %llu",
+                           "its %llu bytes do not fit into the file's %llu" BTH_CUT_OFF,
                            (ull)walk.storage->nbytes, (ull)file_nbytes);
         walk.storage->offset = layout->data_offset;
         contents->central_nbytes += bth_layout_central_entry_nbytes(layout);

@@ -9,6 +9,9 @@
 /* More of a name, a title or a text of the file is not shown. */
 #define BTH_SHOWN_NBYTES 100
 
+/* A longer path is no word of a command. */
+#define BTH_WORD_NBYTES 200
+
 /* With bth_folder_word_make. */
 #define BTH_DCP_TO_TORCH "`berth convert %s NEW.pt` makes a checkpoint of its directory"
 #define BTH_RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
@@ -26,10 +29,10 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
 
 /* A file or a folder as a word of a command line. */
 typedef struct bth_file_word {
-    char text[BTH_SHOWN_NBYTES + 12];
+    char text[BTH_WORD_NBYTES + 12];
 } bth_file_word;
 
-/* In quotes if it needs them. Names that are no UTF-8, or long, or like an option, are not shown:
+/* In quotes if it needs them. Names that are no UTF-8, or longer, are not shown:
  * "FILE". */
 bth_file_word bth_file_word_make(const bth_reader *reader);
 /* The same of the folder in which the file is; "DIRECTORY". */

@@ -21,12 +21,12 @@ static bool name_is_word(const char *name)
     return true;
 }
 
-/* Shown as it is, and no option. */
+/* Shown as it is. */
 static bool name_can_be_quoted(const char *name)
 {
     size_t n = strlen(name);
 
-    return *name != '-' && berth_show_text(name, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
+    return berth_show_text(name, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
 }
 
 /* In single quotes; one in the name stands outside of them: '\''. If it is too long: `otherwise`.
@@ -49,9 +49,14 @@ static bth_file_word name_quote(const char *name, bth_file_word otherwise)
 static bth_file_word word_make(const char *name, bth_file_word otherwise)
 {
     bth_file_word word;
+    char beside[BTH_WORD_NBYTES + 3];
 
-    if (strlen(name) > BTH_SHOWN_NBYTES || !name_can_be_quoted(name))
+    if (strlen(name) > BTH_WORD_NBYTES || !name_can_be_quoted(name))
         return otherwise;
+    if (*name == '-') { /* no option */
+        (void)snprintf(beside, sizeof beside, "./%s", name);
+        name = beside;
+    }
     if (!name_is_word(name))
         return name_quote(name, otherwise);
     (void)snprintf(word.text, sizeof word.text, "%s", name);
@@ -70,9 +75,9 @@ bth_file_word bth_folder_word_make(const bth_reader *reader)
     const bth_file_word folder = {"DIRECTORY"};
     const char *slash = strrchr(reader->name, '/');
     size_t n = !slash ? 0 : slash > reader->name ? (size_t)(slash - reader->name) : 1;
-    char name[BTH_SHOWN_NBYTES + 2] = ".";
+    char name[BTH_WORD_NBYTES + 2] = ".";
 
-    if (!reader->has_path || n > BTH_SHOWN_NBYTES)
+    if (!reader->has_path || n > BTH_WORD_NBYTES)
         return folder;
     if (n > 0) {
         memcpy(name, reader->name, n);

@@ -193,6 +193,12 @@ static bool error_ends_with(const berth_error *error, const char *end)
     return n > n_end && strcmp(error->message + n - n_end, end) == 0;
 }
 
+/* Protocols 4 and 5, if the file is no legacy file. */
+static bool pickle_is_read_inert(const uint8_t *bytes, size_t nbytes)
+{
+    return nbytes > 2 && bytes[0] == 0x80 && bytes[1] >= 4;
+}
+
 int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
                                berth_error *error)
 {
@@ -202,6 +208,11 @@ int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_re
     if (!error_is_refusal(error))
         return error->code;
     bth_pickle_find_global(bytes, nbytes, false, &found);
+    if (error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL) && pickle_is_read_inert(bytes, nbytes))
+        (void)bth_error_append(error,
+                               ": `" BTH_CONVERT_INERT "%s NEW.pt` saves it again without running "
+                               "anything",
+                               word.text);
     if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
         return bth_error_append(error, NAMES, found.words);
     if (error_ends_with(error, BTH_REFUSED_FOR_GLOBAL))

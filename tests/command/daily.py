@@ -363,12 +363,14 @@ class Sets(Case):
         for words in (sets, [sets[0], "layers.pt"], ["layers.pt", sets[1]]):
             self.assertEqual(self.berth("diff", *words).out, "equal\n")
         done = self.berth("diff", sets[0], "whole.pt", code=1)
-        self.assertEqual(done.out, "['head.weight']: only in:  | whole.pt\n")
+        self.assertEqual(done.out, "['head.weight']: only in:  | whole.pt\n"
+                         "different: only in: 1\n")
         changed = bytearray(self.read("part-1.safetensors"))
         changed[-1] ^= 1
         self.write("part-1.safetensors", changed)
         done = self.berth("diff", *sets, code=1)
-        self.assertEqual(done.out, "['layers.3.weight']: bytes: first at element 65535 | of 65536\n")
+        self.assertEqual(done.out, "['layers.3.weight']: bytes: first at element 65535 | of 65536\n"
+                         "different: bytes: 1\n")
         report = json.loads(self.berth("diff", "--json", "--stats", *sets, code=1).out)
         self.assertEqual((report["differences"][0]["path"], report["stats"]["n_storages"]),
                          ("['layers.3.weight']", 16))

@@ -55,8 +55,7 @@ class Help(Case):
         for row in rows:
             self.assertRegex(row, " - +cpu ")
 
-        says("verify", "The last line is `ok: ...` or `bad: ...`; the exit code is 0 or 1. It is 2 without "
-             "such a line if the file cannot be read.")
+        says("verify", "The exit code is 0 for `ok`, else 1. It is 2 without such a line if the file cannot be read.")
         for path in (self.demo, legacy, stored, deflated):
             self.assertTrue(self.berth("verify", path).out.splitlines()[-1].startswith("ok: "))
         self.assertTrue(self.berth("verify", words, code=1).out.startswith("bad: "))
@@ -79,7 +78,7 @@ class Help(Case):
             self.assertIn("calculated", self.berth("info", "today.pt").out)
 
         says("diff", "Not compared: layout, strides, sharing, the order of keys, list or tuple, tensor or "
-             "Parameter, requires_grad, devices (but meta).")
+             "Parameter, requires_grad, devices (but meta), and the attributes of dicts if a side is safetensors")
         for before, after in ((b"\x03\0\0\0cpu", b"\x03\0\0\0xpu"), (b"\x89h", b"\x88h")):
             other = self.zipped_again("other.pt", zipfile.ZIP_STORED, lambda p: p.replace(before, after))
             self.assertNotEqual(self.berth("ls", "--json", stored).out, self.berth("ls", "--json", other).out)

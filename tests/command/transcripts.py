@@ -126,7 +126,7 @@ TRANSCRIPTS = {
     "diff": [
         ("berth diff demo.pt", 2, "", MISSING["diff"]), ("berth diff demo.pt demo.pt", 0, "equal\n", ""),
         ("berth diff -q demo.pt demo.pt", 0, "", ""),
-        ("berth diff demo.pt other.pt", 1, r"\['learning_rate'\]: only in: demo\.pt \| \n", ""),
+        ("berth diff demo.pt other.pt", 1, r"\['learning_rate'\]: only in: demo\.pt \| \ndifferent: only in: 1\n", ""),
         ("berth diff demo.pt nope.pt", 2, "", r"berth: nope\.pt: .*\n"),
     ],
     "clean": [

@@ -304,8 +304,10 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
                                                            file_nbytes, &next, &read.error),
                      BERTH_E_TRUNCATED);
     }
-    snprintf(message, sizeof message, "a at byte %llu: the file ends within this storage's 8 bytes",
-             (unsigned long long)at);
+    snprintf(
+        message, sizeof message,
+        "a at byte %llu: the file ends within this storage's 8 bytes: a download that did not end?",
+        (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
     free_streamed(&read);
 }

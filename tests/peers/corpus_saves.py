@@ -93,7 +93,7 @@ def legacy(protocol):
 
 def other_protocol(opcode, protocol):
     return (f"data.pkl at byte #: opcode {opcode} is not allowed in a checkpoint: it was saved with "
-            f"pickle_protocol={protocol}{RESAVES}")
+            f"pickle_protocol={protocol}{RESAVES if protocol == OLDEST else CONVERTS}")
 
 
 def other_legacy(protocol):
@@ -106,6 +106,9 @@ def unknown_global(at, name):
 
 
 OLDEST = "0 (whose tensors nobody can read) or 1"
+LEAVES_OUT = ": `head -c # new.pt >NEW.pt` leaves them out"
+CONVERTS = (", which PyTorch's weights_only=True refuses, too: `berth convert --set load.unknown_globals=inert "
+            "new.pt NEW.pt` saves it again without running anything")
 RESAVES = (", which PyTorch's weights_only=True refuses, too: `python3 -c \"import sys, torch; "
            "torch.save(torch.load(sys.argv[1], weights_only=False), 'NEW.pt')\" new.pt` saves it again, "
            "but runs what is in it: only if you trust the file")
@@ -122,10 +125,10 @@ SAVED = [
     *[Kind(f"torch.save before 1.6, protocol {protocol}", legacy(protocol), other_legacy(named))
       for protocol, named in ((0, OLDEST), (1, OLDEST), (4, "4"), (5, "5"))],
     Kind("torch.save before 1.6, truncated", lambda value: (legacy(2)(value), os.truncate("new.pt", 50000)),
-         "# at byte #: the file ends within this storage's # bytes"),
+         "# at byte #: the file ends within this storage's # bytes: a download that did not end?"),
     Kind("torch.save before 1.6, bytes appended",
          lambda value: (legacy(2)(value), open("new.pt", "ab").write(b"epoch 3\n")),
-         "at byte #: 8 bytes follow the last storage", torch=True, why=ANY_END),
+         "at byte #: 8 bytes follow the last storage" + LEAVES_OUT, torch=True, why=ANY_END),
     Kind("torch.save into memory", into_memory),
     Kind("torch.save without byteorder", saved(_disable_byteorder_record=True)),
     Kind("torch.save without CRCs", saved_with(compute_crc32=False)),
@@ -135,7 +138,7 @@ SAVED = [
          "at byte 73041: several archives in one file: the last one begins here: `tail -c +73042 new.pt >NEW.pt` "
          "takes it out", torch=True, why=ANY_OF_TWO),
     Kind("torch.save before 1.6, twice into one file", twice(_use_new_zipfile_serialization=False),
-         "at byte #: # bytes follow the last storage", torch=True, why=ANY_OF_TWO),
+         "at byte #: # bytes follow the last storage" + LEAVES_OUT, torch=True, why=ANY_OF_TWO),
     Kind("torch.save behind other bytes", behind(),
          "neither a zip archive nor PyTorch's legacy format: it begins with 65 70 6f 63"),
     Kind("torch.save of a state_dict", saved_of(lambda value: torch.nn.Linear(3, 2).state_dict()), is_changed=True),

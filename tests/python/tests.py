@@ -33,6 +33,7 @@ import places
 import processes
 import raising
 import records
+import refusals
 import robust
 import rows
 import sanitized
@@ -62,7 +63,7 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, rows, command, settings,
+    modules = (calls, saves, loads, mounts, places, records, installed, errors, lazily, refusals, rows, command, settings,
                beside_torch, sets, stubs, pages, unsafe, gate, attributes, raising, processes, jobs, ends, robust,
                devices, simulated, dcp, differential, integrations, wheels, sanitized)
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))

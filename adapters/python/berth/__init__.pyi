@@ -109,6 +109,9 @@ class RecordReport:
 
 class Report:
     error: str
+    intact: bool
+    globals: list[str]
+    refused: list[str]
     records: list[RecordReport]
     n_storages: int
     n_verified: int

@@ -4,6 +4,7 @@
 import concurrent.futures
 import contextlib
 import pickle
+import re
 
 NO_OFFSET = 2**64 - 1
 
@@ -82,9 +83,45 @@ CLASSES = {
 }
 
 
-def make(status, message, errno, offset, record):
-    """The exception of a berth_error; called by the native module."""
-    error = CLASSES.get(status, Error)(message)
+# A shell's next step at the end of a refusal; Python has its own.
+IN_SHELL = re.compile(r"( \(load\.unknown_globals=inert[^)]*\))?: `berth ls --set load\.unknown_globals=inert .*\Z"
+                      r"|: `[^`]* (FILE|DIRECTORY)\b[^`]*`.*\Z", re.DOTALL)
+# No class of a checkpoint is in these: nobody is told to allow what they have.
+RUNNERS = {"sys", "os", "posix", "nt", "builtins", "__builtin__", "subprocess", "commands", "pty", "shutil",
+           "socket", "runpy", "importlib", "ctypes", "code", "webbrowser"}
+
+
+def advised(message, named):
+    """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
+
+    named: rows (module, name, is_allowed), as the native module lists them
+    """
+    message = IN_SHELL.sub("", message)
+    refused = [(module, name) for module, name, is_allowed in named if not is_allowed]
+    is_protocol = "pickle_protocol=" in message
+    if not refused and not is_protocol:
+        return message
+    words = ", ".join(f"{module} {name}" for module, name in refused)
+    if refused:
+        what = ("1 class or function that is" if len(refused) == 1
+                else f"{len(refused)} classes or functions that are")
+        message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()
+    if any(module.split(".")[0] in RUNNERS for module, _ in refused):
+        return message + ". Nothing of it was run. Some of them run programs: do not allow them"
+    if refused and not is_protocol and all(
+            part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
+        message += (". If you trust them: torch.serialization.add_safe_globals(["
+                    + ", ".join(".".join(row) for row in refused) + "])")
+    return message + (". If you trust the file: berth.load(f, weights_only=False), which runs what the file "
+                      "asks for")
+
+
+def make(status, message, errno, offset, record, named=()):
+    """The exception of a berth_error; called by the native module.
+
+    named: of a file that is refused: what its pickle names, as for advised
+    """
+    error = CLASSES.get(status, Error)(advised(message, named))
     error.status = status
     error.offset = None if offset == NO_OFFSET else offset
     error.record = record

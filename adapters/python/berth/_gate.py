@@ -163,6 +163,7 @@ def for_refused(kept, refusal):
     if refusal.status in REFUSED:
         check_whole(kept)
     if refusal.status != "BERTH_E_FORBIDDEN" or not _is_allowed(kept):
+        kept.rewind()  # the caller can load it again, as the refusal says
         raise refusal
     try_pickle(kept)
 

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from berth import _native
+from berth._errors import advised
 from berth._source import from_caller, source_of
 
 
@@ -26,9 +27,13 @@ class RecordReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What berth.verify found. It is true if the file is good.
+    """What berth.verify found. It is true if the file is good: whole, and of a kind that berth.load reads.
 
     error: the first thing that is wrong; "": nothing
+    intact: whether the file is whole: nothing of it is missing or changed. A file can be intact and refused,
+        for what it is or for what its pickle names; then the error says so
+    globals, refused: all classes and functions that its pickle names, "argparse.Namespace", and those
+        of them that are not allowed
     records: a RecordReport each, in the file's order
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
         that have none; that are bad
@@ -36,6 +41,9 @@ class Report:
     """
 
     error: str
+    intact: bool
+    globals: "list[str]"
+    refused: "list[str]"
     records: "list[RecordReport]"
     n_storages: int
     n_verified: int
@@ -60,6 +68,11 @@ def verify(f):
 
 def report_of(source):
     found = _native.verify(source)
+    named = found["globals"]
+    found["globals"] = [f"{module}.{name}" for module, name, _ in named]
+    found["refused"] = [f"{module}.{name}" for module, name, is_allowed in named if not is_allowed]
+    # Other errors are about damage, or about what the file is; a program's own classes say nothing.
+    found["error"] = advised(found["error"], named if found.pop("is_refusal") else ())
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)
 

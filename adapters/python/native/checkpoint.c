@@ -72,7 +72,7 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
     }
     berth_config_free(config);
     if (status < 0)
-        bpy_raise(&error);
+        bpy_raise_refusal(&error, source);
     return status;
 }
 

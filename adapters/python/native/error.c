@@ -2,7 +2,47 @@
 /* A berth_error becomes an exception (berth._errors.make chooses its class); signals do so, too. */
 #include "adapters/python/native/native.h"
 
-PyObject *bpy_raise(const berth_error *failure)
+/* A global's row is added to a list, on the calling thread. */
+static void add_global(void *context, const char *module, const char *name, bool is_allowed)
+{
+    bpy_gil gil = bpy_gil_take();
+    PyObject *texts[2] = {NULL, NULL}, *row = NULL;
+    if (!PyErr_Occurred()) {
+        texts[0] = PyUnicode_DecodeUTF8(module, (Py_ssize_t)strlen(module), "backslashreplace");
+        texts[1] = PyUnicode_DecodeUTF8(name, (Py_ssize_t)strlen(name), "backslashreplace");
+    }
+    if (texts[0] && texts[1])
+        row = Py_BuildValue("(OOO)", texts[0], texts[1], is_allowed ? Py_True : Py_False);
+    if (row)
+        (void)PyList_Append(context, row);
+    Py_XDECREF(row);
+    Py_XDECREF(texts[0]);
+    Py_XDECREF(texts[1]);
+    bpy_gil_give(gil);
+}
+
+PyObject *bpy_globals_of(const berth_source *source)
+{
+    PyObject *list = PyList_New(0);
+    berth_error error;
+    int status = 0;
+    if (!list)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_list_globals(source, add_global, list, &error);
+    Py_END_ALLOW_THREADS;
+    if (status == 0 && !PyErr_Occurred())
+        return list;
+    Py_DECREF(list);
+    return status < 0 ? bpy_raise(&error) : NULL;
+}
+
+PyObject *bpy_raise(const berth_error *error)
+{
+    return bpy_raise_refusal(error, NULL);
+}
+
+PyObject *bpy_raise_refusal(const berth_error *failure, const berth_source *source)
 {
     berth_error own = *failure, *error = &own;
     if (PyErr_Occurred()) /* the handler of a signal has raised one, which ended the call */
@@ -15,11 +55,14 @@ PyObject *bpy_raise(const berth_error *failure)
                                              "backslashreplace");
     PyObject *record =
         PyUnicode_DecodeUTF8(error->record, (Py_ssize_t)strlen(error->record), "backslashreplace");
+    bool is_refusal = source && error->code == BERTH_E_FORBIDDEN;
+    PyObject *named = is_refusal ? bpy_globals_of(source) : PyTuple_New(0);
     PyObject *exception = NULL;
-    if (message && record)
-        exception =
-            PyObject_CallMethod(errors, "make", "sOiKO", berth_status_name(error->code), message,
-                                error->system_errno, (unsigned long long)error->offset, record);
+    if (message && record && named)
+        exception = PyObject_CallMethod(errors, "make", "sOiKOO", berth_status_name(error->code),
+                                        message, error->system_errno,
+                                        (unsigned long long)error->offset, record, named);
+    Py_XDECREF(named);
     if (exception)
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
     Py_XDECREF(exception);

@@ -78,6 +78,15 @@ extern PyMethodDef bpy_handler_functions[];
  */
 PyObject *bpy_raise(const berth_error *error);
 
+/* The same of a source that was opened: a refusal lists all that its pickle names. */
+PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source);
+
+/*
+ * What the pickle of a source names.
+ * Returns: a new list of rows (module, name, is_allowed); NULL: an exception is raised.
+ */
+PyObject *bpy_globals_of(const berth_source *source);
+
 /*
  * A str as bytes, in the encoding of paths. What cannot be one text is refused: a NUL would end it
  * (Y11). Parameters: what: for messages: "the name of an option". Returns: a new reference; NULL:

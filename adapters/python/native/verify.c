@@ -38,11 +38,16 @@ static PyObject *verify(berth_source *source, PyObject *records)
     if (status == BERTH_E_SYSTEM || status == BERTH_E_NOT_FOUND || status == BERTH_E_MEMORY ||
         status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
         return bpy_raise(&error);
+    PyObject *globals = bpy_globals_of(source);
+    if (!globals)
+        return NULL;
     return Py_BuildValue(
-        "{sOsnsnsnsnsKss#}", "records", records, "n_storages", (Py_ssize_t)verdict.n_storages,
-        "n_verified", (Py_ssize_t)verdict.n_verified, "n_unverified",
-        (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad, "nbytes",
-        (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
+        "{sOsNsOsOsnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
+        verdict.is_intact ? Py_True : Py_False, "is_refusal",
+        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "n_storages",
+        (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
+        "n_unverified", (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad,
+        "nbytes", (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
         (Py_ssize_t)(status < 0 ? strlen(error.message) : 0));
 }
 

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two questions about a file, two answers: is it whole, and what does its pickle name. Files as PyTorch,
+Lightning, NumPy and safetensors write them, whole and cut; nothing of them is run."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from case import Case
+
+PYTHON = os.environ.get("BERTH_PYTHON", "python3")
+
+MAKE = """
+import argparse, json, pathlib, warnings, numpy, torch
+import torch.distributed.checkpoint as dcp
+from torch.testing._internal.two_tensor import TwoTensor
+warnings.simplefilter("ignore")
+weight = torch.arange(600.).reshape(20, 30)
+state = {"layer.weight": weight, "layer.bias": torch.ones(3)}
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+    def forward(self, x):
+        return self.norm(self.conv(x))
+hyper = argparse.Namespace(lr=1e-3, path=pathlib.PurePosixPath("a"))
+torch.save({"epoch": 3, "state_dict": state, "hyper_parameters": hyper}, "lightning.ckpt")
+torch.save({"model": Detector(), "epoch": 1}, "detector.pt")
+torch.save({"model": state, "rng": numpy.random.get_state()}, "rng.pt")
+torch.jit.save(torch.jit.script(Detector()), "script.pt")
+torch.save({"w": TwoTensor(weight, weight + 1)}, "subclass.pt")
+torch.save(state, "protocol4.pt", pickle_protocol=4)
+torch.save({"model": state, "args": hyper}, "protocol5.pt", pickle_protocol=5)
+torch.save(state, "legacy.pt", _use_new_zipfile_serialization=False)
+torch.save({"model": state, "args": hyper}, "args.pt", _use_new_zipfile_serialization=False)
+torch.save(Detector().state_dict(), "modules.pt")
+many = {f"t{i}": torch.ones(2) * i for i in range(40)}
+torch.save(many, "many.pt")
+torch.save({"new": 1, **{name: tensor + 1 for name, tensor in many.items()}}, "more.pt")
+dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
+for name in ("lightning.ckpt", "detector.pt", "rng.pt", "script.pt", "subclass.pt", "protocol4.pt",
+             "protocol5.pt", "legacy.pt", "args.pt"):
+    data = open(name, "rb").read()
+    open("cut." + name, "wb").write(data[:len(data) * 2 // 3])
+    if "legacy" not in name and "args" not in name:
+        changed = bytearray(data)
+        changed[data.index(weight.numpy().tobytes()[:64]) + 5 if "detector" not in name and "script" not in name
+                else data.index(b"/data/0FB") + 100] ^= 1
+        open("changed." + name, "wb").write(changed)
+"""
+
+INERT = "(load.unknown_globals=inert lists such files without running anything): `berth ls --set " \
+    "load.unknown_globals=inert {}`"
+CUT = "no end record: not a zip archive, or cut off: a download that did not end?"
+SCRIPT = "a TorchScript archive (it has constants.pkl): a program, which is never run, without values to " \
+    "read: `berth ls -r script.pt` lists its records"
+SAVES = "pickle_protocol={}, which PyTorch's weights_only=True refuses, too: `berth convert --set " \
+    "load.unknown_globals=inert {} NEW.pt` saves it again without running anything"
+NAMED = {"lightning.ckpt": ["argparse Namespace", "pathlib PurePosixPath"],
+         "detector.pt": ["__main__ Detector", "torch.nn.modules.conv Conv2d", "torch.nn.modules.batchnorm BatchNorm2d"],
+         "rng.pt": ["numpy._core.multiarray _reconstruct", "numpy ndarray", "numpy dtype"],
+         "subclass.pt": ["torch._utils _rebuild_wrapper_subclass", "torch.testing._internal.two_tensor TwoTensor"],
+         "protocol5.pt": ["argparse Namespace", "pathlib PurePosixPath"],
+         "args.pt": ["argparse Namespace", "pathlib PurePosixPath"]}
+# A file, what the line before the verdict ends with, and what ends the verdict of the whole file.
+WHOLE = [
+    ("lightning.ckpt", INERT, None), ("detector.pt", INERT, None), ("rng.pt", INERT, None),
+    ("subclass.pt", INERT, None), ("args.pt", INERT, None),
+    ("script.pt", SCRIPT, "; but it is no checkpoint"),
+    ("protocol4.pt", SAVES.format(4, "{}"), "; but its pickle is not allowed"),
+    ("protocol5.pt", SAVES.format(5, "{}") + "; it names the global argparse Namespace, which Berth never calls", None),
+]
+
+
+def names_of(name):
+    found = NAMED.get(name, [])
+    return f"; it names {len(found)} classes or functions that are not allowed: " + ", ".join(found) if found else ""
+
+
+class Verdicts(Case):
+    @classmethod
+    def setUpClass(cls):
+        if subprocess.run([PYTHON, "-c", "import torch, numpy"], stderr=subprocess.DEVNULL).returncode:
+            raise unittest.SkipTest("BERTH_PYTHON has no PyTorch")
+        cls.made = tempfile.mkdtemp(prefix="berth-verdicts-")
+        cls.addClassCleanup(shutil.rmtree, cls.made, ignore_errors=True)
+        with open(os.path.join(cls.made, "make.py"), "w") as script:  # TorchScript reads the source
+            script.write(MAKE)
+        subprocess.run([PYTHON, "make.py"], cwd=cls.made, check=True, timeout=300, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+
+    def setUp(self):
+        super().setUp()
+        shutil.copytree(self.made, self.folder, dirs_exist_ok=True)
+
+    def test_whole_files_are_intact_and_all_that_they_name_is_listed(self):
+        for name, says, ends in WHOLE:
+            with self.subTest(name):
+                lines = self.berth("verify", name, code=1).out.splitlines()
+                self.assertEqual(len(lines), 2, lines)
+                self.assertTrue(lines[0].endswith(says.format(name)), lines[0])
+                self.assertRegex(lines[1], r"\Aintact: \d+ records, ")
+                self.assertTrue(lines[1].endswith(ends or names_of(name)), lines[1])
+                found = json.loads(self.berth("verify", "--json", name, code=1).out)
+                self.assertEqual((found["ok"], found["intact"], found["allowed"], found["bad"]),
+                                 (False, True, False, []))
+                self.assertTrue(found["reason"].endswith(says.format(name)))
+                refused = [f"{row['module']} {row['name']}" for row in found["globals"] if not row["allowed"]]
+                if name in NAMED:
+                    self.assertEqual(refused, NAMED[name])
+        self.assertRegex(self.berth("verify", "legacy.pt").out, r"\Aok: 2 records, 2 storages, ")
+        found = json.loads(self.berth("verify", "--json", "legacy.pt").out)
+        self.assertEqual((found["ok"], found["intact"], found["allowed"]), (True, True, True))
+
+    def test_damage_is_told_as_damage_whatever_the_pickle_names(self):
+        for name, _, _ in WHOLE:
+            with self.subTest(name):
+                says = "a download that did not end?" if name == "args.pt" else CUT
+                line = self.berth("verify", f"cut.{name}", code=1).out
+                self.assertTrue(line.startswith(f"bad: cut.{name}: ") and says in line, line)
+                if name in ("lightning.ckpt", "detector.pt", "subclass.pt", "protocol5.pt"):
+                    self.assertTrue(line.endswith(names_of(name) + "\n"), line)
+                self.assertFalse(json.loads(self.berth("verify", "--json", f"cut.{name}", code=1).out)["intact"])
+                for command in ("info",) if name == "args.pt" else ("info", "ls"):
+                    self.assertIn(says, self.refused(command, f"cut.{name}", code=1))
+                if name == "args.pt":
+                    continue
+                lines = self.berth("verify", f"changed.{name}", code=1).out.splitlines()
+                self.assertIn("its bytes have CRC ", lines[0])
+                self.assertRegex(lines[-1], r"\Abad: 1 of \d+ records")
+                if name != "script.pt":
+                    self.assertTrue(lines[-1].endswith(names_of(name)), lines[-1])
+        self.assertIn("a download that did not end?", self.berth("verify", "cut.legacy.pt", code=1).out)
+
+    def test_info_shows_a_refused_file_and_what_it_names(self):
+        for name, says, _ in WHOLE:
+            with self.subTest(name):
+                done = self.berth("info", name, code=1)
+                self.assertTrue(done.err.endswith(says.format(name) + "\n"), done.err)
+                self.assertEqual(done.err.count("\n"), 1)
+                self.assertRegex(done.out, r"\Acontainer +(zip|legacy)")
+                if name in NAMED:
+                    self.assertIn("not allowed        " + names_of(name)[2:], done.out)
+                found = json.loads(self.berth("info", "--json", name, code=1).out)
+                self.assertFalse(found["allowed"])
+                self.assertTrue(found["reason"].endswith(says.format(name)))
+
+    def test_protocols_4_and_5_are_saved_again_safely(self):
+        for name in ("protocol4.pt", "protocol5.pt"):
+            self.berth("convert", "--set", "load.unknown_globals=inert", name, "new.pt")
+            self.berth("diff", "--set", "load.unknown_globals=inert", name, "new.pt")
+
+    def test_a_state_dict_and_its_safetensors_form_are_equal(self):
+        self.berth("convert", "modules.pt", "modules.safetensors")
+        for words in (("modules.pt", "modules.safetensors"), ("modules.safetensors", "modules.pt")):
+            self.assertEqual(self.berth("diff", *words).out, "equal\n")
+        # The version numbers of its modules: between two .pt files they are compared.
+        self.berth("convert", "modules.safetensors", "plain.pt")
+        self.assertEqual(self.berth("diff", "modules.pt", "plain.pt", code=1).out,
+                         ".__dict__: only in: modules.pt | \ndifferent: only in: 1\n")
+
+    def test_a_long_difference_is_a_summary(self):
+        lines = self.berth("diff", "many.pt", "more.pt", code=1).out.splitlines()
+        self.assertEqual(len(lines), 21)
+        self.assertEqual(lines[-1], "different: only in: 1, bytes: 40; 20 of 41 differences are shown, `--all` shows "
+                         "them all")
+        lines = self.berth("diff", "--all", "many.pt", "more.pt", code=1).out.splitlines()
+        self.assertEqual((len(lines), lines[-1]), (42, "different: only in: 1, bytes: 40"))
+        found = json.loads(self.berth("diff", "--json", "many.pt", "more.pt", code=1).out)
+        self.assertEqual(len(found["differences"]), 41)
+
+    def test_bytes_behind_the_last(self):
+        self.berth("convert", "--root", "model", self.demo, "m.safetensors")
+        whole, legacy = self.read("m.safetensors"), self.read("legacy.pt")
+        for name, data, suffix in (("m.safetensors", whole, ".safetensors"), ("legacy.pt", legacy, ".pt"),
+                                   ("demo.pt", self.read("demo.pt"), ".pt")):
+            with self.subTest(name):
+                self.write("long", data + b"extra bytes")
+                line = self.berth("verify", "long", code=1).out
+                self.assertIn(f"`head -c {len(data)} long >NEW{suffix}` leaves", line)
+                self.assertIn("11 bytes follow the ", line)
+                for n in (len(data) - 1, len(data) // 2):
+                    self.write("short", data[:n])
+                    self.assertIn("a download that did not end?", self.berth("verify", "short", code=1).out)
+
+    def test_an_index_without_a_file_and_a_broken_piece(self):
+        self.berth("convert", "--root", "model", "--shard-size", "300KB", self.demo, "m.safetensors.index.json")
+        self.berth("verify", "m.safetensors.index.json")
+        gone = sorted(name for name in self.entries() if name.startswith("m-"))[1]
+        os.remove(self.path(gone))
+        done = self.berth("verify", "m.safetensors.index.json", code=2)
+        self.assertIn(f"berth: {gone}: cannot be opened: No such file", done.err)
+        self.assertRegex(done.out, r"m\.safetensors\.index\.json: bad: not all of its \d+ files can be opened\n\Z")
+        self.berth("verify", "dcp")
+        data = bytearray(self.read("dcp/__0_0.distcp"))
+        data[data.index(b"\x00\x00\x80\x3f\x00\x00\x00\x40")] ^= 1  # an element of one of them
+        self.write("dcp/__0_0.distcp", data)
+        done = self.berth("verify", "dcp", code=1)
+        self.assertRegex(done.out, r"\A\"[ab]\": .*its bytes have CRC .*\nbad: 1 of 2 pieces\n\Z")
