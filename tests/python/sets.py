@@ -5,12 +5,14 @@ import io
 import json
 import os
 import pickle
+import time
 import warnings
 
 import berth
 import torch
 import torch.distributed.checkpoint as dcp
 
+import index_names
 from folder import Folder
 from same import same
 
@@ -81,6 +83,37 @@ class Sets(Folder):
             path = self.write("set/model.safetensors.index.json", data)
             with self.assertRaisesRegex(berth.Error, "is no index of a checkpoint"):
                 berth.load(path)
+
+    def test_names_of_files(self):
+        """D2: the cases that tests/command/shards.py has, too."""
+        for name, may_be in index_names.NAMES.items():
+            with self.subTest(name):
+                path = self.write("in/" + index_names.LISTED, index_names.index(name))
+                if may_be:
+                    berth.save({index_names.TENSOR: torch.ones(2)}, self.path("in/" + index_names.file_of(name)))
+                    self.assertEqual(berth.load(path)[index_names.TENSOR].tolist(), [1, 1])
+                else:
+                    with self.assertRaisesRegex(berth.DamagedFileError, "is no index of a checkpoint"):
+                        berth.load(path)
+
+    def test_time_grows_as_the_index_does(self):
+        """Ten times the bytes take no hundred times as long."""
+        shapes = {"names": lambda n: {f"{i}": "f" for i in range(n)},
+                  "files": lambda n: {f"{i}": f"f{i}" for i in range(n - 1)} | {"z": ".."},
+                  "one file": lambda n: {"a": "x/" * n}, "one name": lambda n: {"x" * n: ".."},
+                  "surrogates": lambda n: {"a": "\ud800" * n}, "one tensor": lambda n: {"a" * n: "f"}}
+        for shape, made in shapes.items():
+            took = []
+            for n in (3_000, 30_000):
+                path = self.write("m.index.json", json.dumps({"weight_map": made(n)}).encode())
+                tries = []
+                for _ in range(3):
+                    began = time.process_time()
+                    with self.assertRaises(berth.Error):
+                        berth.load(path)
+                    tries.append(time.process_time() - began)
+                took.append(min(tries))
+            self.assertLess(took[1], 40 * took[0] + 0.01, (shape, took))
 
     def test_folders(self):
         path = self.index()
