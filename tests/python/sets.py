@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
 
+import gc
 import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import time
 import warnings
 
 import berth
 import torch
 import torch.distributed.checkpoint as dcp
+from berth import _set
 
 import index_names
 from folder import Folder
@@ -153,6 +157,47 @@ class Sets(Folder):
         with self.assertRaises(berth.Error):
             berth.load(path)
         self.assertFalse(os.path.exists(trap))
+
+
+class Interrupted(Folder):
+    """^C at each bytecode of what opens a file in memory: its descriptor is closed."""
+
+    def test_a_dcp_directory(self):
+        ended = subprocess.CompletedProcess([], 1, stderr=b"no such file")
+        self.addCleanup(setattr, subprocess, "run", subprocess.run)
+        subprocess.run = lambda *_, **named: ended  # Popen has descriptors of its own
+        os.mkdir(self.path("saved"))
+        self.write("saved/.metadata", b"")
+        before, at = len(os.listdir("/proc/self/fd")), 0
+        while self.ended(at):
+            if len(os.listdir("/proc/self/fd")) != before:
+                gc.collect()  # frames of an exception may be a cycle
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, at)
+            at += 1
+        self.assertGreater(at, 50)
+
+    def ended(self, at):
+        """Whether ^C came at this bytecode of _set.py, counted from the first one of a load."""
+        def trace(frame, event, _):
+            nonlocal at
+            if event == "call":
+                frame.f_trace_opcodes = frame.f_code.co_filename == _set.__file__
+            if event == "opcode" and frame.f_lineno is not None:  # else CPython 3.11 loses what it unwinds
+                at -= 1
+                if at == -1:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        tracer = sys.gettrace()
+        try:
+            sys.settrace(trace)
+            berth.load(self.path("saved"))
+        except (KeyboardInterrupt, berth.Error):
+            pass
+        finally:
+            sys.settrace(tracer)
+        return at < 0
 
 
 class InOtherProcesses(Folder):
