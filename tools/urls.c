@@ -87,11 +87,11 @@ static size_t url_folder_nbytes(const url_input *input)
     return (size_t)(host - input->word) + (slash ? (size_t)(slash - host) : nbytes);
 }
 
-/* A name as one part of a path: no character of it is more than a character of a name. */
+/* A name below a folder: no character of it is more than a character of a name, but for slashes. */
 static void encode_name(const char *name, char *to)
 {
     static const char plain[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
 
     for (; *name; name++)
         if (strchr(plain, *name))

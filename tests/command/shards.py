@@ -7,6 +7,7 @@ import struct
 import subprocess
 import unittest
 
+import index_names
 from case import Case
 
 
@@ -100,6 +101,21 @@ class Shards(Case):
         self.assertEqual(found["weight_map"], {name: f"m-{i + 1:05}-of-{len(files):05}.safetensors"
                                                for i, names in enumerate(files) for name in names})
         self.assertEqual((files[0], found["metadata"]["total_size"]), (["b"], 176 * 4))
+
+    def test_names_of_files(self):
+        """D2: the cases that tests/python/sets.py has, too."""
+        os.mkdir(self.path("in"))
+        for name, may_be in index_names.NAMES.items():
+            with self.subTest(name):
+                self.write("in/" + index_names.LISTED, index_names.index(name))
+                if may_be:
+                    file = self.path("in/" + index_names.file_of(name))
+                    os.makedirs(os.path.dirname(file), exist_ok=True)
+                    self.write(file, safetensors({index_names.TENSOR: [1, 2]}))
+                    self.assertEqual(self.berth("cat", "in/" + index_names.LISTED, index_names.TENSOR).stdout,
+                                     struct.pack("<2i", 1, 2))
+                else:
+                    self.refused("ls", "in/" + index_names.LISTED, code=1, says=(index_names.LISTED,))
 
     def test_commands_take_an_index(self):
         self.berth("convert", "whole.pt", "m.bin.index.json", "--shard-size", "300KiB")

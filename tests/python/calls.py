@@ -234,6 +234,12 @@ def state():
             torch.save is torch.serialization.save, berth.config.load.check)
 
 
+def settled():
+    """state(), when no job's thread goes on: while one walks, the collector is off and the interval short."""
+    jobs.no_jobs()
+    return state()
+
+
 def in_time(is_so):
     """Whether it becomes so: threads of jobs free what they have when their results are known."""
     end = time.monotonic() + SECONDS
@@ -265,11 +271,13 @@ class Calls(Folder):
 
     def rows(self):
         for name, call in TABLE.items():
-            before = state()
+            before = settled()
             with self.subTest(name):
                 yield name, call
-                jobs.no_jobs()
-                self.assertTrue(in_time(lambda: state() == before), (state(), before))
+                self.unchanged(before)
+
+    def unchanged(self, before):
+        self.assertTrue(in_time(lambda: settled() == before), (state(), before))
 
     def ends(self, name, call, scene):
         """It gives what it always gives; or it says that what it uses was closed."""
@@ -374,15 +382,14 @@ class Calls(Folder):
     def test_what_the_caller_gave_raises(self):
         """It arrives as it is, and nothing is left."""
         for name, call in RAISING.items():
-            before = state()
+            before = settled()
             for error in (Refused("of the caller"), KeyboardInterrupt("of the caller")):
                 with self.subTest(name, error=error), contextlib.closing(self.scene()) as scene:
                     with self.assertRaises(type(error)) as caught:
                         call(scene, Given(error))
                     self.assertIs(caught.exception, error)
                     error.__traceback__ = caught.exception = None
-            jobs.no_jobs()
-            self.assertEqual(state(), before)
+            self.unchanged(before)
 
     # ---- ^C ----
 

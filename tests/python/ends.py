@@ -257,12 +257,16 @@ class Ends(Folder):
             "def state():\n"
             "    return (gc.isenabled(), sys.getswitchinterval(), len(os.listdir('/proc/self/fd')),\n"
             "            threading.active_count(), os.listdir(os.path.dirname(path)))\n"
+            "def settled():\n"  # while a job's thread walks, the collector is off and the interval short
+            "    while berth._job._live:\n"
+            "        time.sleep(0.001)\n"
+            "    return state()\n"
             "signal.signal(signal.SIGALRM, stop)\n"
             "berth.config.save.durability = 'none'\n"
             "berth.save(value, path)\n"
             "calls, stopped, random = 0, [], torch.Generator().manual_seed(1)\n"
             f"{what}\n"
-            "before = state()\n"
+            "before = settled()\n"
             f"while calls < {n}:\n"
             "    seconds = torch.rand(1, generator=random).item() * 0.004 + 0.0001\n"
             "    try:\n"
@@ -274,7 +278,6 @@ class Ends(Folder):
             "        calls += 1\n"
             "    stopped.clear()\n"
             "    assert berth.load(path, weights_only=False)['b'] == 'text'\n"
-            "while berth._job._live:\n"
-            "    time.sleep(0.001)\n"
-            "print(state() == before or (before, state()))\n", length=100_000.)
+            "after = settled()\n"
+            "print(after == before or (before, after))\n", length=100_000.)
         self.assertEqual((out, log), ("True\n", ""))

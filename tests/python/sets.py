@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
 
+import gc
 import io
 import json
 import os
 import pickle
+import subprocess
+import sys
+import time
 import warnings
 
 import berth
 import torch
 import torch.distributed.checkpoint as dcp
+from berth import _set
 
+import index_names
 from folder import Folder
 from same import same
 
@@ -82,6 +88,37 @@ class Sets(Folder):
             with self.assertRaisesRegex(berth.Error, "is no index of a checkpoint"):
                 berth.load(path)
 
+    def test_names_of_files(self):
+        """D2: the cases that tests/command/shards.py has, too."""
+        for name, may_be in index_names.NAMES.items():
+            with self.subTest(name):
+                path = self.write("in/" + index_names.LISTED, index_names.index(name))
+                if may_be:
+                    berth.save({index_names.TENSOR: torch.ones(2)}, self.path("in/" + index_names.file_of(name)))
+                    self.assertEqual(berth.load(path)[index_names.TENSOR].tolist(), [1, 1])
+                else:
+                    with self.assertRaisesRegex(berth.DamagedFileError, "is no index of a checkpoint"):
+                        berth.load(path)
+
+    def test_time_grows_as_the_index_does(self):
+        """Ten times the bytes take no hundred times as long."""
+        shapes = {"names": lambda n: {f"{i}": "f" for i in range(n)},
+                  "files": lambda n: {f"{i}": f"f{i}" for i in range(n - 1)} | {"z": ".."},
+                  "one file": lambda n: {"a": "x/" * n}, "one name": lambda n: {"x" * n: ".."},
+                  "surrogates": lambda n: {"a": "\ud800" * n}, "one tensor": lambda n: {"a" * n: "f"}}
+        for shape, made in shapes.items():
+            took = []
+            for n in (3_000, 30_000):
+                path = self.write("m.index.json", json.dumps({"weight_map": made(n)}).encode())
+                tries = []
+                for _ in range(3):
+                    began = time.process_time()
+                    with self.assertRaises(berth.Error):
+                        berth.load(path)
+                    tries.append(time.process_time() - began)
+                took.append(min(tries))
+            self.assertLess(took[1], 40 * took[0] + 0.01, (shape, took))
+
     def test_folders(self):
         path = self.index()
         os.unlink(path)
@@ -120,6 +157,47 @@ class Sets(Folder):
         with self.assertRaises(berth.Error):
             berth.load(path)
         self.assertFalse(os.path.exists(trap))
+
+
+class Interrupted(Folder):
+    """^C at each bytecode of what opens a file in memory: its descriptor is closed."""
+
+    def test_a_dcp_directory(self):
+        ended = subprocess.CompletedProcess([], 1, stderr=b"no such file")
+        self.addCleanup(setattr, subprocess, "run", subprocess.run)
+        subprocess.run = lambda *_, **named: ended  # Popen has descriptors of its own
+        os.mkdir(self.path("saved"))
+        self.write("saved/.metadata", b"")
+        before, at = len(os.listdir("/proc/self/fd")), 0
+        while self.ended(at):
+            if len(os.listdir("/proc/self/fd")) != before:
+                gc.collect()  # frames of an exception may be a cycle
+            self.assertEqual(len(os.listdir("/proc/self/fd")), before, at)
+            at += 1
+        self.assertGreater(at, 50)
+
+    def ended(self, at):
+        """Whether ^C came at this bytecode of _set.py, counted from the first one of a load."""
+        def trace(frame, event, _):
+            nonlocal at
+            if event == "call":
+                frame.f_trace_opcodes = frame.f_code.co_filename == _set.__file__
+            if event == "opcode" and frame.f_lineno is not None:  # else CPython 3.11 loses what it unwinds
+                at -= 1
+                if at == -1:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return trace
+
+        tracer = sys.gettrace()
+        try:
+            sys.settrace(trace)
+            berth.load(self.path("saved"))
+        except (KeyboardInterrupt, berth.Error):
+            pass
+        finally:
+            sys.settrace(tracer)
+        return at < 0
 
 
 class InOtherProcesses(Folder):

@@ -110,11 +110,20 @@ class Sets(case.Case):
 
     def test_no_name_leaves_the_folder(self):
         """D2"""
-        for name in ("../x.safetensors", "a/b.safetensors", "/x", "//host/x", "..", ".", "", None, 1):
+        for name in ("../x.safetensors", "a/../b.safetensors", "/x", "//host/x", "..", ".", "", None, 1):
             bad = json.dumps({"weight_map": {"w": name}}).encode()
             server = self.serve(**{"bad.index.json": bad})
             self.refused("ls", f"{server.url}/bad.index.json", says=("bad.index.json", "\"w\""), code=1)
             self.assertEqual(len(server.requests), 1)
+
+    def test_a_folder_below(self):
+        """D2: a slash of a name is one of the path."""
+        name = "a b/c/x.safetensors"
+        first, file = next(iter(json.loads(self.read(INDICES[0]))["weight_map"].items()))
+        below = json.dumps({"weight_map": {first: name}}).encode()
+        server = self.serve(**{"below.index.json": below, "x.safetensors": self.read(file)})
+        self.assertIn(first, self.berth("ls", f"{server.url}/below.index.json").out)
+        self.assertIn("/a%20b/c/x.safetensors", [request["path"] for request in server.requests])
 
     def test_what_is_no_index(self):
         server = self.serve(**{"no.index.json": b"<html>", "map.index.json": b"{}", "twice.index.json":

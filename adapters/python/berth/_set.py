@@ -48,6 +48,12 @@ def _has_no_surrogates(text):
     return not any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in text)
 
 
+def _is_name_below(name):
+    """D2: whether it is a file in the index's folder, or below it, by the rule of the command (tools/shards.c)."""
+    return bool(name) and "\0" not in name and not any("\ud800" <= c <= "\udfff" for c in name) and not any(
+        part in ("", ".", "..") for part in name.split("/"))
+
+
 class Index:
     """An index of transformers': {"metadata": {...}, "weight_map": {"NAME": "FILE", ...}}.
 
@@ -65,7 +71,7 @@ class Index:
         if len(data) > MAX_INDEX_NBYTES:
             raise self._refused(f"it has more than {MAX_INDEX_NBYTES} bytes")
         try:
-            parsed = json.loads(data, object_pairs_hook=_without_twins)
+            parsed = json.loads(data.decode(), object_pairs_hook=_without_twins, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise self._refused(f"it is no JSON: {error}") from None
         self.weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
@@ -75,7 +81,7 @@ class Index:
         self.files = dict.fromkeys(self.weight_map.values() if all(
             isinstance(each, str) for each in self.weight_map.values()) else [None])
         for name in self.files:
-            if not name or "\0" in name or not _has_no_surrogates(name) or any(part in ("", ".", "..") for part in name.split("/")):
+            if not _is_name_below(name):
                 raise self._refused(f"the file {name and name[:200]!r} is not a name of a file in the index's folder")
 
     def _refused(self, why):
@@ -110,6 +116,10 @@ def _without_twins(pairs):
     return made
 
 
+def _no_constant(word):
+    raise ValueError(f"{word} is no JSON")
+
+
 class Dcp:
     """A directory of torch.distributed.checkpoint. The package's command, which runs nothing, converts it."""
 
@@ -118,7 +128,7 @@ class Dcp:
 
     def _converted(self):
         """A file in memory, with what dcp_to_torch_save would write."""
-        file = os.fdopen(os.memfd_create("berth", os.MFD_CLOEXEC), "w+b")
+        file = open("berth", "w+b", opener=_native.open_memory)  # all in C: ^C finds no bare descriptor
         options = [word for name, value in config.get_config_copy().items()
                    if name.startswith(("load.", "io.")) and not config.is_default(name)
                    for word in ("--set", f"{name}={_text(name, value)}")]

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A call beside a handler of a signal. Python's `with` and `try` can be left at any bytecode, by
- * what the handler of another signal raises; there is none here between what is set and put back.
+ * what the handler of another signal raises; there is none here between what is set and put back,
+ * and none between a descriptor and the file object that owns it.
  */
+#include <sys/mman.h>
+
 #include "adapters/python/native/native.h"
 
 /* signal.signal() runs the handlers of what has come before it sets anything: it may raise. */
@@ -49,7 +52,21 @@ static PyObject *with_handler(PyObject *module, PyObject *arguments)
     return result;
 }
 
+/* For open(): it calls this, and makes its object of what this returns, without a bytecode. */
+static PyObject *open_memory(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *name;
+    int flags; /* of open() */
+    if (!PyArg_ParseTuple(arguments, "si", &name, &flags))
+        return NULL;
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    return fd < 0 ? PyErr_SetFromErrno(PyExc_OSError) : PyLong_FromLong(fd);
+}
+
 PyMethodDef bpy_handler_functions[] = {
+    {"open_memory", open_memory, METH_VARARGS,
+     "open_memory(name, flags)\n--\n\nAn opener of open(): a file in memory."},
     {"with_handler", with_handler, METH_VARARGS,
      "with_handler(number, handler, function)\n--\n\n"
      "Returns function(), during which the signal has this handler. On the main thread."},

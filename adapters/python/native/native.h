@@ -5,7 +5,7 @@
  *   module.c          the module's functions
  *   error.c           berth_error -> exception
  *   gil.c             the GIL for threads that Python does not know; forks
- *   handlers.c        a call beside a handler of a signal
+ *   handlers.c        what ^C and other signals cannot come between
  *   walk.c            a long walk lets other threads run
  *   held.c            what objects have open, as long as it is used
  *   pointer_map.c     addresses -> addresses: identity of objects and values
@@ -67,7 +67,7 @@ void bpy_gil_give(bpy_gil gil);
 /* The module's functions for os.register_at_fork. */
 extern PyMethodDef bpy_fork_functions[];
 
-/* The module's function for handlers of signals. */
+/* The module's functions that no handler of a signal comes between. */
 extern PyMethodDef bpy_handler_functions[];
 
 /* ---- errors ---- */
