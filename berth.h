@@ -2253,26 +2253,19 @@ BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const ber
  * the tensor is contiguous, only these elements are read. Long ranges are read by io.threads
  * workers: from the map; or, if the storage is not mapped, as its method says, past the page cache
  * through buffers of at most io.memory_nbytes, or straight into `buffer`. A tensor on a device is
- * copied from there.
+ * copied from there. Conjugate and negative bits (BERTH_CONJ, BERTH_NEG) are applied to the copy:
+ * it has the elements that PyTorch shows. To copy the stored ones, clear these flags in a copy of
+ * *tensor.
  * Parameters: buffer: room for n items.
  * Errors: BERTH_E_ARGUMENT: the range is not inside the tensor. BERTH_E_UNSUPPORTED: a part of a
- * tensor with several elements in an item, or one that is not contiguous. Otherwise as for
- * berth_tensor_data.
+ * tensor with several elements in an item, or one that is not contiguous; or a bit has no meaning
+ * for the dtype. Otherwise as for berth_tensor_data. After an error the content of the buffer is
+ * undefined.
  * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read(berth_checkpoint *checkpoint,
                                                  const berth_tensor *tensor, int64_t first,
                                                  int64_t n, void *buffer, berth_error *error);
-
-/*
- * Applies a tensor's conjugate and negative bits (BERTH_CONJ, BERTH_NEG) to elements that
- * berth_tensor_read or berth_tensor_read_slice has copied, which are the stored ones.
- * Parameters: n: number of elements; each has the tensor's dtype.
- * Errors: BERTH_E_UNSUPPORTED: a bit has no meaning for the dtype.
- * Threads: any.
- */
-BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
-                                        berth_error *error);
 
 /*
  * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
@@ -2290,7 +2283,7 @@ BERTH_API int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, v
  * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
  * 0.
  * Shapes: starts, lengths: one number for each dimension of the tensor.
- * Errors: as for berth_tensor_read. After an error the content of the buffer is undefined.
+ * Errors: as for berth_tensor_read.
  * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_tensor_read_slice(berth_checkpoint *checkpoint,
@@ -2454,7 +2447,8 @@ BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *se
 /* One destination of berth_load_into. Set either storage or tensor. */
 typedef struct berth_destination {
     const berth_storage *storage; /* all of its bytes */
-    const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
+    const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides, as they
+                                     are stored: no conjugate or negative bit is applied */
     void *address;                /* the caller's memory, on the host */
     uint64_t nbytes;              /* size of that memory: at least what goes there */
     uint64_t is_new;              /* 1: it was mapped for this, and nobody has touched it: its pages

@@ -272,8 +272,8 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
                 (long long)n, (long long)first, (long long)numel);
         else if (!buffer && n > 0)
             (void)bth_fail_argument(error, "the buffer is NULL");
-        else
-            (void)bth_tensor_read(checkpoint, tensor, first, n, buffer, error);
+        else if (bth_tensor_read(checkpoint, tensor, first, n, buffer, error) == 0)
+            (void)bth_tensor_resolve_bits(tensor, n, buffer, error);
     }
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
@@ -486,8 +486,9 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-        tensor_check_and_make_slice(tensor, starts, lengths, &slice, error) == 0)
-        (void)slice_read(checkpoint, &slice, buffer, error);
+        tensor_check_and_make_slice(tensor, starts, lengths, &slice, error) == 0 &&
+        slice_read(checkpoint, &slice, buffer, error) == 0)
+        (void)bth_tensor_resolve_bits(&slice, berth_tensor_numel(&slice), buffer, error);
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

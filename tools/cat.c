@@ -50,7 +50,7 @@ static int tensor_write_elements(berth_checkpoint *checkpoint, const berth_tenso
     for (int64_t first = 0; first < numel && code == EXIT_YES; first += chunk) {
         int64_t n = numel - first < chunk ? numel - first : chunk;
         size_t nbytes = n == numel ? (size_t)total : (size_t)n * item;
-        if (read_elements(checkpoint, tensor, first, n, buffer, &error) < 0)
+        if (berth_tensor_read(checkpoint, tensor, first, n, buffer, &error) < 0)
             code = fail(&error);
         else if (fwrite(buffer, 1, nbytes, stdout) != nbytes)
             code = print_trouble("standard output: %s", strerror(errno));

@@ -201,8 +201,8 @@ static int chunk_read_elements(const dcp_chunk *chunk, void *buffer, size_t nbyt
 
     if (!elements)
         return error_set(error, BERTH_E_MEMORY, "out of memory");
-    int code = read_elements(chunk->checkpoint, chunk->tensor, (int64_t)begin, (int64_t)n, elements,
-                             error);
+    int code = berth_tensor_read(chunk->checkpoint, chunk->tensor, (int64_t)begin, (int64_t)n,
+                                 elements, error);
     if (code == 0)
         memcpy(buffer, elements + (first - begin * item), nbytes);
     free(elements);

@@ -158,8 +158,8 @@ static int tensors_find_first_difference(comparison *c, const berth_tensor *a,
         uint8_t *other = buffer + (size_t)chunk * item_nbytes;
         memset(buffer, 0, (size_t)n * item_nbytes);
         memset(other, 0, (size_t)n * item_nbytes);
-        if (read_elements(c->left.opened.checkpoint, a, first, n, buffer, &error) < 0 ||
-            read_elements(c->right.opened.checkpoint, b, first, n, other, &error) < 0)
+        if (berth_tensor_read(c->left.opened.checkpoint, a, first, n, buffer, &error) < 0 ||
+            berth_tensor_read(c->right.opened.checkpoint, b, first, n, other, &error) < 0)
             code = fail(&error);
         else
             *at = elements_find_first_difference(buffer, other, n, item_nbytes);

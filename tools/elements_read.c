@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Elements of a tensor as plain values: conjugate and negative bits are applied. */
+/* How many elements of a tensor are read at a time. */
 #include "tools/shared.h"
-
-int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                  int64_t n, void *buffer, berth_error *error)
-{
-    int code = berth_tensor_read(checkpoint, tensor, first, n, buffer, error);
-
-    return code < 0 ? code : berth_tensor_resolve_bits(tensor, n, buffer, error);
-}
 
 int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes)
 {

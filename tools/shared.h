@@ -443,12 +443,6 @@ bool url_failed(const char *path, berth_error *error);
 /* ---- elements_read.c ---- */
 
 /*
- * Reads elements [first, first + n) of a tensor in row-major order, with conjugate and negative
- * bits applied. Returns 0 or a status.
- */
-int read_elements(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                  int64_t n, void *buffer, berth_error *error);
-/*
  * How many elements to read at a time into a buffer of nbytes: 1 or more, at most all. Of kinds
  * that share a byte: all, because they are only read whole.
  */

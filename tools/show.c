@@ -113,7 +113,7 @@ int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n, ui
     *elements = calloc((size_t)*n, berth_dtype_nbytes(tensor->dtype));
     if (!*elements)
         return print_trouble("out of memory (%" PRId64 " elements)", *n);
-    if (read_elements(s->checkpoint, tensor, 0, *n, *elements, &error) == 0)
+    if (berth_tensor_read(s->checkpoint, tensor, 0, *n, *elements, &error) == 0)
         return 0;
     free(*elements);
     return fail(&error);

@@ -167,15 +167,6 @@ int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *element
     return 0;
 }
 
-int berth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
-                              berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (!tensor || n < 0 || (!elements && n > 0))
-        return bth_fail_argument(error, "berth_tensor_resolve_bits needs a tensor and elements");
-    return bth_tensor_resolve_bits(tensor, n, elements, error);
-}
-
 /* ---- byte order ---- */
 
 #define SWAP_UNITS(type, swap)                                                                     \

@@ -253,16 +253,56 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
               error.message);
 }
 
-Test(safetensors, bits_that_have_no_meaning, .init = begin, .fini = end)
+/* A checkpoint gives the elements that PyTorch shows, as the safetensors file has them. */
+Test(safetensors, bits_of_a_checkpoint, .init = begin, .fini = end)
 {
-    const berth_tensor real = {.dtype = BERTH_FLOAT32, .flags = BERTH_CONJ};
-    const berth_tensor integer = {.dtype = BERTH_INT32, .flags = BERTH_NEG};
-    float one = 1;
+    static const float pair[] = {1, 2, 3, 4}, negative[] = {-1, -2, -3, -4},
+                       conjugate[] = {1, -2, 3, -4}, both[] = {-1, 2, -3, 4};
+    static const struct {
+        const char *name;
+        berth_dtype dtype;
+        uint32_t flags;
+        const float *expected; /* NULL: the bit has no meaning */
+    } rows[] = {{"plain", BERTH_FLOAT32, 0, pair},
+                {"negative", BERTH_FLOAT32, BERTH_NEG, negative},
+                {"conjugate", BERTH_COMPLEX64, BERTH_CONJ, conjugate},
+                {"both", BERTH_COMPLEX64, BERTH_CONJ | BERTH_NEG, both},
+                {"conjugate real", BERTH_FLOAT32, BERTH_CONJ, NULL},
+                {"negative int", BERTH_INT32, BERTH_NEG, NULL}};
+    berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
+    berth_checkpoint *checkpoint;
+    void *file;
+    size_t nbytes;
 
-    cr_expect_eq(berth_tensor_resolve_bits(&real, 1, &one, &error), BERTH_E_UNSUPPORTED);
-    cr_expect_eq(berth_tensor_resolve_bits(&integer, 1, &one, &error), BERTH_E_UNSUPPORTED);
-    cr_expect_eq(berth_tensor_resolve_bits(&real, 1, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(one, 1);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int64_t n = rows[i].dtype == BERTH_COMPLEX64 ? 2 : 4;
+        const berth_tensor tensor = {
+            .dtype = rows[i].dtype, .rank = 1, .shape = &n, .data = pair, .flags = rows[i].flags};
+        cr_assert_eq(berth_dict_set(dict, rows[i].name, berth_make_tensor(tree, &tensor)), 0);
+    }
+    const berth_content content = berth_of_value(dict);
+    assert_ok(berth_save_to(TO_MEMORY(&file, &nbytes), &content, NULL, &error));
+    const berth_source source = berth_from_memory(file, nbytes);
+    assert_ok(berth_open_source(&source, NULL, &checkpoint, &error));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const berth_tensor *tensor = berth_find_tensor(checkpoint, rows[i].name, &error);
+        const int64_t n = berth_tensor_numel(tensor), first = n / 2, rest = n - first;
+        const int code = rows[i].expected ? 0 : BERTH_E_UNSUPPORTED;
+        float read[4];
+        cr_expect_eq(berth_tensor_read(checkpoint, tensor, 0, n, read, &error), code);
+        cr_expect(code || memcmp(read, rows[i].expected, sizeof read) == 0, "%s", rows[i].name);
+        cr_expect(!code || strstr(error.message, "the conjugate or negative bit is not supported"));
+        cr_expect_eq(berth_tensor_read_slice(checkpoint, tensor, &first, &rest, read, &error),
+                     code);
+        cr_expect(code || memcmp(read, rows[i].expected + 2, 2 * sizeof *read) == 0, "%s",
+                  rows[i].name);
+        berth_tensor stored = *tensor;
+        stored.flags = 0;
+        cr_expect_eq(berth_tensor_read(checkpoint, &stored, 0, n, read, &error), 0);
+        cr_expect_eq(memcmp(read, pair, sizeof read), 0, "%s", rows[i].name);
+    }
+    berth_close(checkpoint);
+    berth_free(file);
 }
 
 /* ---- debug mode ---- */

@@ -255,8 +255,6 @@ static int slice_read(const bpy_checkpoint *checkpoint, const slice_range *slice
     Py_BEGIN_ALLOW_THREADS;
     status = berth_tensor_read_slice(handle, slice->tensor, slice->starts, slice->lengths, buffer,
                                      &error);
-    if (status == 0)
-        status = berth_tensor_resolve_bits(slice->tensor, (int64_t)slice->n, buffer, &error);
     Py_END_ALLOW_THREADS;
     if (status < 0)
         bpy_raise(&error);

@@ -141,9 +141,11 @@ static bool check_plain_elements(berth_checkpoint *checkpoint, const struct plai
     const berth_tensor *tensor = named->tensor;
     size_t item = berth_dtype_nbytes(tensor->dtype), unit = item;
     const uint8_t *file = plain->bytes + named->offset + (uint64_t)first * item;
+    berth_tensor stored = *tensor;
     uint8_t read[16 * 16];
 
-    if (berth_tensor_read(checkpoint, tensor, first, n, read, NULL) < 0)
+    stored.flags = 0; /* no bit is applied */
+    if (berth_tensor_read(checkpoint, &stored, first, n, read, NULL) < 0)
         return false;
     if (is_complex(tensor->dtype))
         unit /= 2;
