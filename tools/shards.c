@@ -19,7 +19,19 @@ bool is_shard_index(const char *path)
 
 /* ---- the index ---- */
 
-/* D2: the files lie beside the index, wherever that is: names with a folder are refused. */
+/* D2: the files lie beside the index or in folders below it: never "..", never absolute. */
+static bool name_is_below(const char *name)
+{
+    for (const char *part = name, *end;; part = end + 1) {
+        size_t n = strcspn(part, "/");
+        end = part + n;
+        if (n == 0 || (n <= 2 && !strncmp(part, "..", n)))
+            return false;
+        if (!*end)
+            return true;
+    }
+}
+
 static int shard_set_check_map(const shard_set *set)
 {
     const char *name;
@@ -30,9 +42,10 @@ static int shard_set_check_map(const shard_set *set)
     json_object_foreach(set->map, name, file)
     {
         const char *text = json_string_value(file);
-        if (!text || !*text || strchr(text, '/') || !strcmp(text, ".") || !strcmp(text, ".."))
-            return print_trouble("%s: the file of \"%s\" is not a name of a file beside the index",
-                                 set->path, name);
+        if (!text || !name_is_below(text) || (berth_is_url(set->path) && strchr(text, '/')))
+            return print_trouble(
+                "%s: the file of \"%s\" is not a name of a file beside the index%s", set->path,
+                name, berth_is_url(set->path) ? "" : " or below it");
     }
     return 0;
 }
