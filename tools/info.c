@@ -193,6 +193,40 @@ typedef struct refused_file {
     named_globals globals;
 } refused_file;
 
+/* ---- __metadata__ of safetensors ---- */
+
+static json_t *metadata_json(const berth_value *metadata)
+{
+    json_t *texts = json_object();
+    berth_value *key, *text;
+
+    for (size_t i = 0; berth_dict_at(metadata, i, &key, &text); i++)
+        json_object_set_new(texts, berth_as_text(key, NULL), text_json(berth_as_text(text, NULL)));
+    return texts;
+}
+
+/* The first ones, each in one line. */
+static void print_metadata(const berth_value *metadata)
+{
+    enum { MAX_TEXTS = 32 };
+    berth_value *key, *text;
+    char shown[512];
+    size_t i = 0;
+
+    for (; berth_dict_at(metadata, i, &key, &text); i++) {
+        if (i >= MAX_TEXTS)
+            continue;
+        printf("%-18s ", i ? "" : "__metadata__");
+        snprintf(shown, sizeof shown, "%s: %s", berth_as_text(key, NULL),
+                 berth_as_text(text, NULL));
+        shorten(shown);
+        print_shown(stdout, shown);
+        putchar('\n');
+    }
+    if (i > MAX_TEXTS)
+        printf("%-18s and %zu more\n", "", i - MAX_TEXTS);
+}
+
 /* Two answers: what an open has seen of the file is whole, and what is not allowed. */
 static void print_refused(const char *path, const named_globals *globals)
 {
@@ -206,10 +240,13 @@ static void print_refused(const char *path, const named_globals *globals)
 
 static int print_info_report(files *all, const file_set *set, const berth_info *info,
                              const device_summary *devices, size_t n, const berth_stats *stats,
-                             const common *options, const refused_file *refused)
+                             const common *options, const refused_file *refused,
+                             const berth_value *metadata)
 {
     if (options->json) {
         json_t *report = set ? set_info_json(set_get_facts(set), info) : info_json(info);
+        if (metadata)
+            json_object_set_new(report, "metadata", metadata_json(metadata));
         json_object_set_new(report, "devices", devices_json(devices, n));
         json_object_set_new(report, "allowed", json_boolean(!refused->why));
         if (refused->why) {
@@ -226,6 +263,7 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
     else
         print_info(info);
     print_storages_by_device(devices, n);
+    print_metadata(metadata);
     if (refused->why)
         print_refused(all->path, &refused->globals);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
@@ -320,7 +358,8 @@ static int info_of_file(void *context, files *all)
         code = fail(&error);
     else if ((code = list_devices_of_storages(opened.checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(all, opened.set, &info, devices, n, &stats, options, &refused);
+        code = print_info_report(all, opened.set, &info, devices, n, &stats, options, &refused,
+                                 berth_metadata(opened.checkpoint));
     info.nbytes = opened.set ? set_get_facts(opened.set)->nbytes : info.nbytes;
     if (code == EXIT_YES)
         report_add(report, &info);

@@ -100,6 +100,8 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
 
 #define OF_SEVERAL_FILES                                                                           \
     " of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"
+#define NO_CHECKPOINT ", not a checkpoint"
+#define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF" NO_CHECKPOINT
 #define UNPACKS(command) command " -dc ", " >NEW.pt", "unpacks it"
 
 static const struct signature {
@@ -139,18 +141,55 @@ static const struct signature {
      {"an array of NumPy (.npy), not a PyTorch checkpoint",
       BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
       "makes one of it if it holds numbers in this machine's byte order"}},
+    {"lmgg", 4, {GGML("ggml"), NULL, NULL, NULL}},
+    {"fmgg", 4, {GGML("ggmf"), NULL, NULL, NULL}},
+    {"tjgg", 4, {GGML("ggjt"), NULL, NULL, NULL}},
+    {"\4\0\0\0\1\0\0\0",
+     8,
+     {"a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0", NULL,
+      NULL, NULL}},
+    {"\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"\x7f"
+     "ELF",
+     4,
+     {"an ELF program or library" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NULL, NULL, NULL}},
 };
+
+/* FlatBuffers have the name of their format there. */
+enum { FLATBUFFER_AT = 4 };
+
+static const struct signature flatbuffers[] = {
+    {"TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NULL, NULL, NULL}},
+};
+
+static bool head_has_at(const bth_head_cache *cache, size_t at, const char *bytes, size_t nbytes)
+{
+    return cache->head_nbytes >= at + nbytes && memcmp(cache->head + at, bytes, nbytes) == 0;
+}
 
 static bool head_begins_with(const bth_head_cache *cache, const char *bytes, size_t nbytes)
 {
-    return cache->head_nbytes >= nbytes && memcmp(cache->head, bytes, nbytes) == 0;
+    return head_has_at(cache, 0, bytes, nbytes);
+}
+
+static void head_refuse_by(const struct signature *known, size_t n, size_t at,
+                           const bth_head_cache *cache, berth_error *error)
+{
+    for (size_t i = 0; i < n && error->code == 0; i++)
+        if (head_has_at(cache, at, known[i].bytes, known[i].nbytes))
+            (void)bth_file_kind_refuse(&known[i].kind, cache->reader, error);
 }
 
 static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *error)
 {
-    for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
-        if (head_begins_with(cache, signatures[i].bytes, signatures[i].nbytes))
-            (void)bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
+    head_refuse_by(signatures, sizeof signatures / sizeof *signatures, 0, cache, error);
+    head_refuse_by(flatbuffers, sizeof flatbuffers / sizeof *flatbuffers, FLATBUFFER_AT, cache,
+                   error);
 }
 
 /* ---- the first bytes: formats without a signature ---- */

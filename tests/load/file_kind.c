@@ -45,6 +45,7 @@ static void expect_kinds(const kind_case *cases, size_t n)
 
 Test(file_kind, by_their_signatures)
 {
+#define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF, not a checkpoint"
     static const kind_case cases[] = {
         {BYTES(""), "the file is empty"},
         {BYTES("PK\5\6"), "a zip archive without any record"},
@@ -75,7 +76,25 @@ Test(file_kind, by_their_signatures)
          "an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c \"import sys, numpy, "
          "torch; torch.save(torch.from_numpy(numpy.load(sys.argv[1])), 'NEW.pt')\" FILE` makes one "
          "of it if it holds numbers in this machine's byte order"},
+        {BYTES("lmgg\1"), GGML("ggml")},
+        {BYTES("fmgg"), GGML("ggmf")},
+        {BYTES("tjgg"), GGML("ggjt")},
+        {BYTES("\4\0\0\0\1\0\0\0\3"), "a file of Torch7 (Lua), not a checkpoint of PyTorch, which "
+                                      "read such files before 1.0"},
+        {BYTES("\x89PNG\r\n\x1a\n"), "a PNG picture, not a checkpoint"},
+        {BYTES("\xff\xd8\xff\xe0"), "a JPEG picture, not a checkpoint"},
+        {BYTES("\x7f"
+               "ELF\2"),
+         "an ELF program or library, not a checkpoint"},
+        {BYTES("\x1c\0\0\0TFL3"), "a TensorFlow Lite model, not a checkpoint"},
+        {BYTES("\x1c\0\0\0ET12"), "a program of ExecuTorch (.pte), not a checkpoint"},
+        {BYTES("%PDF-1.7"), "a PDF document, not a checkpoint"},
+        {BYTES("SQLite format 3\0"), "an SQLite database, not a checkpoint"},
+        {BYTES("PAR1"), "a Parquet table, not a checkpoint"},
         /* Nearly one. */
+        {BYTES("\4\0\0\0\1\0\0"), NONE "04 00 00 00"},
+        {BYTES("\x1c\0\0\0TFL"), NONE "1c 00 00 00"},
+        {BYTES("TFL3"), NONE "54 46 4c 33"},
         {BYTES("\x1f\x8a\x08"), NONE "1f 8a 08"},
         {BYTES("\x1f"), NONE "1f"},
         {BYTES("\xfd"
