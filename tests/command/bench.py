@@ -420,6 +420,24 @@ class BenchLoadTool(Tool):
                        (["--quick", "--cases", "open", "--set", "load.check=maybe"], "maybe"))
 
 
+class BenchPythonTool(Tool):
+    name = "python"
+
+    def test_a_quick_run_has_each_operation_in_a_fresh_and_a_warmed_process(self):
+        report, out = self.measure("--set", "io.large_pages=on")
+        rows = [(each["operation"], each["state"]) for each in report["fresh"]]
+        self.assertEqual(rows, [(operation, state) for operation in ("load", "load mmap", "save", "save_async", "open")
+                                for state in ("fresh", "warmed")])
+        for each in report["fresh"]:
+            self.assertAlmostEqual(each["ratio"], each["torch"]["median"] / each["berth"]["median"])
+        self.assertEqual(out.count(" | fresh | "), 5)
+
+    def test_wrong_usage_and_a_refused_option(self):
+        self.takes_not((["--cases", "many"], "--cases is for --no-fresh"),
+                       (["--no-fresh", "--cases", "hot"], "hot"),
+                       (["--quick", "--set", "io.large_pages=maybe"], "maybe"))
+
+
 class BenchDeviceTool(Tool):
     """Without a GPU."""
 

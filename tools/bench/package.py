@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """How fast the package for Python saves and loads, against PyTorch, safetensors (fast or not) and Berth's C.
 
+By default (--fresh) every turn is a process of its own: the table has the first call of a process, and
+one after large pages were touched; see fresh.py. With --no-fresh all is warmed, and there are more sides:
+
 All have the same tensors, in this process. They take turns (A B A B ...), each round in another
 order. Before each turn the file system is synced; a file that is loaded is in the page cache. A ratio
 is taken within each round; its median is printed. One more round goes first and is not counted: in it
 the bytes of both files are compared, and what was loaded. fastsafetensors takes part if it is installed;
 the tables say so if it is not.
 
-Cases: many (100,000 tensors of 2 KiB), some (10,000 of 4 KiB), large (64 MiB tensors), busy (50,000
-of 2 KiB, beside a Python thread that never waits).
+Cases of --no-fresh: many (100,000 tensors of 2 KiB), some (10,000 of 4 KiB), large (64 MiB tensors),
+busy (50,000 of 2 KiB, beside a Python thread that never waits).
 """
 
+import argparse
 import gc
 import os
 import random
@@ -18,6 +22,7 @@ import sys
 import threading
 import time
 
+import fresh
 import raw
 import report as reports
 import tool
@@ -53,10 +58,14 @@ def rows(case):
 
 def arguments():
     parser = tool.parser("python", __doc__)
-    parser.add_argument("--cases", default=",".join(CASES), help="some of %(default)s")
+    parser.add_argument("--fresh", action=argparse.BooleanOptionalAction, default=True,
+                        help="the table of fresh and warmed processes (default), or one warmed process")
+    parser.add_argument("--cases", help=f"with --no-fresh: some of {','.join(CASES)}")
     parser.set_defaults(size=None)
     parsed = tool.parse(parser)
-    parsed.cases = parsed.cases.split(",")
+    if parsed.fresh and parsed.cases:
+        parser.error("--cases is for --no-fresh")
+    parsed.cases = (parsed.cases or ",".join(CASES)).split(",")
     for case in parsed.cases:
         if case not in CASES:
             parser.error(f"there is no case '{case}'; there are {', '.join(CASES)}")
@@ -231,6 +240,9 @@ def main():
 
     def measure_patched(folder):
         whole = tool.head(options, folder)
+        if options.fresh:
+            whole["fresh"] = fresh.Table(options, folder).measure()
+            return whole
         whole["fastsafetensors"] = tool.version_of("fastsafetensors")
         whole["sections"] = [Case(options, name, folder).section() for name in options.cases]
         return whole

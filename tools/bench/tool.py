@@ -117,7 +117,9 @@ def start(name, main):
         sys.exit(130)
     except Exception as error:
         # What the machine or Berth refuses is one line; anything else is a bug of this tool.
-        if not isinstance(error, OSError) and type(error).__name__ != "BerthError":
+        kind = type(error)
+        if not isinstance(error, OSError) and kind.__name__ != "BerthError" and \
+                kind.__module__ != "berth._errors":
             raise
         note(f"tools/bench/{name}: {error}")
         sys.exit(2)
