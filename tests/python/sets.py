@@ -100,6 +100,18 @@ class Sets(Folder):
                     with self.assertRaisesRegex(berth.DamagedFileError, "is no index of a checkpoint"):
                         berth.load(path)
 
+    def test_an_index_at_a_url(self):
+        """It is refused before anything is requested, and without its password (U1)."""
+        for url, shown in (("https://me:secret@host.invalid/a/m.index.json", "https://host.invalid/a/m.index.json"),
+                           ("HTTP://host.invalid/m.index.json?key=secret", "HTTP://host.invalid/m.index.json"),
+                           ("s3://bucket/m.safetensors.index.json", "s3://bucket/m.safetensors.index.json")):
+            for call in (berth.load, berth.open):
+                with self.assertRaises(berth.Error) as caught:
+                    call(url)
+                self.assertEqual(caught.exception.status, "BERTH_E_UNSUPPORTED")
+                self.assertIn(f"`berth convert {shown} model.safetensors`", str(caught.exception))
+                self.assertNotIn("secret", str(caught.exception))
+
     def test_time_grows_as_the_index_does(self):
         """Ten times the bytes take no hundred times as long."""
         shapes = {"names": lambda n: {f"{i}": "f" for i in range(n)},

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 
 from berth import _native
@@ -20,6 +21,8 @@ COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_
 
 def found(f):
     """What f names: an Index, a Dcp, the one model file of a folder, or f itself."""
+    if isinstance(f, Url):
+        _refuse_index(f)
     if not is_path(f) or isinstance(f, Url):
         return f
     path = path_bytes(f)
@@ -35,6 +38,16 @@ def found(f):
         why = f"{len(models)} files that may be the checkpoint ({shown}): name one"
         raise _failed(path, f"the folder has {why if models else 'no index, no model file and no .metadata'}")
     return found(os.path.join(path, models[0]))
+
+
+def _refuse_index(url):
+    """An index at a URL is no checkpoint by itself; a key of S3 may have ? and #, which begin no query there."""
+    path = url if url.lower().startswith("s3://") else re.split("[?#]", url, maxsplit=1)[0]
+    if path.endswith(INDEX.decode()):
+        shown = _native.url_shown(url)
+        raise make("BERTH_E_UNSUPPORTED", f"{shown}: an index at a URL is read by the command alone. "
+                   f"`berth convert {shlex.quote(shown)} model.safetensors` makes one file of it and its files",
+                   0, NO_OFFSET, "")
 
 
 def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
