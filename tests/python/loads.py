@@ -6,11 +6,13 @@ import io
 import os
 import sys
 import threading
+import zipfile
 
 import berth
 import cases
 import torch
 
+from differential import Watch
 from folder import Folder
 from processes import resident
 from same import Different, same
@@ -409,6 +411,26 @@ class Places(Folder):
         self.assertIn(b"cuda:0", data)
 
 
+class Only:
+    """A file object with these methods, and seek, tell and read."""
+
+    def __init__(self, file, *names):
+        for name in ("seek", "tell", "read", *names):
+            setattr(self, name, getattr(file, name))
+
+    def fail(self, which, error):
+        """The read with this number raises the error."""
+        readinto, n = self.readinto, [0]
+
+        def failing(into):
+            n[0] += 1
+            if n[0] > which:
+                raise error
+            return readinto(into)
+
+        self.readinto = failing
+
+
 class Sources(Folder):
     def setUp(self):
         super().setUp()
@@ -444,6 +466,52 @@ class Sources(Folder):
         self.check(buffer)
         buffer.write(b"more")  # it is not locked any more
         self.check(io.BufferedReader(io.BytesIO(self.data)))
+
+    def test_a_file_object_is_not_kept_beside_its_tensors(self):
+        """From the position on; with what kinds of objects have: a file in an archive, a remote file."""
+        value = [torch.arange(24 << 20, dtype=torch.float32), torch.arange(16 << 20, dtype=torch.float32)]
+        nbytes = 160 << 20
+        with zipfile.ZipFile(self.path("v.zip"), "w") as archive, archive.open("v.pt", "w") as member:
+            torch.save(value, member)
+        with open(self.path("w.pt"), "wb") as file:
+            file.write(b"before")
+            torch.save(value, file)
+        with (zipfile.ZipFile(self.path("v.zip")) as archive, archive.open("v.pt") as member,
+              open(self.path("w.pt"), "rb") as file):
+            for name, f in {"zip": member, "readinto": Only(file, "readinto"), "read": Only(file)}.items():
+                file.seek(6)
+                with self.subTest(name), Watch() as watch:
+                    found = berth.load(f)
+                self.assertTrue(all(map(torch.equal, found, value)))
+                self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                del found
+
+    def test_file_objects_that_fail(self):
+        for cut in range(0, len(self.data), 97):
+            with self.assertRaises(berth.Error):
+                berth.load(Only(io.BytesIO(self.data[:cut])))
+        torch.save([torch.arange(1 << 20)] * 2, self.path("large.pt"))
+        for error in (ZeroDivisionError, KeyboardInterrupt, RecursionError):
+            for which in range(3):
+                file = Only(io.BytesIO(self.read(self.path("large.pt"))), "readinto")
+                file.fail(which, error)
+                with self.assertRaises(error):
+                    berth.load(file)
+        for answer in (-1, None, 1 << 40, "1"):
+            file = Only(io.BytesIO(self.data), "readinto")
+            file.readinto = lambda into, answer=answer: answer
+            with self.assertRaisesRegex(OSError, "readinto.. of .* returned"):
+                berth.load(file)
+
+    def test_a_file_object_that_keeps_what_it_was_given(self):
+        kept = []
+        file = Only(io.BytesIO(self.data), "readinto")
+        readinto = file.readinto
+        file.readinto = lambda into: (kept.append(memoryview(into)), readinto(into))[1]
+        value = berth.load(file)
+        for each in kept:
+            each[:] = bytes(len(each))
+        self.assertTrue(torch.equal(value["a"], self.value["a"]))
 
     def test_legacy_files_in_memory(self):
         path = f"{DATA}/old/views-1.13-stream.pth"

@@ -20,7 +20,7 @@ import struct
 
 from berth import _native, _records
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
-from berth._source import is_path, name_of, source_of
+from berth._source import Stream, is_path, name_of, source_of, stream_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
 TRUE = ("1", "y", "yes", "true")
@@ -65,9 +65,24 @@ class Kept:
             self._source = source_of(self.f)
         return self._source
 
+    @contextlib.contextmanager
+    def stream(self):
+        """For one look: as source(), but of other file objects than BytesIO nothing is kept."""
+        if self._source is not None:
+            yield self._source
+            return
+        self.rewind()
+        stream = stream_of(self.f)
+        try:
+            yield stream
+        except Error:
+            if isinstance(stream, Stream) and stream.raised:
+                raise stream.raised from None
+            raise
+
     def cut(self, nbytes):
         """No more than these bytes are looked at."""
-        if isinstance(self._source, int):
+        if isinstance(self.source(), int):
             self.rewind()
             self._source = bytearray(self.f.read(nbytes))
         self._source = self._source[:nbytes]

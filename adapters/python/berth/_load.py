@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.load: bytes are read in parallel without the GIL, then values are made in C, or by PyTorch."""
 
+import contextlib
 import functools
 import io
 
@@ -97,28 +98,24 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
 
 def load_plain(kept, map_location, mmap):
     """A file of plain values, in C."""
-    file = _opened(kept, MAPPED if mmap else READ)
-    by_caller = []
     try:
+        return _value_of_source(kept, map_location, mmap)
+    except Error as error:  # of a file object in the legacy format the first object, as PyTorch does
+        if is_path(kept.f) or FOLLOW not in str(error):
+            raise
+        kept.cut(error.offset)
+    return _value_of_source(kept, map_location, mmap)
+
+
+def _value_of_source(kept, map_location, mmap):
+    by_caller = []
+    with kept.stream() as source, contextlib.closing(_native.open(source, MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
             value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():
             kept.leave_behind(file.info()["nbytes"])
-    finally:
-        file.close()
     count("load", "values")
     return value
-
-
-def _opened(kept, options):
-    """The file; of a file object in the legacy format its first object, as PyTorch does."""
-    try:
-        return _native.open(kept.source(), options)
-    except Error as error:
-        if is_path(kept.f) or FOLLOW not in str(error):
-            raise
-        kept.cut(error.offset)
-    return _native.open(kept.source(), options)
 
 
 def _read_all(f):

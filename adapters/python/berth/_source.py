@@ -4,6 +4,7 @@
 import io
 import os
 import tempfile
+import threading
 
 from berth import _native
 from berth._errors import NO_OFFSET, make
@@ -77,13 +78,72 @@ def source_of(f):
     return _read_into(f) if hasattr(f, "readinto") else memoryview(_read(f))
 
 
+class Stream:
+    """A file object that is read when the library asks, from where it stands on: nothing of it is kept.
+
+    An exception of the file ends the call; `raised` has it.
+    """
+
+    def __init__(self, f):
+        self._f = f
+        self._begin = f.tell()
+        self.nbytes = f.seek(0, os.SEEK_END) - self._begin
+        self._at = None
+        self._lock = threading.Lock()
+        self.raised = None
+
+    def __call__(self, offset, nbytes):
+        """Some bytes from the offset on, at most so many; None: there are none."""
+        with self._lock:
+            try:
+                return self._read(offset, nbytes)
+            except BaseException as error:
+                self.raised = error
+                return None
+
+    def _read(self, offset, nbytes):
+        if self._at != offset:
+            self._at = None
+            self._f.seek(self._begin + offset)
+        if hasattr(self._f, "readinto"):
+            data = bytearray(nbytes)
+            n = self._f.readinto(data)
+            if not isinstance(n, int) or not 0 <= n <= nbytes:
+                raise OSError(f"readinto() of {type(self._f)} returned {n!r} for {nbytes} bytes")
+            data = memoryview(data)[:n]
+        else:
+            data = memoryview(_bytes_of(self._f.read(nbytes)))
+            if data.nbytes > nbytes:
+                raise OSError(f"read() of {type(self._f)} returned {data.nbytes} bytes for {nbytes}")
+        self._at = offset + data.nbytes
+        return data
+
+
+def stream_of(f):
+    """A Stream of a file object that source_of would read as a whole; else what source_of gives."""
+    if is_path(f) or type(f) is io.BytesIO or not hasattr(f, "read"):
+        return source_of(f)
+    fd = descriptor_of(f, REAL_FILES)
+    if fd is not None and f.seekable() and f.tell() == 0:
+        return fd
+    begin = f.tell()
+    try:
+        return Stream(f)
+    except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
+        f.seek(begin)
+        return source_of(f)
+
+
 def can_seek(f):
     return hasattr(f, "seek") and hasattr(f, "tell") and (
         not hasattr(f, "seekable") or f.seekable())
 
 
 def _read(f):
-    data = f.read()
+    return _bytes_of(f.read())
+
+
+def _bytes_of(data):
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"read() returned {type(data).__name__}: the file is not open in binary mode")
     return data

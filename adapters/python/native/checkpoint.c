@@ -63,6 +63,8 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
     if (status == 0 && source->kind == BERTH_SOURCE_MEMORY && !checkpoint->is_own)
         status = berth_config_apply(config, "load.method=read", &error); /* Y10 */
     if (status == 0)
+        status = berth_config_apply(config, bpy_source_options(source), &error);
+    if (status == 0)
         status = berth_source_url_tune(source, config, &error);
     if (status == 0) {
         const berth_params params = {.config = config};

@@ -375,12 +375,16 @@ int bpy_job_type_add(PyObject *module);
 /* ---- loading ---- */
 
 /*
- * Where bytes come from: bytes: a path; an int: a descriptor; a str: a URL, which is opened; any
- * other object: its buffer, which *buffer holds then, and *owner is not NULL.
+ * Where bytes come from: bytes: a path; an int: a descriptor; a str: a URL, which is opened; an
+ * object that can be called: a Stream of berth._source; any other object: its buffer, which *buffer
+ * holds then. Of the last two *owner is not NULL.
  * Lifetime: bpy_source_free is due when nothing reads the source any more.
  * Returns: 0; -1: an exception is raised.
  */
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
+
+/* Assignments of options for reading it. */
+const char *bpy_source_options(const berth_source *source);
 
 /* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
 void bpy_source_free(berth_source *source);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where bytes come from. URLs are read by adapters/curl; the GIL guards the list of open ones. */
+#include <errno.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -82,9 +83,12 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     return stop;
 }
 
+static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset);
+
 void bpy_source_free(berth_source *source)
 {
-    if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized())
+    if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized() ||
+        source->read == stream_read)
         return;
     bpy_gil gil = bpy_gil_take();
     open_url **at = open_url_find(source), *found = *at;
@@ -132,6 +136,61 @@ PyObject *bpy_show_text(PyObject *module, PyObject *bytes)
     return made;
 }
 
+/* ---- file objects ---- */
+
+/* A piece of a read: beside the memory that it goes to. */
+#define STREAM_PIECE ((size_t)1 << 20)
+
+/* Reads at most nbytes from the offset on, into a copy, of which the file object may keep a part.
+ */
+static size_t read_piece(PyObject *stream, void *buffer, size_t nbytes, uint64_t offset)
+{
+    Py_buffer data = {.len = 0};
+    size_t n = 0;
+    PyObject *piece =
+        PyObject_CallFunction(stream, "KK", (unsigned long long)offset, (unsigned long long)nbytes);
+    if (piece && piece != Py_None && PyObject_GetBuffer(piece, &data, PyBUF_SIMPLE) == 0) {
+        n = (size_t)data.len <= nbytes ? (size_t)data.len : 0;
+        memcpy(buffer, data.buf, n);
+        PyBuffer_Release(&data);
+    }
+    Py_XDECREF(piece);
+    PyErr_Clear(); /* the stream keeps the file's own */
+    return n;
+}
+
+static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    size_t done = 0, n = 1;
+    bpy_gil gil = bpy_gil_take();
+    while (done < nbytes && n > 0) {
+        size_t left = nbytes - done;
+        n = read_piece(context, (char *)buffer + done, left < STREAM_PIECE ? left : STREAM_PIECE,
+                       offset + done);
+        done += n;
+    }
+    bpy_gil_give(gil);
+    return done == nbytes ? 0 : EIO;
+}
+
+/* The stream reads in order, on the thread of the call: a file object may know one thread only. */
+const char *bpy_source_options(const berth_source *source)
+{
+    return source->read == stream_read ? "io.threads=1" : "";
+}
+
+static int stream_source(PyObject *stream, berth_source *source, PyObject **owner)
+{
+    PyObject *size = PyObject_GetAttrString(stream, "nbytes");
+    unsigned long long nbytes = size ? PyLong_AsUnsignedLongLong(size) : 0;
+    Py_XDECREF(size);
+    if (PyErr_Occurred())
+        return -1;
+    *owner = Py_NewRef(stream);
+    *source = berth_from_function(stream_read, stream, nbytes, "memory");
+    return 0;
+}
+
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner)
 {
     if (PyUnicode_Check(from))
@@ -143,6 +202,8 @@ int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObj
         *source = berth_from_path(path);
     } else if (PyLong_Check(from)) {
         *source = berth_from_fd((int)PyLong_AsLong(from));
+    } else if (PyCallable_Check(from)) {
+        return stream_source(from, source, owner);
     } else {
         if (PyObject_GetBuffer(from, buffer, PyBUF_SIMPLE) < 0)
             return -1;
