@@ -344,11 +344,21 @@ run_again() {
     start_part "$1"
 }
 
+# take SECONDS: one event, if one comes. What a timeout cuts off is kept: the rest of the line comes with the next call.
+line=
+take() {
+    local more code event
+    IFS= read -r -t "$1" -u "$events" more
+    code=$?
+    line+=$more
+    [ "$code" -eq 0 ] || return 1
+    IFS=$'\t' read -r -a event <<<"$line"
+    line=
+    take_event "${event[@]}"
+}
+
 drain() {
-    local event
-    while IFS=$'\t' read -r -t 0.05 -u "$events" -a event; do
-        take_event "${event[@]}"
-    done
+    while take 0.05; do :; done
 }
 
 heartbeat() {
@@ -423,7 +433,7 @@ fill() {
 
 # run_parts PART...: in this order, as far as what they need allows.
 run_parts() {
-    local event pipe
+    local pipe
     queue=("$@")
     unfit=()
     hard_end=$((${minutes:-0} * 2 * 60))
@@ -436,10 +446,7 @@ run_parts() {
     trap 'for name in "${!process[@]}"; do end_part "$name"; done; exit 130' INT TERM
     fill
     while ((${#process[@]} + ${#queue[@]})); do
-        if IFS=$'\t' read -r -t 1 -u "$events" -a event; then
-            take_event "${event[@]}"
-            drain
-        fi
+        if take 1; then drain; fi
         reap
         fill
         heartbeat

@@ -25,7 +25,7 @@ expect() {
 check() {
     {
         printf '%s\n' '<!-- parts -->'
-        printf '| `%s` | %s | | 1 | | |\n' need need steady quick once quick hanging quick always quick
+        printf '| `%s` | %s | | 1 | | |\n' need need steady quick once quick hanging quick always quick halves quick
         printf '%s\n' '<!-- end of parts -->'
     } >tests/README.md
     (
@@ -39,6 +39,11 @@ check() {
         part_steady() { script steady ./counted 5 0; }
         part_once() { one again once "$folder/a" && one other true; script both ./counted 2 0; }
         part_hanging() { one hanging eval 'once b || sleep 60'; }
+        part_halves() {
+            printf 'end\thalves\thalves\t' >&"$events"
+            sleep 1.5 # longer than the loop waits
+            printf '7\t0\t0\t0\t%s\n' "$logs/none" >&"$events"
+        }
         part_always() { script always ./counted 1 2; }
         read_parts
         run_parts "$@"
@@ -47,6 +52,8 @@ check() {
     printf 'exit code %s\n' $? >>out
 }
 
+check halves
+expect '7 passed, 0 failed'
 check steady once
 expect '  again'
 expect '9 passed, 0 failed'
