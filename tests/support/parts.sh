@@ -14,6 +14,9 @@ failures=() # PART LOG WORDS
 unsteady=()
 told_at=0
 logs=$BUILD/check
+# Tests of ^C and of a closed terminal begin with what a terminal gives, also under nohup, or where a shell made this
+# a job in the background.
+signals=(env --default-signal=HUP,INT,QUIT,PIPE,TERM)
 at_once=$(($(nproc) < 4 ? $(nproc) : 4))
 
 # ---- the table ----
@@ -165,7 +168,7 @@ criterion() {
     begin "$name"
     shift
     # One job at a time: with more, Criterion 2.4's own runner leaks now and then.
-    "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
+    "${signals[@]}" "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
     code=$?
     without=$(grep -c '\[.*SKIP.*\]' "$log")
     sed -i '/\[[^][]*\(RUN\|PASS\) *[^][]*\]/d' "$log" # the end of the log shows what fails
@@ -187,7 +190,7 @@ script() {
     local name=$1 code good bad
     shift
     begin "$name"
-    "$@" >"$log" 2>&1 </dev/null {events}>&-
+    "${signals[@]}" "$@" >"$log" 2>&1 </dev/null {events}>&-
     code=$?
     read -r good bad < <(tail -n 1 "$log" |
         sed -nE 's/^([0-9]+) passed, ([0-9]+) failed.*$/\1 \2/p')
