@@ -133,6 +133,8 @@ class Opens(Folder):
                             else:
                                 box, point = load(source, **more)
                                 self.assertEqual((box.content.sum(), point), (2, Point(1, 2)))
+                                if isinstance(source, io.BytesIO):
+                                    source.truncate(0)  # its memory was given back
 
 
 def installed(*arguments, **named):
@@ -151,6 +153,13 @@ class Behind(Folder):
                 with self.assertRaisesRegex(berth.UnsafeFileError, message):
                     load(io.BytesIO(data))
                 self.assertLess(time.process_time() - began, 5)
+
+    def test_another_global(self):
+        """By Berth's own list, before PyTorch reads anything."""
+        data = archive(PROTO + b"(cos\nsystem\n(" + text("true") + b"tR" + BOX + b"t.", ONE)
+        with torch.serialization.safe_globals([Box]):
+            with self.assertRaisesRegex(berth.UnsafeFileError, "^memory: data.pkl at byte .* is not allowed"):
+                berth.load(io.BytesIO(data))
 
     def test_keys(self):
         doubling = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")

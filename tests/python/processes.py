@@ -2,6 +2,7 @@
 """Threads, forks, signals, and what a thousand rounds leave behind."""
 
 import gc
+import io
 import os
 import resource
 import signal
@@ -216,6 +217,15 @@ class Threads(Folder):
         berth.save([1], Written([], lambda: sys.setswitchinterval(0.03)))
         self.assertAlmostEqual(sys.getswitchinterval(), 0.03)
 
+    def test_the_collector_of_the_program_stays(self):
+        """It is off during a walk."""
+        self.addCleanup(gc.enable)
+        for change, is_on in ((gc.disable, False), (gc.enable, True)):
+            change()
+            berth.save([1], self.path("v.pt"))
+            berth.load(self.path("v.pt"))
+            self.assertEqual(gc.isenabled(), is_on)
+
     def test_a_fork_while_another_thread_walks(self):
         values = [[i] for i in range(100_000)]
 
@@ -310,6 +320,8 @@ class Processes(Folder):
             good = (torch.equal(mapped["a"], value["a"]) and torch.equal(file["a"], value["a"])
                     and torch.equal(berth.load(path)["a"], value["a"]))
             berth.save(mapped, self.path("child.pt"))
+            signal.alarm(60)
+            berth.save(value, io.BytesIO())  # by a thread that needs the GIL
             del mapped, file
             os._exit(0 if good else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)

@@ -72,6 +72,7 @@ class Settings(unittest.TestCase):
     def test_what_is_wrong(self):
         for code in (lambda: setattr(config.save, "durability", "maybe"),
                      lambda: config.patch("load.check=data save.nothing=1").__enter__(),
+                     lambda: config.patch({"load.check": "data", "save.durability": "a b"}).__enter__(),
                      lambda: config.describe("save.nothing"), lambda: config.reset("x.y")):
             with self.assertRaises(berth.ArgumentError):
                 code()
