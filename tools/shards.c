@@ -46,10 +46,10 @@ static int shard_set_check_map(const shard_set *set)
     json_object_foreach(set->map, name, file)
     {
         const char *text = json_string_value(file);
-        if (!text || !is_name_below(text) || (berth_is_url(set->path) && strchr(text, '/')))
+        if (!text || !is_name_below(text))
             return print_trouble(
-                "%s: the file of \"%s\" is not a name of a file %s", set->path, name,
-                berth_is_url(set->path) ? "beside the index" : "in the index's folder");
+                "%s: the file of \"%s\" is not a name of a file in the index's folder", set->path,
+                name);
     }
     return 0;
 }
