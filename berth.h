@@ -1295,7 +1295,10 @@ typedef struct berth_stats {
     const char *placed;     /* saves to paths: "renamed"; "in place" (save.replace); NULL: others */
     const char *durability; /* saved files that succeeded: what they reached, "none", "file" or
                                "full": less than save.durability if the file system cannot sync */
-    uint64_t reserved[5];
+    const char *pages;      /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
+                               "large and small"; NULL: there was none */
+    const char *pages_reason; /* why; NULL: there was none */
+    uint64_t reserved[3];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -2502,7 +2505,9 @@ typedef struct berth_destination {
     const berth_tensor *tensor;   /* its elements in row-major order, whatever the strides */
     void *address;                /* the caller's memory, on the host */
     uint64_t nbytes;              /* size of that memory: at least what goes there */
-    uint64_t reserved[2];         /* 0 */
+    uint64_t is_new;              /* 1: it was mapped for this, and nobody has touched it: its pages
+                                     are chosen by io.large_pages; 0: they are as they are */
+    uint64_t reserved[1];         /* 0 */
 } berth_destination;
 
 /*

@@ -4,58 +4,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/mempolicy.h>
-#include <linux/types.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 #include "config/error.h"
 #include "config/memory.h"
 #include "io/syscalls.h"
-
-/* ---- large pages ---- */
-
-/* For PAGEMAP_SCAN of Linux 6.7, from <linux/fs.h>; older headers do not have them. */
-struct scanned {
-    __u64 start, end, categories;
-};
-
-struct scan {
-    __u64 size, flags;
-    __u64 start, end, walk_end;
-    __u64 vec, vec_len, max_pages;
-    __u64 category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-
-#define SCAN _IOWR('f', 16, struct scan)
-#define IS_HUGE ((__u64)1 << 6)
-#define PAGE_NBYTES ((__u64)4096)
-
-int bth_pagemap_open(void)
-{
-    return bth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
-}
-
-bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
-{
-    struct scanned found = {0};
-    struct scan scan = {.size = sizeof scan,
-                        .start = (__u64)(uintptr_t)bytes & ~(PAGE_NBYTES - 1),
-                        .vec = (__u64)(uintptr_t)&found,
-                        .vec_len = 1,
-                        .category_mask = IS_HUGE,
-                        .return_mask = IS_HUGE};
-
-    scan.end = ((__u64)(uintptr_t)bytes + nbytes + PAGE_NBYTES - 1) & ~(PAGE_NBYTES - 1);
-    if (fd < 0 || bth_system.ioctl(fd, SCAN, &scan) != 1)
-        return false;
-    return found.start == scan.start && found.end == scan.end;
-}
-
-void bth_pages_make_large(void *bytes, size_t nbytes)
-{
-    assert((uintptr_t)bytes % BTH_LARGE_PAGE_NBYTES == 0);
-    (void)bth_system.madvise(bytes, nbytes & ~(BTH_LARGE_PAGE_NBYTES - 1), MADV_HUGEPAGE);
-}
 
 /* ---- regions ---- */
 
@@ -90,8 +43,8 @@ static void region_spread(void *base, size_t nbytes)
         bth_log("memory is not spread over nodes (io.numa=interleave): %s", bth_errno_text(errno));
 }
 
-int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *region,
-                   berth_error *error)
+int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pages,
+                   bth_region *region, berth_error *error)
 {
     assert(nbytes > 0 && alignment > 0 && (alignment & (alignment - 1)) == 0);
     *region = (bth_region){0};
@@ -108,9 +61,10 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_region *r
     *region = (bth_region){.bytes = region_align_up(base, BTH_LARGE_PAGE_NBYTES),
                            .base = base,
                            .base_nbytes = base_nbytes};
-    bth_pages_make_large(region->bytes, (size_t)nbytes);
     if (spread)
         region_spread(base, base_nbytes);
+    if (pages)
+        bth_pages_choose(pages, region->bytes, (size_t)nbytes);
     return 0;
 }
 

@@ -31,13 +31,14 @@ static struct {
  * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
  * goes on with the old page.
  */
-static int staging_buffer_new(bth_device_handle *device, bool is_pinned, bth_staging_buffer *buffer,
-                              berth_error *error)
+static int staging_buffer_new(bth_staging *ring, bth_staging_buffer *buffer, berth_error *error)
 {
+    bth_device_handle *device = ring->device;
+    bool is_pinned = ring->is_pinned;
     void *bytes;
 
-    if (bth_region_new(buffer->nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &buffer->region, error) <
-        0)
+    if (bth_region_new(buffer->nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &ring->pages,
+                       &buffer->region, error) < 0)
         return error->code;
     buffer->bytes = buffer->region.bytes;
     buffer->device = is_pinned ? device : NULL;
@@ -177,7 +178,7 @@ static int staging_acquire_buffers(bth_staging *ring, berth_error *error)
         bth_staging_buffer *buffer = &ring->buffers[n];
         buffer->nbytes = ring->buffer_nbytes;
         if (!(ring->is_pinned && kept_buffers_take(ring->device, buffer)) &&
-            staging_buffer_new(ring->device, ring->is_pinned, buffer, error) < 0)
+            staging_buffer_new(ring, buffer, error) < 0)
             break;
     }
     if (n == 0)
@@ -192,7 +193,9 @@ static int staging_acquire_buffers(bth_staging *ring, berth_error *error)
 int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bth_staging *ring,
                      berth_error *error)
 {
-    *ring = (bth_staging){.device = device, .is_pinned = device && need->is_pinned};
+    *ring = (bth_staging){.device = device,
+                          .is_pinned = device && need->is_pinned,
+                          .pages.wanted = need->large_pages};
     if (staging_choose_size_and_count(need, ring, error) < 0 ||
         (ring->is_pinned && bth_device_check_process(device, error) < 0))
         goto fail;

@@ -18,6 +18,7 @@ typedef struct bth_staging_need {
     size_t buffer_nbytes; /* of each; rounded up to BTH_LARGE_PAGE_NBYTES */
     unsigned n_buffers;   /* 1 to BTH_MAX_STAGING_BUFFERS; there may be fewer in the end */
     uint64_t max_nbytes;  /* limit of all together, from io.memory_nbytes; 0: none */
+    int64_t large_pages;  /* io.large_pages */
     bool is_pinned;       /* false: pageable; copies are slower, and not asynchronous */
 } bth_staging_need;
 
@@ -34,6 +35,7 @@ typedef struct bth_staging {
     size_t buffer_nbytes;
     unsigned n_buffers;
     bool is_pinned;
+    bth_pages pages;
     bth_staging_buffer *buffers;
 } bth_staging;
 

@@ -162,7 +162,7 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
     request->scan.params = params =
         bth_traced_call_begin(&traced, archive->config.trace, "open archive", archive->reader.name,
                               begin_seconds, params);
-    bth_head_cache_initialize(&cache, &archive->reader);
+    bth_head_cache_initialize(&cache, &archive->reader, archive->config.io_large_pages);
     (void)archive_read_and_check(archive, &cache, request, error);
     bth_head_cache_free(&cache);
     archive_set_params_stats(archive, begin_seconds, &request->scan, params);

@@ -61,6 +61,9 @@ static int destination_check(const struct load_into *into, const berth_destinati
     if (result < 0)
         return result;
     uint64_t nbytes = destination_needed_nbytes(destination);
+    if (destination->is_new > 1)
+        return bth_fail_argument(error, "is_new is %llu, and must be 0 or 1",
+                                 (ull)destination->is_new);
     if (destination->nbytes < nbytes || (!destination->address && nbytes > 0))
         return bth_fail_argument(error, "its memory has %llu bytes, %llu are needed",
                                  destination->address ? (ull)destination->nbytes : 0, (ull)nbytes);
@@ -97,7 +100,8 @@ static bool destination_make_range(const struct load_into *into,
                          .offset = root->offset + offset,
                          .nbytes = destination_needed_nbytes(destination),
                          .unit = stored->unit,
-                         .memory = destination->address};
+                         .memory = destination->address,
+                         .is_new = destination->is_new};
     /* Z10: the transfer computes the CRC of a whole storage; that of a part must be known before.
      */
     return (into->config.load_check < BTH_CHECK_DATA || range->nbytes == root->nbytes) &&

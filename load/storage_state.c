@@ -139,4 +139,5 @@ void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer)
     stats->disk_seconds += (double)atomic_load(&transfer->disk_nanoseconds) * 1e-9;
     stats->render_seconds += (double)atomic_load(&transfer->render_nanoseconds) * 1e-9;
     stats->crc32_seconds += (double)atomic_load(&transfer->crc32_nanoseconds) * 1e-9;
+    bth_pages_describe(&transfer->pages, stats);
 }

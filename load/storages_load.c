@@ -381,7 +381,7 @@ static int phase_make_region(struct phase *phase, const bth_requests *requests, 
     if (!phase->region)
         return bth_fail_memory(error, sizeof *phase->region);
     phase->region->nbytes = requests->region_nbytes;
-    return bth_region_new(requests->region_nbytes, requests->block_nbytes, is_spread,
+    return bth_region_new(requests->region_nbytes, requests->block_nbytes, is_spread, NULL,
                           &phase->region->region, error);
 }
 

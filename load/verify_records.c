@@ -328,7 +328,7 @@ static int verify_run(verification *v, berth_error *error)
     if (!v->records)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
-    bth_head_cache_initialize(&v->cache, v->reader);
+    bth_head_cache_initialize(&v->cache, v->reader, v->config->io_large_pages);
     /* A bad record comes before the error that ended the verification. */
     if ((verify_all_records(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
         *error = v->first;

@@ -26,6 +26,7 @@ typedef struct bth_run_settings {
     bth_storage_stats *storage_stats; /* one a record, to be filled; NULL: not wanted */
     unsigned n_staging;               /* staging buffers for devices; 0: one a worker */
     bool is_pinned;                   /* they are */
+    int64_t large_pages;              /* io.large_pages */
     bth_run_parts parts;
     uint32_t *crc32s; /* one a record, to be filled; NULL: not wanted */
     bool read_back;   /* debug: check what was written, where it can be read */

@@ -175,6 +175,7 @@ static int operation_copy_tensors(bth_operation *operation, berth_error *error)
 
     bth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
     operation->stats.copy_seconds = operation_trace_stage("copy", begin);
+    bth_pages_describe(&operation->snapshot.pages, &operation->stats);
     return error->code;
 }
 

@@ -62,16 +62,6 @@ static int snapshot_lower_memory_limit(struct berth_config *config, const berth_
     return 0;
 }
 
-/* Large pages are filled faster, and direct writes need no copy of them. */
-static void snapshot_use_large_pages(uint8_t *memory, size_t nbytes)
-{
-    uintptr_t mask = BTH_LARGE_PAGE_NBYTES - 1;
-    size_t before_nbytes = (size_t)(-(uintptr_t)memory & mask);
-
-    if (before_nbytes < nbytes)
-        bth_pages_make_large(memory + before_nbytes, nbytes - before_nbytes);
-}
-
 int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
                          struct berth_config *config, berth_error *error)
 {
@@ -86,7 +76,9 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
     snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
     if (!snapshot->memory)
         return bth_fail_memory(error, nbytes);
-    snapshot_use_large_pages(snapshot->memory, (size_t)nbytes);
+    /* Large pages are filled faster, and direct writes need no copy of them. */
+    snapshot->pages.wanted = config->io_large_pages;
+    bth_pages_begin(&snapshot->pages, snapshot->memory, (size_t)nbytes);
     uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
     snapshot->bytes =
         (uint8_t *)snapshot->memory + (page - (uintptr_t)snapshot->memory) + before_nbytes;
@@ -98,7 +90,7 @@ int bth_snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
 /* In tiles of an image without CRCs, which is rendered into the snapshot. */
 typedef struct copying {
     bth_image image;
-    const bth_snapshot *snapshot;
+    bth_snapshot *snapshot;
     uint64_t tile_nbytes;
     unsigned n_workers;
     uint8_t *scratch;
@@ -108,7 +100,7 @@ typedef struct copying {
 static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     copying *copy = context;
-    const bth_snapshot *snapshot = copy->snapshot;
+    bth_snapshot *snapshot = copy->snapshot;
     uint64_t begin = snapshot->begin + task * copy->tile_nbytes;
     uint64_t rest = snapshot->end - begin;
     bth_tile tile = {.offset = begin,
@@ -120,6 +112,7 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
     if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
         return error->code;
     double begin_seconds = bth_trace_seconds();
+    bth_pages_touch(&copy->snapshot->pages, tile.bytes, tile.nbytes, (size_t)rest);
     (void)bth_image_render(&copy->image, &tile, error);
     BTH_TRACE(.category = "copy", .name = "copy tile", .begin_seconds = begin_seconds,
               .end_seconds = bth_seconds(), .offset = begin, .nbytes = tile.nbytes);

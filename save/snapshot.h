@@ -6,12 +6,14 @@
 #ifndef BTH_SAVE_SNAPSHOT_H
 #define BTH_SAVE_SNAPSHOT_H
 
+#include "io/large_pages.h"
 #include "save/plan.h"
 
 typedef struct bth_snapshot {
     void *memory;        /* the caller releases it */
     uint8_t *bytes;      /* of the file's range: */
     uint64_t begin, end; /* first and last byte of the records that are copied */
+    bth_pages pages;     /* of the memory */
 } bth_snapshot;
 
 /* Allocates. If io.memory_nbytes is set, it must be enough for the copy and some buffers; the

@@ -115,6 +115,7 @@ bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings
     return (bth_staging_need){.buffer_nbytes = (size_t)buffer_nbytes,
                               .n_buffers = (unsigned)n,
                               .max_nbytes = max_nbytes,
+                              .large_pages = settings->large_pages,
                               .is_pinned = settings->is_pinned};
 }
 

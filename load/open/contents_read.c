@@ -49,14 +49,16 @@ static int contents_begin(bth_opening *opening, berth_error *error)
  * Values need about five times the bytes of their pickle. A new page of memory costs more time than
  * filling it, so many values get large pages. A failure here does no harm.
  */
-static void values_reserve(bth_contents *contents, size_t pickle_nbytes)
+static void values_reserve(bth_contents *contents, size_t pickle_nbytes, int64_t large_pages)
 {
+    bth_pages pages = {.wanted = large_pages};
     uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BTH_LARGE_PAGE_NBYTES;
     uint64_t nbytes = n_pages * BTH_LARGE_PAGE_NBYTES;
     berth_error ignored;
 
     bth_error_clear(&ignored);
-    if (n_pages > 0 && bth_region_new(nbytes, 4096, false, &contents->values, &ignored) == 0)
+    if (n_pages > 0 &&
+        bth_region_new(nbytes, 4096, false, &pages, &contents->values, &ignored) == 0)
         bth_tree_set_spare_memory(contents->tree, contents->values.bytes, (size_t)nbytes);
 }
 
@@ -68,7 +70,7 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
                               .record = bth_small_names[BTH_DATA_PKL],
                               .base_offset = offset};
 
-    values_reserve(opening->contents, nbytes);
+    values_reserve(opening->contents, nbytes, opening->config->io_large_pages);
     if (bth_pickle_read(bytes, nbytes, &rules, opening->contents->tree, &opening->contents->root,
                         error) < 0)
         (void)bth_pickle_explain_refusal(bytes, nbytes, opening->cache.reader, error);
@@ -448,7 +450,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
 
     if (contents_begin(&opening, error) < 0)
         return error->code;
-    bth_head_cache_initialize(&opening.cache, reader);
+    bth_head_cache_initialize(&opening.cache, reader, config->io_large_pages);
     if (contents_read_any(&opening, error) == 0 && config->debug)
         (void)bth_contents_log_attribute_names(contents, reader->name, error);
     bth_head_cache_free(&opening.cache);
@@ -463,7 +465,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 
     if (!bth_contents_are_zip(contents) || contents->container.known)
         return 0;
-    bth_head_cache_initialize(&cache, reader);
+    bth_head_cache_initialize(&cache, reader, BTH_LARGE_PAGES_AUTO);
     (void)bth_container_read(&contents->container, &cache,
                              contents_tail_nbytes(contents, reader->nbytes), error);
     bth_head_cache_free(&cache);

@@ -9,10 +9,11 @@
 #define HEADROOM 16
 #define ALIGNMENT 64
 
-void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader)
+void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader, int64_t large_pages)
 {
     memset(cache, 0, sizeof *cache);
     cache->reader = reader;
+    cache->pages.wanted = large_pages;
     if (reader->memory) {
         cache->head = reader->memory;
         cache->head_nbytes = reader->nbytes;
@@ -37,7 +38,7 @@ static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_erro
         return 0;
     if (cache->head_capacity > 0)
         capacity = nbytes;
-    if (bth_region_new(capacity, ALIGNMENT, false, &region, error) < 0)
+    if (bth_region_new(capacity, ALIGNMENT, false, &cache->pages, &region, error) < 0)
         return error->code;
     if (cache->head_nbytes > 0)
         memcpy(region.bytes, cache->head, cache->head_nbytes);
@@ -79,7 +80,7 @@ static int head_cache_read_range(bth_head_cache *cache, uint64_t offset, uint64_
     if (nbytes > cache->capacity) {
         bth_region_free(&cache->buffer);
         cache->capacity = 0;
-        if (bth_region_new(nbytes, ALIGNMENT, false, &cache->buffer, error) < 0)
+        if (bth_region_new(nbytes, ALIGNMENT, false, &cache->pages, &cache->buffer, error) < 0)
             return error->code;
         cache->capacity = nbytes;
     }

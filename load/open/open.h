@@ -27,6 +27,7 @@
  */
 typedef struct bth_head_cache {
     bth_reader *reader;
+    bth_pages pages;
     const uint8_t *head; /* the source's first bytes; they may move when the head grows */
     uint64_t head_nbytes;
     bth_region head_region; /* zeros if the source is memory */
@@ -37,7 +38,7 @@ typedef struct bth_head_cache {
     uint64_t nbytes;
 } bth_head_cache;
 
-void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader);
+void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader, int64_t large_pages);
 void bth_head_cache_free(bth_head_cache *cache);
 
 /* Extends the head to nbytes, or to the whole source. Reads only the missing bytes. */

@@ -162,7 +162,7 @@ int bth_folder_explain(const berth_source *source, berth_error *error)
     bth_error_clear(&found);
     if (bth_reader_open_source(&metadata, &reader, &found) < 0)
         return error->code;
-    bth_head_cache_initialize(&cache, &reader);
+    bth_head_cache_initialize(&cache, &reader, BTH_LARGE_PAGES_OFF);
     if (bth_head_cache_extend_head(&cache, METADATA_NBYTES, &found) == 0)
         bth_head_refuse_pickle(&cache, &found);
     if (found.code == BERTH_E_NOT_CHECKPOINT)

@@ -242,11 +242,14 @@ static int rows_check_and_fill_limits(const berth_rows_limits *given,
 }
 
 /* Allocates all memory now, so that adding tables later needs none. */
-static int rows_allocate(berth_rows *rows, uint64_t nbytes, bool spread, berth_error *error)
+static int rows_allocate(berth_rows *rows, uint64_t nbytes, const struct berth_config *config,
+                         berth_error *error)
 {
+    bth_pages pages = {.wanted = config->io_large_pages};
+    bool spread = config->io_numa == BTH_NUMA_INTERLEAVE;
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
 
-    if (bth_region_new(nbytes, LINE_ALIGNMENT, spread, &rows->memory, error) < 0)
+    if (bth_region_new(nbytes, LINE_ALIGNMENT, spread, &pages, &rows->memory, error) < 0)
         return error->code;
     rows->threads = bth_allocate(rows->n_readers * each_nbytes);
     if (!rows->threads)
@@ -295,8 +298,7 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *params, b
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);
     rows_initialize(rows, &limits, &config);
-    if (rows_allocate(rows, nbytes, config.io_numa == BTH_NUMA_INTERLEAVE, error) < 0 ||
-        bth_rows_start(rows, error) < 0) {
+    if (rows_allocate(rows, nbytes, &config, error) < 0 || bth_rows_start(rows, error) < 0) {
         berth_rows_free(rows);
         return error->code;
     }

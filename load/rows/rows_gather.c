@@ -31,6 +31,7 @@ typedef struct row_gather {
     uint64_t n_ids;
     size_t max_tickets, max_rows;
     /* The memory: */
+    bth_pages pages;
     bth_region region;
     bth_row_ticket *tickets;
     bth_row_buckets *buckets;
@@ -119,6 +120,7 @@ static int row_gather_choose_passes(row_gather *gather, const struct berth_confi
     uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
     uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
 
+    gather->pages.wanted = config->io_large_pages;
     gather->max_rows = gather->n_ids < GATHER_ROWS ? (size_t)gather->n_ids : GATHER_ROWS;
     gather->max_tickets = gather->n_parts < GATHER_TICKETS ? gather->n_parts + 1 : GATHER_TICKETS;
     uint64_t fixed_nbytes = row_gather_fixed_nbytes(gather) + sizeof *gather->buckets;
@@ -187,7 +189,7 @@ static int row_gather_allocate(row_gather *gather, berth_error *error)
 {
     uint64_t nbytes = gather->passes.nbytes + row_gather_fixed_nbytes(gather);
 
-    if (bth_region_new(nbytes, sizeof(uint64_t), false, &gather->region, error) < 0)
+    if (bth_region_new(nbytes, sizeof(uint64_t), false, &gather->pages, &gather->region, error) < 0)
         return error->code;
     gather->keys = (uint64_t *)(void *)gather->region.bytes;
     gather->spare = gather->keys + gather->passes.list_ids;

@@ -50,7 +50,8 @@ typedef struct bth_range {
     uint8_t unit;       /* bytes that are reversed together; 0, 1: none */
     uint8_t shift;      /* T5: after the read it is moved down by this many bytes. To a device: the
                            distance of its offset from a whole element; no request cuts one */
-    uint8_t *memory;    /* its address, now or later; BTH_USE_CALLER: the caller's */
+    uint8_t *memory;    /* its address, now or later; BTH_USE_CALLER: the caller's, */
+    bool is_new;        /* which nobody has touched */
     uint64_t region_at; /* of its first byte in the region; later: in memory made on its device */
     bth_range_target target;
     /* Results: */

@@ -193,6 +193,7 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
     bth_staging_need need = {.buffer_nbytes = (size_t)transfer->requests.chunk_nbytes,
                              .n_buffers = (unsigned)config->device_staging_buffers,
                              .max_nbytes = (uint64_t)config->io_memory_nbytes,
+                             .large_pages = config->io_large_pages,
                              .is_pinned = true};
 
     run->n_workers = transfer->n_workers;

@@ -147,8 +147,9 @@ static int transfer_allocate_buffer_if_missing(bth_transfer *transfer, unsigned 
     assert(transfer->buffer_nbytes > 0);
     if (region->bytes)
         return 0;
-    return bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, region,
-                          error);
+    bth_pages pages = {.wanted = transfer->config->io_large_pages};
+    return bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, &pages,
+                          region, error);
 }
 
 /* The end of the last range in a request: the file may end before the block does. */
@@ -176,6 +177,43 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
         return end;
     begin += PIECE_NBYTES;
     return begin - ((uintptr_t)memory + (begin - request->offset)) % BTH_MEMORY_ALIGNMENT;
+}
+
+/* ---- the pages of new memory ---- */
+
+typedef void (*pages_step)(bth_pages *pages, void *bytes, size_t nbytes);
+
+/* Before the first request and after the last one. */
+static void transfer_step_pages(bth_transfer *transfer, pages_step step)
+{
+    const bth_requests *requests = &transfer->requests;
+
+    if (transfer->region)
+        step(&transfer->pages, transfer->region, (size_t)requests->region_nbytes);
+    for (size_t i = 0; i < requests->n_ranges; i++)
+        if (requests->ranges[i].is_new)
+            step(&transfer->pages, requests->ranges[i].memory, (size_t)requests->ranges[i].nbytes);
+}
+
+/* Before a request writes to its memory. */
+static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
+{
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+
+    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP) {
+        uint8_t *region_end = transfer->region + transfer->requests.region_nbytes;
+        bth_pages_touch(&transfer->pages, request->memory, (size_t)request->nbytes,
+                        (size_t)(region_end - request->memory));
+    }
+    for (size_t i = request->first_range; i < request->end_range; i++) {
+        const bth_range *range = &transfer->requests.ranges[i];
+        uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
+        uint64_t to = range->deflated ? range->nbytes
+                                      : bth_min(range->offset + range->nbytes, end) - range->offset;
+        if (range->is_new)
+            bth_pages_touch(&transfer->pages, range->memory + from, (size_t)(to - from),
+                            (size_t)(range->nbytes - from));
+    }
 }
 
 /* ---- one request ---- */
@@ -325,6 +363,7 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 
     if (transfer->is_advised)
         bth_transfer_advise_ahead(transfer, task);
+    request_touch_pages(transfer, request);
     int result = request->is_deflated ? bth_request_inflate_range(transfer, request, error)
                  : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)
@@ -494,6 +533,9 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
             return bth_fail_memory(error, buffers_nbytes);
     }
     bth_requests_cut(&transfer->requests, region, mapped, transfer->list);
+    transfer->region = region;
+    transfer->pages.wanted = transfer->config->io_large_pages;
+    transfer_step_pages(transfer, bth_pages_begin);
     if (transfer->requests.gap_nbytes > 0)
         bth_transfer_choose_advice(transfer);
     return 0;
@@ -506,6 +548,7 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
     if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_run_request,
                      bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
+    transfer_step_pages(transfer, bth_pages_end);
     bth_transfer_merge_request_results(transfer);
     if (!transfer->any_late)
         return 0;

@@ -54,6 +54,8 @@ typedef struct bth_transfer {
     uint64_t buffer_nbytes;
     unsigned n_workers;
     bth_region *buffers;      /* one for each worker, made when it needs one */
+    uint8_t *region;          /* new memory of requests.region_nbytes; NULL: none */
+    bth_pages pages;          /* of the region, and of new memory of the caller */
     atomic_bool is_cancelled; /* the caller's progress function has said so */
     /* Results, of all workers: */
     atomic_uint_fast64_t done_nbytes;

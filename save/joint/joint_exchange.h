@@ -59,6 +59,7 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wa
 typedef struct bth_rounds_settings {
     const bth_ticket *ticket;
     const bth_slice_parts *parts;
+    int64_t large_pages; /* io.large_pages */
     /* Writes what the window holds. */
     int (*write)(void *context, const bth_joint_window *window, berth_error *error);
     /* Reports bytes of runs that were sent. */

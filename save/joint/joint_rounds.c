@@ -43,6 +43,7 @@ typedef struct rounds {
 
 static int rounds_allocate(rounds *all, berth_error *error)
 {
+    bth_pages pages = {.wanted = all->settings->large_pages};
     size_t n = all->exchange->n;
     uint64_t most = bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
 
@@ -51,11 +52,11 @@ static int rounds_allocate(rounds *all, berth_error *error)
     all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
     if (!all->places)
         return bth_fail_memory(error, bth_array_nbytes(n, sizeof *all->places));
-    if (bth_region_new(nbytes, 1, false, &all->sent, error) < 0 ||
-        bth_region_new(nbytes, 1, false, &all->received, error) < 0)
+    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
+        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0)
         return error->code;
     for (size_t i = 0; i < N_WINDOWS; i++)
-        if (bth_joint_window_allocate(&all->windows[i], all->settings->ticket, error) < 0)
+        if (bth_joint_window_allocate(&all->windows[i], all->settings->ticket, &pages, error) < 0)
             return error->code;
     all->window = all->windows;
     return 0;

@@ -70,13 +70,13 @@ static uint64_t bits_set(uint64_t *bits, uint64_t begin, uint64_t end)
 
 /* ---- begin and end ---- */
 
-int bth_joint_window_allocate(bth_joint_window *window, const bth_ticket *ticket,
+int bth_joint_window_allocate(bth_joint_window *window, const bth_ticket *ticket, bth_pages *pages,
                               berth_error *error)
 {
     window->ticket = ticket;
     /* As far from a block in memory as in the file, so that direct writes need no copy. */
-    if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &window->region,
-                       error) < 0)
+    if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, pages,
+                       &window->region, error) < 0)
         return error->code;
     window->given = bth_allocate_zeroed(GIVEN_NBYTES);
     return window->given ? 0 : bth_fail_memory(error, GIVEN_NBYTES);

@@ -18,7 +18,7 @@ typedef struct bth_joint_window {
 } bth_joint_window;
 
 /* The caller then calls bth_joint_window_free_all, after a failure too. */
-int bth_joint_window_allocate(bth_joint_window *window, const bth_ticket *ticket,
+int bth_joint_window_allocate(bth_joint_window *window, const bth_ticket *ticket, bth_pages *pages,
                               berth_error *error);
 void bth_joint_window_free_all(bth_joint_window *window);
 /* Begins anew with another range of at most BTH_WINDOW_NBYTES. */

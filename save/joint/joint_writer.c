@@ -182,6 +182,7 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
 static int writer_exchange(joint_writer *writer, berth_error *error)
 {
     const bth_rounds_settings settings = {.ticket = &writer->ticket,
+                                          .large_pages = writer->file.config.io_large_pages,
                                           .parts = &writer->parts,
                                           .write = writer_write_window,
                                           .report = writer_report_sent,

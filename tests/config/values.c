@@ -283,7 +283,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(34) && !berth_config_name(35) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(35) && !berth_config_name(36) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -319,6 +319,7 @@ Test(values, have_the_documented_defaults)
                                           {"io.threads", "0"},
                                           {"io.chunk_nbytes", "0"},
                                           {"io.numa", "local"},
+                                          {"io.large_pages", "auto"},
                                           {"io.memory_nbytes", "0"},
                                           {"io.url_deadline", "300"},
                                           {"device.staging_nbytes", "0"},
@@ -353,4 +354,5 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     cr_assert_eq(config.load_mmap_flags, BTH_MMAP_SHARED | BTH_MMAP_POPULATE);
     cr_assert_eq(config.load_prefetch, BTH_PREFETCH_OFF);
     cr_assert_eq(config.io_numa, BTH_NUMA_LOCAL);
+    cr_assert_eq(config.io_large_pages, BTH_LARGE_PAGES_AUTO);
 }

@@ -7,6 +7,7 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 
+#include "config/options.h"
 #include "io/syscalls.h"
 #include "tests/support/io/refusals.h"
 #include "tests/support/support.h"
@@ -46,7 +47,7 @@ Test(region, of_any_size_is_aligned_and_can_be_written)
     test_memory_watch();
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (size_t k = 0; k < 3; k++) {
-            cr_assert_eq(bth_region_new(sizes[i], alignments[k], false, &region, &error), 0);
+            cr_assert_eq(bth_region_new(sizes[i], alignments[k], false, NULL, &region, &error), 0);
             cr_expect_eq((uintptr_t)region.bytes % alignments[k], 0);
             cr_expect_eq(region.base_nbytes, 0, "small ones are the allocator's");
             memset(region.bytes, 0xee, sizes[i]);
@@ -61,11 +62,12 @@ Test(region, of_any_size_is_aligned_and_can_be_written)
 Test(region, of_a_large_page_and_more_is_mapped_in_large_pages)
 {
     uint64_t nbytes = 2 * BTH_LARGE_PAGE_NBYTES + 4097;
+    bth_pages pages = {.wanted = BTH_LARGE_PAGES_ON};
     bth_region region;
 
     bth_system.madvise = noting_madvise;
     bth_system.munmap = noting_munmap;
-    cr_assert_eq(bth_region_new(nbytes, 64, false, &region, &error), 0);
+    cr_assert_eq(bth_region_new(nbytes, 64, false, &pages, &region, &error), 0);
     cr_expect_eq((uintptr_t)region.bytes % BTH_LARGE_PAGE_NBYTES, 0);
     cr_expect_eq(advised, MADV_HUGEPAGE);
     cr_expect_eq(advised_nbytes, 2 * BTH_LARGE_PAGE_NBYTES);
@@ -79,16 +81,16 @@ Test(region, that_cannot_be_had_is_an_error_w6)
     bth_region region;
 
     bth_system.mmap = refused_mmap;
-    cr_expect_eq(bth_region_new(5000000, 64, false, &region, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_region_new(5000000, 64, false, NULL, &region, &error), BERTH_E_MEMORY);
     cr_expect_str_eq(error.message,
                      "5000000 bytes of memory cannot be mapped: Cannot allocate memory");
     cr_expect_null(region.base);
     error = (berth_error){0};
-    cr_expect_eq(bth_region_new(UINT64_MAX, 64, false, &region, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_region_new(UINT64_MAX, 64, false, NULL, &region, &error), BERTH_E_MEMORY);
     test_memory_watch();
     test_memory_refuse(1, false);
     error = (berth_error){0};
-    cr_expect_eq(bth_region_new(5000, 64, false, &region, &error), BERTH_E_MEMORY);
+    cr_expect_eq(bth_region_new(5000, 64, false, NULL, &region, &error), BERTH_E_MEMORY);
     test_memory_unwatch();
 }
 
@@ -135,10 +137,10 @@ Test(region, is_spread_over_all_allowed_nodes_only_if_asked)
 
     bth_system.get_mempolicy = some_nodes;
     bth_system.mbind = noting_mbind;
-    cr_assert_eq(bth_region_new(5000000, 64, false, &region, &error), 0);
+    cr_assert_eq(bth_region_new(5000000, 64, false, NULL, &region, &error), 0);
     bth_region_free(&region);
     cr_expect_eq(n_bound, 0);
-    cr_assert_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
+    cr_assert_eq(bth_region_new(5000000, 64, true, NULL, &region, &error), 0);
     bth_region_free(&region);
     cr_expect_eq(n_bound, 1);
     cr_expect_eq(bound_mode, MPOL_INTERLEAVE);
@@ -154,7 +156,7 @@ Test(region, that_cannot_be_spread_is_told_and_used)
     bth_system.mbind = noting_mbind;
     result = -1;
     berth_set_log(keep_log, NULL);
-    cr_expect_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
+    cr_expect_eq(bth_region_new(5000000, 64, true, NULL, &region, &error), 0);
     cr_expect_str_eq(logged, "memory is not spread over nodes (io.numa=interleave): Function not "
                              "implemented");
     memset(region.bytes, 1, 5000000);
@@ -168,7 +170,7 @@ Test(region, is_really_spread)
     bth_region region;
 
     berth_set_log(keep_log, NULL);
-    cr_assert_eq(bth_region_new(5000000, 64, true, &region, &error), 0);
+    cr_assert_eq(bth_region_new(5000000, 64, true, NULL, &region, &error), 0);
     cr_expect(logged[0] == '\0' || strstr(logged, "not implemented") ||
                   strstr(logged, "not permitted"),
               "%s", logged);

@@ -34,7 +34,7 @@ Test(strange_heads, a_range_outside_the_source_is_refused_before_memory_is_taken
     const uint8_t *bytes;
 
     cr_assert_eq(bth_reader_open_source(&source, &reader, &error), 0);
-    bth_head_cache_initialize(&cache, &reader);
+    bth_head_cache_initialize(&cache, &reader, BTH_LARGE_PAGES_AUTO);
     cr_expect_eq(bth_head_cache_get_or_read(&cache, 3, 5, 0, &bytes, &error), 0);
     cr_expect_eq(memcmp(bytes, "ytes.", 5), 0);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {

@@ -7,13 +7,16 @@
 declare -A tier needs recorded         # of each part, from the table
 declare -A state began process limit   # of each part that was asked for; state: running, done, failed, unfit
 declare -A step step_log               # what a running part is at
+declare -A passed failed skipped       # of each part
+declare -A again                       # parts that failed, and run once more; yes, or now
 all_parts=()
-failures=()
-passed=0
-failed=0
-skipped=0
+failures=() # PART LOG WORDS
+unsteady=()
 told_at=0
 logs=$BUILD/check
+# Tests of ^C and of a closed terminal begin with what a terminal gives, also under nohup, or where a shell made this
+# a job in the background.
+signals=(env --default-signal=HUP,INT,QUIT,PIPE,TERM)
 at_once=$(($(nproc) < 4 ? $(nproc) : 4))
 
 # ---- the table ----
@@ -165,7 +168,7 @@ criterion() {
     begin "$name"
     shift
     # One job at a time: with more, Criterion 2.4's own runner leaks now and then.
-    "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
+    "${signals[@]}" "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
     code=$?
     without=$(grep -c '\[.*SKIP.*\]' "$log")
     sed -i '/\[[^][]*\(RUN\|PASS\) *[^][]*\]/d' "$log" # the end of the log shows what fails
@@ -187,7 +190,7 @@ script() {
     local name=$1 code good bad
     shift
     begin "$name"
-    "$@" >"$log" 2>&1 </dev/null {events}>&-
+    "${signals[@]}" "$@" >"$log" 2>&1 </dev/null {events}>&-
     code=$?
     read -r good bad < <(tail -n 1 "$log" |
         sed -nE 's/^([0-9]+) passed, ([0-9]+) failed.*$/\1 \2/p')
@@ -212,11 +215,11 @@ print() {
 # step_ended PART NAME PASSED FAILED SKIPPED SECONDS LOG REASON
 step_ended() {
     local line
-    passed=$((passed + $3))
-    failed=$((failed + $4))
-    skipped=$((skipped + $5))
+    passed[$1]=$((${passed[$1]:-0} + $3))
+    failed[$1]=$((${failed[$1]:-0} + $4))
+    skipped[$1]=$((${skipped[$1]:-0} + $5))
     printf -v line '%-40s %5d passed' "$2" "$3"
-    [ "$4" -eq 0 ] || { line+=", $4 FAILED"; failures+=("$7 $2"); }
+    [ "$4" -eq 0 ] || { line+=", $4 FAILED"; failures+=("$1 $7 $2"); }
     [ "$5" -eq 0 ] || line+=", $5 skipped${8:+: $8}"
     print "$line, $6 s"
 }
@@ -263,15 +266,20 @@ end_part() {
     kill -KILL -- "-${process[$1]}" 2>/dev/null
 }
 
+# fail PART LOG WORDS: a failure that no step of it told.
+fail() {
+    failed[$1]=$((${failed[$1]:-0} + 1))
+    failures+=("$*")
+}
+
 # stop_part PART REASON: it counts as a failure, which tells where it was.
 stop_part() {
     local name=$1 at log
     log=${step_log[$name]:-$logs/none}
     at=$(last_test "$log")
     end_part "$name"
-    failed=$((failed + 1))
-    failures+=("$log $name: ended after $((SECONDS - began[$name])) s, $2, in ${step[$name]:-its beginning}${at:+, in $at}")
-    print "ENDED: ${failures[-1]#* }"
+    fail "$name" "$log" "$name: ended after $((SECONDS - began[$name])) s, $2, in ${step[$name]:-its beginning}${at:+, in $at}"
+    print "ENDED: ${failures[-1]#* * }"
     state[$name]=failed
 }
 
@@ -294,8 +302,46 @@ reap() {
         wait "${process[$name]}" 2>/dev/null
         unset "process[$name]"
         ended "$name"
+        judge "$name"
     done
     learn
+}
+
+# failures_but PART: forgets those of PART; into forgotten.
+failures_but() {
+    local each others=()
+    forgotten=()
+    for each in "${failures[@]}"; do
+        if [ "${each%% *}" = "$1" ]; then forgotten+=("$each"); else others+=("$each"); fi
+    done
+    failures=("${others[@]}")
+}
+
+# judge PART: tests that fail run once more, alone, after all others. If they pass then, they are no failure, but
+# unsteady: the end says so, with the log of the first time.
+judge() {
+    local name=$1
+    if [ "${again[$name]:-}" = now ]; then
+        again[$name]=over
+        [ "${failed[$name]}" -gt 0 ] || unsteady+=("${first_failures[@]}")
+    elif [ "${failed[$name]:-0}" -gt 0 ] && [ "${tier[$name]}" != need ]; then
+        again[$name]=yes
+    fi
+}
+
+# run_again PART: what it counted is forgotten, its logs are kept beside.
+run_again() {
+    local each of log words
+    failures_but "$1"
+    first_failures=()
+    for each in "${forgotten[@]}"; do
+        read -r of log words <<<"$each"
+        [ "$log" = "$logs/none" ] || { mv "$log" "${log%.log}.first.log" 2>/dev/null && log=${log%.log}.first.log; }
+        first_failures+=("$of $log $words")
+    done
+    passed[$1]=0 failed[$1]=0 skipped[$1]=0 again[$1]=now
+    print "once more, alone: $1"
+    start_part "$1"
 }
 
 drain() {
@@ -332,8 +378,7 @@ may_begin() {
         done) ;;
         running) return 1 ;;
         failed)
-            failed=$((failed + 1))
-            failures+=("$logs/none $1: not run, as $each failed")
+            fail "$1" "$logs/none" "$1: not run, as $each failed"
             print "NOT RUN: $1, as $each failed"
             return 2
             ;;
@@ -370,6 +415,10 @@ fill() {
         fi
     done
     queue=("${waiting[@]}")
+    ((${#process[@]} + ${#queue[@]} == 0)) || return
+    for name in "${all_parts[@]}"; do
+        [ "${again[$name]:-}" != yes ] || { run_again "$name"; return; }
+    done
 }
 
 # run_parts PART...: in this order, as far as what they need allows.
@@ -411,21 +460,34 @@ fault_points() {
                    printf ", %d in all\n", sum }'
 }
 
+# show_log PART LOG WORDS
+show_log() {
+    printf '\n---- %s\n' "${*:3}"
+    tail -n 120 "$2"
+}
+
+sum_of() {
+    local IFS=+
+    say $(($*))
+}
+
 finish() {
-    local failure
+    local each good bad without
+    good=$(sum_of 0 "${passed[@]}") bad=$(sum_of 0 "${failed[@]}") without=$(sum_of 0 "${skipped[@]}")
     fault_points
-    for failure in "${failures[@]}"; do
-        printf '\n---- failed: %s\n' "${failure#* }"
-        tail -n 120 "${failure%% *}"
+    for each in "${failures[@]}" "${unsteady[@]}"; do
+        # shellcheck disable=SC2086 # three words and more
+        show_log $each
     done
     [ ${#failures[@]} -eq 0 ] || printf '\nfailed:\n'
-    for failure in "${failures[@]}"; do
-        printf '  %s\n' "${failure#* }"
-    done
+    [ ${#failures[@]} -eq 0 ] || printf '  %s\n' "${failures[@]#* * }"
+    [ ${#unsteady[@]} -eq 0 ] ||
+        printf '\nunsteady: failed once, and passed once more, alone; a fault of the test or of Berth:\n'
+    [ ${#unsteady[@]} -eq 0 ] || printf '  %s\n' "${unsteady[@]#* * }"
     [ ${#unfit[@]} -eq 0 ] ||
         printf '\nnot run, as %s minutes are not enough (tools/check --deep PART): %s\n' "$minutes" "${unfit[*]}"
     printf '\nafter %s min\n' "$(clock)"
-    printf '%d passed, %d failed%s\n' "$passed" "$failed" "$([ "$skipped" -eq 0 ] || printf ', %d skipped' "$skipped")"
-    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+    printf '%d passed, %d failed%s\n' "$good" "$bad" "$([ "$without" -eq 0 ] || printf ', %d skipped' "$without")"
+    [ "$bad" -eq 0 ] && [ "$good" -gt 0 ]
     exit
 }

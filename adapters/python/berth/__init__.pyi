@@ -201,6 +201,7 @@ class _IoOptions:
     threads: int
     chunk_nbytes: _Bytes
     numa: Literal["local", "interleave"]
+    large_pages: Literal["auto", "on", "off"]
     memory_nbytes: _Bytes
     url_deadline: int
 

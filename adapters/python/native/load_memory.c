@@ -39,7 +39,7 @@ static size_t rounded_up(size_t nbytes, size_t to)
     return (nbytes + to - 1) / to * to;
 }
 
-/* Zeros, at a multiple of a large page, which the kernel is asked for. */
+/* Zeros, at a multiple of a large page. */
 static void *map_large(size_t *nbytes)
 {
     size_t wanted = rounded_up(*nbytes, LARGE_PAGE);
@@ -54,7 +54,6 @@ static void *map_large(size_t *nbytes)
         munmap(start, before);
     if (before < LARGE_PAGE)
         munmap(start + before + wanted, LARGE_PAGE - before);
-    madvise(start + before, wanted, MADV_HUGEPAGE); /* a wish: without it pages are small */
     *nbytes = wanted;
     return start + before;
 }

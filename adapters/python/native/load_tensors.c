@@ -85,8 +85,10 @@ static int prepare(bpy_loader *loader, const berth_storage *storage, berth_desti
     if (!slot || !slot->memory)
         return -1;
     slot->is_read = true;
-    *made = (berth_destination){
-        .storage = storage, .address = bpy_memory_address(slot->memory), .nbytes = nbytes};
+    *made = (berth_destination){.storage = storage,
+                                .address = bpy_memory_address(slot->memory),
+                                .nbytes = nbytes,
+                                .is_new = true};
     return 0;
 }
 

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "io/large_pages.h"
+
+#include <errno.h>
+#include <linux/types.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "config/lock.h"
+#include "config/memory.h"
+#include "config/options.h"
+#include "io/clock.h"
+#include "io/syscalls.h"
+
+#define PAGE_NBYTES 4096
+
+/* ---- which pages are large ---- */
+
+/* For PAGEMAP_SCAN of Linux 6.7, from <linux/fs.h>; older headers do not have them. */
+struct scanned {
+    __u64 start, end, categories;
+};
+
+struct scan {
+    __u64 size, flags;
+    __u64 start, end, walk_end;
+    __u64 vec, vec_len, max_pages;
+    __u64 category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+
+#define SCAN _IOWR('f', 16, struct scan)
+#define IS_HUGE ((__u64)1 << 6)
+
+int bth_pagemap_open(void)
+{
+    return bth_system.open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC, 0);
+}
+
+bool bth_pages_are_large(int fd, const void *bytes, size_t nbytes)
+{
+    struct scanned found = {0};
+    struct scan scan = {.size = sizeof scan,
+                        .start = (__u64)(uintptr_t)bytes & ~(__u64)(PAGE_NBYTES - 1),
+                        .vec = (__u64)(uintptr_t)&found,
+                        .vec_len = 1,
+                        .category_mask = IS_HUGE,
+                        .return_mask = IS_HUGE};
+
+    scan.end = ((__u64)(uintptr_t)bytes + nbytes + PAGE_NBYTES - 1) & ~(__u64)(PAGE_NBYTES - 1);
+    if (fd < 0 || bth_system.ioctl(fd, SCAN, &scan) != 1)
+        return false;
+    return found.start == scan.start && found.end == scan.end;
+}
+
+/* ---- what the process knows ---- */
+
+/* So long is known what was learned. */
+#define KNOWN_SECONDS 1.0
+/* After a large page that came slowly, so many pieces get small pages before the next try; twice as
+ * many after each further one, up to the maximum. */
+#define FIRST_STRETCH 8
+#define MAX_STRETCH 1024
+/* One in so many pieces of a stretch is timed. */
+#define TIMED_STRIDE 8
+/* What 2 MiB in small pages take, until it is measured. */
+#define SMALL_SECONDS 0.0006
+/* A large page that takes this many times as long is slow. */
+#define SLOW_TIMES 2
+
+enum pieces { LARGE, SMALL, SMALL_TIMED };
+
+static struct {
+    bth_lock lock;
+    double end_seconds; /* of the time for which the rest holds */
+    bool is_fast;       /* the last large page came fast */
+    bool is_tried;      /* one thread tries a large page; others take small ones meanwhile */
+    uint64_t n_left;    /* pieces that get small pages before the next try */
+    uint64_t stretch;   /* the length of the next stretch */
+    uint64_t n_good;    /* large pages since then that came fast */
+    unsigned n_changes; /* so that threads that were slow together count once */
+    double small_seconds;
+} known;
+
+static double test_seconds;
+
+/* What is left of a thread of the parent, or too old, is forgotten. */
+static void known_lock_and_refresh(void)
+{
+    bth_lock_state state = bth_lock_acquire(&known.lock);
+    double now = bth_seconds();
+
+    if (state == BTH_LOCK_OURS && now < known.end_seconds)
+        return;
+    known.is_fast = true; /* until a large page comes slowly */
+    known.is_tried = false;
+    known.n_left = known.n_good = 0;
+    known.stretch = FIRST_STRETCH;
+    known.n_changes++;
+    known.small_seconds = SMALL_SECONDS;
+    known.end_seconds = now + KNOWN_SECONDS;
+}
+
+static enum pieces known_choose(unsigned *n_changes)
+{
+    enum pieces chosen = SMALL;
+
+    known_lock_and_refresh();
+    *n_changes = known.n_changes;
+    if (known.is_fast)
+        chosen = LARGE;
+    else if (known.n_left == 0 && !known.is_tried) {
+        known.is_tried = true;
+        chosen = LARGE;
+    } else if (known.n_left > 0 && --known.n_left % TIMED_STRIDE == TIMED_STRIDE - 1)
+        chosen = SMALL_TIMED;
+    bth_lock_release(&known.lock);
+    return chosen;
+}
+
+/* False: a large page of so many seconds is slow. */
+static bool known_learn_large(double seconds, unsigned n_changes)
+{
+    known_lock_and_refresh();
+    bool is_good = seconds <= SLOW_TIMES * known.small_seconds;
+    if (n_changes == known.n_changes) {
+        known.is_tried = false;
+        known.is_fast = is_good;
+        known.end_seconds = bth_seconds() + KNOWN_SECONDS;
+    }
+    if (is_good && ++known.n_good >= known.stretch) {
+        known.n_good = 0;
+        known.stretch = bth_max(known.stretch / 2, FIRST_STRETCH);
+    } else if (!is_good && n_changes == known.n_changes) {
+        known.n_changes++;
+        known.n_good = 0;
+        known.n_left = known.stretch;
+        known.stretch = bth_min(2 * known.stretch, MAX_STRETCH);
+    }
+    bth_lock_release(&known.lock);
+    return is_good;
+}
+
+/* One value that is far too large, because of something else, must not count for much. */
+static void known_learn_small(double seconds)
+{
+    known_lock_and_refresh();
+    known.small_seconds = seconds < 2 * known.small_seconds ? seconds : 2 * known.small_seconds;
+    bth_lock_release(&known.lock);
+}
+
+void bth_pages_forget(double seconds)
+{
+    known_lock_and_refresh();
+    known.end_seconds = 0;
+    test_seconds = seconds;
+    bth_lock_release(&known.lock);
+}
+
+/* ---- one piece ---- */
+
+/* Of this thread alone: that others run on its processor meanwhile does not count. Time that the
+ * host of a virtual machine takes for a page does (measured with KVM). */
+static double thread_seconds(void)
+{
+    struct timespec time = {0};
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Its last small page is present only if the first touch made it so. */
+static bool piece_is_large(uint8_t *piece)
+{
+    unsigned char present = 0;
+
+    return bth_system.mincore(piece + BTH_LARGE_PAGE_NBYTES - PAGE_NBYTES, PAGE_NBYTES, &present) !=
+               0 ||
+           (present & 1);
+}
+
+/* False: it came slowly. */
+static bool piece_touch_large(bth_pages *pages, uint8_t *piece, unsigned n_changes)
+{
+    double begin_seconds = thread_seconds();
+
+    *(volatile uint8_t *)piece = 0;
+    double seconds = thread_seconds() - begin_seconds;
+    if (test_seconds > 0)
+        seconds = test_seconds;
+    atomic_fetch_add_explicit(&pages->n_large, 1, memory_order_relaxed);
+    if (!piece_is_large(piece))
+        atomic_fetch_add_explicit(&pages->n_refused, 1, memory_order_relaxed);
+    if (known_learn_large(seconds, n_changes))
+        return true;
+    atomic_fetch_add_explicit(&pages->n_slow, 1, memory_order_relaxed);
+    return false;
+}
+
+static void piece_touch_small(uint8_t *piece, size_t nbytes)
+{
+    double begin_seconds = thread_seconds();
+
+    for (size_t i = 0; i < nbytes; i += PAGE_NBYTES)
+        *(volatile uint8_t *)(piece + i) = 0;
+    known_learn_small(thread_seconds() - begin_seconds);
+}
+
+/* ---- memory ---- */
+
+/* Whole large pages inside of memory, which may begin anywhere. */
+static uint8_t *first_piece(void *bytes)
+{
+    size_t before = (0 - (uintptr_t)bytes) & (BTH_LARGE_PAGE_NBYTES - 1);
+
+    return (uint8_t *)bytes + before;
+}
+
+static size_t pieces_nbytes(void *bytes, size_t nbytes)
+{
+    size_t before = (size_t)(first_piece(bytes) - (uint8_t *)bytes);
+
+    return before < nbytes ? (nbytes - before) & ~(BTH_LARGE_PAGE_NBYTES - 1) : 0;
+}
+
+/* A wish: what the system refuses makes nothing worse. */
+static void pieces_advise(uint8_t *piece, size_t nbytes, int advice)
+{
+    if (nbytes > 0)
+        (void)bth_system.madvise(piece, nbytes, advice);
+}
+
+static void pages_add_small(bth_pages *pages, uint8_t *piece, size_t nbytes)
+{
+    pieces_advise(piece, nbytes, MADV_NOHUGEPAGE);
+    atomic_fetch_add_explicit(&pages->n_small, nbytes / BTH_LARGE_PAGE_NBYTES,
+                              memory_order_relaxed);
+}
+
+void bth_pages_begin(bth_pages *pages, void *bytes, size_t nbytes)
+{
+    nbytes = pieces_nbytes(bytes, nbytes);
+    if (pages->wanted == BTH_LARGE_PAGES_OFF)
+        pages_add_small(pages, first_piece(bytes), nbytes);
+    else
+        pieces_advise(first_piece(bytes), nbytes, MADV_HUGEPAGE);
+    if (pages->wanted == BTH_LARGE_PAGES_ON)
+        atomic_fetch_add_explicit(&pages->n_large, nbytes / BTH_LARGE_PAGE_NBYTES,
+                                  memory_order_relaxed);
+}
+
+/* A piece belongs to whoever has its first byte. */
+void bth_pages_touch(bth_pages *pages, void *bytes, size_t nbytes, size_t whole_nbytes)
+{
+    uint8_t *piece = first_piece(bytes), *end = (uint8_t *)bytes + nbytes;
+    size_t left = pieces_nbytes(bytes, whole_nbytes);
+    unsigned n_changes;
+
+    if (pages->wanted != BTH_LARGE_PAGES_AUTO)
+        return;
+    for (; left > 0 && piece < end; left -= BTH_LARGE_PAGE_NBYTES) {
+        enum pieces chosen = known_choose(&n_changes);
+        if (chosen == LARGE)
+            (void)piece_touch_large(pages, piece, n_changes);
+        else
+            pages_add_small(pages, piece, BTH_LARGE_PAGE_NBYTES);
+        if (chosen == SMALL_TIMED && (size_t)(end - piece) >= BTH_LARGE_PAGE_NBYTES)
+            piece_touch_small(piece, BTH_LARGE_PAGE_NBYTES);
+        piece += BTH_LARGE_PAGE_NBYTES;
+    }
+}
+
+void bth_pages_end(bth_pages *pages, void *bytes, size_t nbytes)
+{
+    if (pages->wanted == BTH_LARGE_PAGES_AUTO && atomic_load(&pages->n_small) > 0)
+        pieces_advise(first_piece(bytes), pieces_nbytes(bytes, nbytes), MADV_HUGEPAGE);
+}
+
+void bth_pages_choose(bth_pages *pages, void *bytes, size_t nbytes)
+{
+    uint8_t *piece = first_piece(bytes);
+    size_t left = pieces_nbytes(bytes, nbytes);
+    unsigned n_changes;
+
+    bth_pages_begin(pages, bytes, nbytes);
+    if (pages->wanted != BTH_LARGE_PAGES_AUTO || left == 0)
+        return;
+    if (known_choose(&n_changes) == LARGE) {
+        left -= BTH_LARGE_PAGE_NBYTES;
+        if (piece_touch_large(pages, piece, n_changes)) {
+            atomic_fetch_add(&pages->n_large, left / BTH_LARGE_PAGE_NBYTES);
+            return;
+        }
+        piece += BTH_LARGE_PAGE_NBYTES;
+    }
+    pages_add_small(pages, piece, left);
+}
+
+/* ---- statistics ---- */
+
+void bth_pages_describe(const bth_pages *pages, berth_stats *stats)
+{
+    uint64_t n_large = atomic_load(&pages->n_large), n_small = atomic_load(&pages->n_small);
+    uint64_t n_slow = atomic_load(&pages->n_slow), n_refused = atomic_load(&pages->n_refused);
+
+    if (!stats || n_large + n_small == 0)
+        return;
+    stats->pages = n_large - n_slow == 0 ? "small" : n_small > 0 ? "large and small" : "large";
+    if (pages->wanted != BTH_LARGE_PAGES_AUTO)
+        stats->pages_reason =
+            pages->wanted == BTH_LARGE_PAGES_ON ? "io.large_pages=on" : "io.large_pages=off";
+    else if (n_refused == n_large && n_large > 0) {
+        stats->pages = "small";
+        stats->pages_reason = "the system gave no large pages";
+    } else if (n_slow > 0 || n_small > 0)
+        stats->pages_reason = "large pages came slowly";
+    else
+        stats->pages_reason = "large pages came fast";
+}
