@@ -132,8 +132,8 @@ static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t e
     return 0;
 }
 
-int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                            bth_legacy *legacy, berth_error *error)
+int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *common,
+                            berth_tree *tree, bth_legacy *legacy, berth_error *error)
 {
     size_t ends[N_PICKLES] = {0};
     berth_value *values[N_PICKLES];
@@ -142,8 +142,11 @@ int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, bool inert, ber
         return error->code;
     size_t at = 0;
     for (int i = 0; i < N_PICKLES; i++) {
-        bth_pickle_rules rules = {
-            .inert = inert && i == OBJECT, .legacy = true, .record = names[i], .base_offset = at};
+        bth_pickle_rules rules = {.inert = common->inert && i == OBJECT,
+                                  .latin1 = common->latin1,
+                                  .legacy = true,
+                                  .record = names[i],
+                                  .base_offset = at};
         int code = bth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
         if (code == 0 && i == SYSTEM)
             code = legacy_check_header(values, legacy, error);

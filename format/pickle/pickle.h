@@ -21,6 +21,7 @@ typedef struct bth_pickle_survey {
 
 typedef struct bth_pickle_rules {
     bool inert;                      /* load.unknown_globals = inert */
+    bool latin1;                     /* load.old_text = latin1 */
     bool legacy;                     /* from before 1.6: persistent ids have a sixth item */
     bool one_by_one;                 /* opcode by opcode, for comparison */
     const char *record;              /* for errors: "data.pkl" */
@@ -140,11 +141,11 @@ typedef struct bth_legacy {
 
 /*
  * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
- * unchanged). `inert` as in bth_pickle_rules. Then call bth_legacy_check_count_and_set_offset for
- * each storage.
+ * unchanged). common: `inert`, of the object, and `latin1`. Then call
+ * bth_legacy_check_count_and_set_offset for each storage.
  */
-int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, bool inert, berth_tree *tree,
-                            bth_legacy *legacy, berth_error *error);
+int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *common,
+                            berth_tree *tree, bth_legacy *legacy, berth_error *error);
 
 /*
  * Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.

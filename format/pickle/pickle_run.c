@@ -83,16 +83,37 @@ HANDLER(LONG1)
                           : berth_make_int(unpickler->tree, 0));
 }
 
+/* Each byte is a character: U+0080 and above take two bytes of UTF-8. */
+static int read_push_latin1(bth_unpickler *unpickler, const uint8_t *text, size_t nbytes)
+{
+    char utf8[2 * UINT8_MAX]; /* the length of a SHORT_BINSTRING is one byte */
+    size_t n = 0;
+    for (size_t i = 0; i < nbytes; i++) {
+        if (text[i] >= 0x80)
+            utf8[n++] = (char)(0xc0 | text[i] >> 6);
+        utf8[n++] = (char)(text[i] < 0x80 ? text[i] : 0x80 | (text[i] & 0x3f));
+    }
+    return bth_unpickle_push(unpickler, berth_make_str(unpickler->tree, utf8, n));
+}
+
 /* Text of Python 2: PyTorch reads it as UTF-8, here without surrogates. */
 HANDLER(SHORT_BINSTRING)
 {
     const uint8_t *text = (const uint8_t *)argument->text;
-    for (size_t i = 1; i < argument->text_nbytes; i++)
+    if (unpickler->rules->latin1)
+        return read_push_latin1(unpickler, text, argument->text_nbytes);
+    int code = 0;
+    for (size_t i = 1; i < argument->text_nbytes && code == 0; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
-            return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                     "SHORT_BINSTRING: text that is not UTF-8 at its byte %zu",
-                                     i - 1);
-    return run_BINUNICODE(unpickler, argument);
+            code =
+                bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                  "SHORT_BINSTRING: text that is not UTF-8 at its byte %zu", i - 1);
+    if (code == 0)
+        code = run_BINUNICODE(unpickler, argument);
+    return code == BERTH_E_PICKLE
+               ? bth_error_append(unpickler->error,
+                                  " (load.old_text=latin1 reads it, in Python encoding=\"latin1\")")
+               : code;
 }
 
 /* ---- containers ---- */

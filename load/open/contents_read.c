@@ -67,6 +67,7 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
 {
     bth_pickle_rules rules = {.survey = survey,
                               .inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .latin1 = opening->config->load_old_text == BTH_OLD_TEXT_LATIN1,
                               .record = bth_small_names[BTH_DATA_PKL],
                               .base_offset = offset};
 
@@ -332,11 +333,12 @@ static int opening_explain_trailing(const bth_opening *opening, const char *suff
 /* Reads the five pickles. Extends the head until it holds them. */
 static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
 {
-    bool inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT;
+    bth_pickle_rules common = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                               .latin1 = opening->config->load_old_text == BTH_OLD_TEXT_LATIN1};
     bth_head_cache *cache = &opening->cache;
 
-    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, inert, opening->contents->tree,
-                                   legacy, error) == BERTH_E_TRUNCATED &&
+    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, &common,
+                                   opening->contents->tree, legacy, error) == BERTH_E_TRUNCATED &&
            cache->head_nbytes < cache->reader->nbytes) {
         bth_error_clear(error);
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)

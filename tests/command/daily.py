@@ -54,6 +54,18 @@ class Show(Case):
         self.assertEqual(json.loads(self.berth("show", "alias.pt", "--json").out),
                          {"a": {"k": 7}, "b": {"alias_of": "['a']"}, "self": {"alias_of": "the whole"}})
 
+    def test_texts_of_python_2(self):
+        with zipfile.ZipFile(self.path("old.pt"), "w") as archive:
+            archive.writestr("old/data.pkl", b"\x80\x02}U\x04caf\xe9K\x01s.")
+            archive.writestr("old/version", "3\n")
+        for command in ("show", "ls", "info"):
+            self.refused(command, "old.pt", code=1, says=[
+                "old.pt: data.pkl at byte", "SHORT_BINSTRING: text that is not UTF-8 at its byte 3 "
+                "(load.old_text=latin1 reads it, in Python encoding=\"latin1\")"])
+            self.berth(command, "old.pt", "--set", "load.old_text=latin1")
+        self.assertEqual(self.berth("show", "old.pt", "--set", "load.old_text=latin1").out,
+                         "dict of 1\n  'caf\u00e9': 1\n")
+
     def test_objects_that_are_not_built(self):
         done = self.berth("show", old("unknown-1.13-zip.pth"), "extra", "--set", "load.unknown_globals=inert")
         self.assertIn("<__main__ Unknown>, not built\n", done.out)

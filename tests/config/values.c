@@ -264,7 +264,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(35) && !berth_config_name(36) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(36) && !berth_config_name(37) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -296,6 +296,7 @@ Test(values, have_the_documented_defaults)
                                           {"load.rows_passes", "0"},
                                           {"load.rows_min_pass_ids", "65536"},
                                           {"load.unknown_globals", "refuse"},
+                                          {"load.old_text", "utf8"},
                                           {"load.tied_names", "off"},
                                           {"io.threads", "0"},
                                           {"io.chunk_nbytes", "0"},
@@ -319,6 +320,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     assert_ok(berth_config_parse("save.byteorder=big\nsave.durability=file\nload.check=data\n"
                                  "save.replace=in_place\n"
                                  "load.method=read\nload.unknown_globals=inert\n"
+                                 "load.old_text=latin1\n"
                                  "load.repacked=refuse\n"
                                  "load.endianness=big\nload.mmap_flags=shared,populate\n",
                                  NULL, &error));
@@ -330,6 +332,7 @@ Test(values, in_a_snapshot_stand_for_the_choices_that_the_code_names)
     cr_assert_eq(config.load_check, BTH_CHECK_DATA);
     cr_assert_eq(config.load_method, BERTH_LOAD_READ);
     cr_assert_eq(config.load_unknown_globals, BTH_UNKNOWN_INERT);
+    cr_assert_eq(config.load_old_text, BTH_OLD_TEXT_LATIN1);
     cr_assert_eq(config.load_repacked, BTH_REPACKED_REFUSE);
     cr_assert_eq(config.load_endianness, BTH_BYTEORDER_BIG);
     cr_assert_eq(config.load_mmap_flags, BTH_MMAP_SHARED | BTH_MMAP_POPULATE);

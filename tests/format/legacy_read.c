@@ -32,7 +32,8 @@ static struct streamed read_stream_by(const char *words, bool inert)
     struct streamed read = {.tree = berth_tree_new(NULL)};
     assemble(&read.file, words);
     bth_error_clear(&read.error);
-    read.code = bth_legacy_read_pickles(read.file.bytes, read.file.nbytes, inert, read.tree,
+    read.code = bth_legacy_read_pickles(read.file.bytes, read.file.nbytes,
+                                        &(bth_pickle_rules){.inert = inert}, read.tree,
                                         &read.legacy, &read.error);
     return read;
 }
@@ -265,7 +266,8 @@ Test(legacy_read, more_bytes_are_asked_for_before_anything_is_built)
         bth_legacy legacy;
         berth_error error;
         bth_error_clear(&error);
-        int code = bth_legacy_read_pickles(pickle.bytes, cut, false, tree, &legacy, &error);
+        int code = bth_legacy_read_pickles(pickle.bytes, cut, &(bth_pickle_rules){0}, tree, &legacy,
+                                           &error);
         cr_expect_eq(code, BERTH_E_TRUNCATED, "cut at %zu: %s", cut, error.message);
         cr_expect_eq(bth_tree_n_ids(tree), 0);
     }
@@ -322,8 +324,9 @@ static void read_file(struct streamed *read, const char *name)
     free(path);
     bth_error_clear(&read->error);
     cr_assert(bth_is_legacy(read->file.bytes, read->file.nbytes));
-    read->code = bth_legacy_read_pickles(read->file.bytes, read->file.nbytes, false, read->tree,
-                                         &read->legacy, &read->error);
+    read->code =
+        bth_legacy_read_pickles(read->file.bytes, read->file.nbytes, &(bth_pickle_rules){0},
+                                read->tree, &read->legacy, &read->error);
 }
 
 Test(legacy_read, files_of_pytorch_are_read_to_their_last_byte)

@@ -334,7 +334,8 @@ static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bo
     uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
     bth_error_clear(&error);
-    int code = bth_legacy_read_pickles(file->bytes, file->nbytes, false, tree, &stream, &error);
+    int code = bth_legacy_read_pickles(file->bytes, file->nbytes, &(bth_pickle_rules){0}, tree,
+                                       &stream, &error);
     bool refused = test_memory_seen().n_allocations >= before + nth;
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
                  error.message);

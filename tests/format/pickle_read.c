@@ -13,6 +13,8 @@ static int64_t int_of(const berth_value *value)
     return integer;
 }
 
+#define LATIN1_READS_IT " (load.old_text=latin1 reads it, in Python encoding=\"latin1\")"
+
 /* ---- what is read ---- */
 
 Test(pickle_read, integers_of_every_opcode)
@@ -52,10 +54,29 @@ Test(pickle_read, text_may_hold_surrogates_and_the_text_of_python_2_may_not)
     cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), &nbytes), "old");
     free_reading(&read);
     refuses("!SHORT_BINSTRING 0x41eda080 STOP", BERTH_E_PICKLE,
-            "SHORT_BINSTRING: text that is not UTF-8 at its byte 1");
+            "SHORT_BINSTRING: text that is not UTF-8 at its byte 1" LATIN1_READS_IT);
+    refuses("!SHORT_BINSTRING 0x41e9 STOP", BERTH_E_PICKLE,
+            "SHORT_BINSTRING: text that is not UTF-8 at its byte 1" LATIN1_READS_IT);
     ACCEPTS(below, "SHORT_BINSTRING 0xed9fbf STOP");
     cr_expect_str_eq(berth_as_text(below.root, &nbytes), "\xed\x9f\xbf", "U+D7FF is none");
     free_reading(&below);
+}
+
+Test(pickle_read, text_of_python_2_may_be_latin1)
+{
+    size_t nbytes;
+    ACCEPTS_BY(read, ((bth_pickle_rules){.latin1 = true}),
+               "MARK SHORT_BINSTRING 0x00417f80bfc0ff SHORT_BINSTRING 0x SHORT_BINSTRING 0xeda080 "
+               "BINUNICODE 0xc3a9 TUPLE STOP");
+    const char *text = berth_as_text(bth_value_item(read.root, 0), &nbytes);
+    cr_expect_arr_eq(text, "\0A\x7f\xc2\x80\xc2\xbf\xc3\x80\xc3\xbf", 11);
+    cr_expect_eq(nbytes, 11);
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 1), &nbytes), "");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 2), &nbytes),
+                     "\xc3\xad\xc2\xa0\xc2\x80");
+    cr_expect_str_eq(berth_as_text(bth_value_item(read.root, 3), &nbytes), "\xc3\xa9",
+                     "texts of Python 3 are UTF-8");
+    free_reading(&read);
 }
 
 Test(pickle_read, singletons_and_empty_containers)

@@ -118,6 +118,37 @@ Test(legacy, tells_what_it_is)
     cr_expect_eq(verdict.nbytes, 4 * 3 * 91);
 }
 
+#define OLD_TEXT "\x80\2U\4caf\xe9."
+#define NOT_UTF8                                                                                   \
+    "SHORT_BINSTRING: text that is not UTF-8 at its byte 3 (load.old_text=latin1 reads it, in "    \
+    "Python encoding=\"latin1\")"
+#define LEGACY_HEAD                                                                                \
+    "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3."                        \
+    "\x80\2}U\x0dlittle_endian\x88s."
+
+Test(legacy, text_of_python_2_may_be_latin1_as_in_an_archive)
+{
+    static const char stream[] = LEGACY_HEAD OLD_TEXT "\x80\2].";
+    static const char *const messages[] = {
+        "memory: data.pkl at byte 66: " NOT_UTF8,
+        "memory: object at byte 44: " NOT_UTF8,
+    };
+
+    berth_tree *tree = berth_tree_new(&error);
+    begin_records(tree, berth_make_none(tree), "little");
+    set_record("data.pkl", OLD_TEXT, sizeof OLD_TEXT - 1);
+    add_text("version", "3\n");
+    build(NULL);
+    for (size_t i = 0; i < 2; i++) {
+        size_t nbytes;
+        const void *bytes = i ? (const void *)stream : file;
+        size_t n = i ? sizeof stream - 1 : file_nbytes;
+        expect_failure_of(bytes, n, "", BERTH_E_PICKLE, messages[i]);
+        cr_assert_eq(open_bytes(bytes, n, "load.old_text=latin1"), 0, "%s", error.message);
+        cr_expect_str_eq(berth_as_text(berth_root(checkpoint), &nbytes), "caf\xc3\xa9");
+    }
+}
+
 Test(legacy, a_pickled_module_is_refused)
 {
     read_file("old/module-1.13-stream.pth");

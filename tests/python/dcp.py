@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 import berth
-from berth import _dcp_group, _native
+from berth import _dcp_group, _dcp_save, _native
 
 from folder import Folder
 
@@ -92,7 +92,10 @@ class TimeLimits(Folder):
         self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
 
     def test_at_each_bytecode(self):
-        for call in (berth.dcp.save, berth.dcp.load, lambda *words: berth.dcp.async_save(*words).result()):
+        def save_async(state, file):
+            berth.dcp.async_save(state, file).result(SECONDS)
+
+        for call in (berth.dcp.save, berth.dcp.load, save_async):
             call(self.state, self.file)
             n = 0
             while self.ended(n, lambda call=call: call(self.state, self.file)):
@@ -104,7 +107,9 @@ class TimeLimits(Folder):
         def trace(frame, event, _):
             nonlocal at
             if event == "call":
-                frame.f_trace_opcodes = frame.f_code.co_filename == _dcp_group.__file__
+                if frame.f_code.co_filename != _dcp_group.__file__:
+                    return None
+                frame.f_trace_opcodes, frame.f_trace_lines = True, False
             if event == "opcode":
                 at -= 1
                 if at == -1:
@@ -121,6 +126,8 @@ class TimeLimits(Folder):
         finally:
             sys.settrace(tracer)
         self.assertIs(signal.getsignal(signal.SIGINT), before)
+        for worker in _dcp_save._workers.values():  # the call may have ended behind the save's begin
+            worker.submit(int).result(SECONDS)
         return at < 0
 
     def test_before_it_is_put_back(self):

@@ -20,7 +20,6 @@ import signal
 import struct
 import sys
 import tempfile
-import time
 import unittest
 import zipfile
 
@@ -30,6 +29,7 @@ import torch
 from berth import _records
 
 from same import Different, same
+from watch import Watch
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 N = 30_000 if LONG else 2_000
@@ -319,28 +319,9 @@ def outcome(load, *arguments, **named):
         return None, error
 
 
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
-
-
 def by_name(tensors):
     """The package gives tensors that begin at one place in a random order."""
     return dict(sorted(tensors.items())) if type(tensors) is dict else tensors
-
-
-class Watch:
-    """Processor time and memory of what runs in it."""
-
-    def __enter__(self):
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the peak is what it is now
-        self.before, self.began = peak(), time.process_time()
-        return self
-
-    def __exit__(self, *_):
-        self.seconds = time.process_time() - self.began
-        self.nbytes = peak() - self.before
 
 
 def is_ours(error):

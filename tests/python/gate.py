@@ -18,6 +18,7 @@ from pickles import ONE, PROTO, archive, doubled, get, tensor, text
 from records import Box, Mine, Point, Runs
 
 from folder import Folder
+from same import same
 
 VARIABLES = ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_SERIALIZATION_DEBUG")
 BOX = b"crecords\nBox\n)\x81"
@@ -188,6 +189,35 @@ class Behind(Folder):
                     for data in (bad, evil):
                         with self.assertRaises(berth.UnsafeFileError):
                             load(io.BytesIO(data), **options)
+
+    def test_texts_of_python_2(self):
+        """What torch.load gives, in both formats; a refusal if it refuses, or the encoding is not one of ours."""
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head, tail = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")
+        for old in (b"abc", b"caf\xe9", b"\xc3\xa9", b"\xed\xa0\x80", bytes(range(128, 256)), b""):
+            body = b"U" + bytes([len(old)]) + old
+            body = PROTO + b"}(" + body + tensor() + body + b"\x85" + text("\u00e9") + b"u."
+            legacy = head + PROTO + b"(U" + bytes([len(old)]) + old + text("\u00e9") + b"t." + tail
+            for encoding in ("utf-8", "UTF8", "ascii", "latin1", "ISO-8859-1", "bytes", "cp1252", "none such"):
+                for name, data in (("zip", archive(body, ONE)), ("legacy", legacy)):
+                    with self.subTest(old, encoding=encoding, name=name):
+                        self.check_old(self.write(name, data), encoding)
+
+    def check_old(self, path, encoding):
+        try:
+            theirs = torch.load(path, encoding=encoding)
+        except Exception:
+            theirs = None
+        for load in (berth.load, installed):
+            try:
+                mine = load(path, encoding=encoding)
+            except berth.Error as error:
+                if theirs is not None:
+                    self.assertEqual(encoding, "cp1252")
+                    self.assertIn('UTF-8 at its byte 0 (load.old_text=latin1 reads it, in Python encoding="latin1")',
+                                  str(error).replace("byte 3", "byte 0"))
+            else:
+                same(mine, theirs, resizable=False)
 
 
 class Damage(Folder):

@@ -14,10 +14,12 @@ import unittest
 import berth
 import torch
 from berth import _job
+from pickles import PROTO, archive
 from torch import nn
 
 import jobs
 import processes
+from differential import MOST_MEMORY, UNDER_ASAN
 from folder import Folder
 from same import same
 from starter import Starter
@@ -282,6 +284,16 @@ class LeaksOfJobs(processes.Leaks):
         self.few_rounds(fail)
 
 
+# The peak of a load: of which package, of which file.
+PEAK = """
+import berth, sys, torch
+from watch import Watch
+with Watch() as watch:
+    {"berth": berth, "torch": torch}[sys.argv[1]].load(sys.argv[2])
+print(watch.nbytes)
+"""
+
+
 class Memory(Folder):
     @classmethod
     def setUpClass(cls):
@@ -295,6 +307,22 @@ class Memory(Folder):
     def says_ok(self, name):
         status, out, err = self.starter.run(self.script(name), self.path(""))
         self.assertEqual((status, out.split("\n")[-2:]), (0, ["ok", ""]), out + err)
+
+    def peak(self, package, path):
+        status, out, err = self.starter.run(PEAK, package, path)
+        self.assertEqual(status, 0, err)
+        return int(out)
+
+    @unittest.skipIf(UNDER_ASAN, "it keeps what is freed")
+    def test_of_empty_values(self):
+        """A byte of the file makes each: what is needed beside the values themselves (P3)."""
+        for opcode in (b"]", b"}", b"\x8f"):
+            data = archive(PROTO + b"](" + opcode * 500_000 + b"e.")
+            path = self.write("v.pt", data)
+            with self.subTest(opcode):
+                theirs = self.peak("torch", path)
+                self.assertGreater(theirs, 50 * len(data))
+                self.assertLess(self.peak("berth", path) - theirs, MOST_MEMORY * len(data))
 
     def test_each_allocation_fails(self):
         try:

@@ -196,6 +196,7 @@ class _LoadOptions:
     rows_passes: int
     rows_min_pass_ids: int
     unknown_globals: Literal["refuse", "inert"]
+    old_text: Literal["utf8", "latin1"]
     tied_names: Literal["off", "rule", "all"]
 
 class _IoOptions:

@@ -11,6 +11,7 @@ In the last two cases it is PyTorch's weights_only unpickler, and Berth has read
 what it refuses, for its form, its depth, the cost of its keys, is refused.
 """
 
+import codecs
 import contextlib
 import io
 import os
@@ -44,16 +45,39 @@ def is_weights_only(weights_only):
     return weights_only is None or bool(weights_only) or is_set("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
 
 
+def is_utf8(encoding):
+    return str(encoding).lower() in ("utf-8", "utf8")
+
+
+def _old_text(encoding):
+    """The option by which Berth refuses no text of Python 2 that PyTorch reads by this encoding.
+
+    PyTorch makes the values: it leaves texts as bytes, or refuses what is not ASCII. Of another encoding Berth
+    knows too little.
+    """
+    if encoding == "bytes":
+        return "load.old_text=latin1"
+    with contextlib.suppress(LookupError, TypeError):
+        if codecs.lookup(encoding).name in ("ascii", "iso8859-1"):
+            return "load.old_text=latin1"
+    return "load.old_text=utf8"
+
+
 class Kept:
     """A file of which the source is read once, for all that look at it. Each look begins at the same place.
 
     f: a path, or an open file that can seek.
+    encoding: of texts of Python 2, as of torch.load
     """
 
-    def __init__(self, f):
-        self.f = f
+    def __init__(self, f, encoding="utf-8"):
+        self.f, self._old_text = f, _old_text(encoding)
         self._at = None if is_path(f) else f.tell()
         self._source = None
+
+    def open(self, source, options):
+        """The file, by these options of load and its encoding."""
+        return _native.open(source, f"{options} {self._old_text}")
 
     def rewind(self):
         if self._at is not None:
@@ -168,7 +192,7 @@ def _is_allowed(kept):
 
 def try_pickle(kept):
     """Reads the pickles as PyTorch will, but makes no tensor and runs nothing; raises why not."""
-    file = _native.open(kept.source(), INERT)
+    file = kept.open(kept.source(), INERT)
     try:
         file.try_values()
     finally:
@@ -191,7 +215,7 @@ def for_trusted(kept):
         check_data(kept)  # data.pkl is compared with its checksum when it is read
         return
     try:
-        _native.open(kept.source(), INERT).close()
+        kept.open(kept.source(), INERT).close()
     except Error as error:
         if error.status in ("BERTH_E_TRUNCATED", "BERTH_E_SYSTEM"):
             raise

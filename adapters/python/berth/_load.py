@@ -43,8 +43,8 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
         tensor lives. False, None: all bytes are read now, into memory of each storage's own.
     pickle_module: as of torch.load; only with weights_only=False.
     pickle_load_args: as of torch.load. With weights_only=True, an `encoding` other than utf-8 makes
-        PyTorch's weights_only unpickler make all values, after Berth has read the pickle. Berth reads the
-        texts of Python 2 as UTF-8 then, and refuses what is not; weights_only=False reads them.
+        PyTorch's weights_only unpickler make all values, after Berth has read the pickle: latin1, ascii or
+        bytes, of texts of Python 2. With any other encoding Berth refuses such texts that are not UTF-8.
 
     Returns: the value that was saved.
     Raises:
@@ -77,19 +77,20 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     f: a path, or a file that can seek. weights_only: True or False.
     wants_torch: what the program asks for, and only PyTorch's unpickler does; "": nothing
     """
-    kept = _gate.Kept(f)
+    encoding = arguments.get("encoding", "utf-8")
+    kept = _gate.Kept(f, encoding)
     if not weights_only:
         _gate.for_trusted(kept)
         return _gate.unpickle(kept, map_location, pickle_module, False, mmap, arguments)
     if pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
                            "weights_only=False")
-    if str(arguments.get("encoding", "utf-8")).lower() not in ("utf-8", "utf8") or set(arguments) - {"encoding"}:
+    if not _gate.is_utf8(encoding) or set(arguments) - {"encoding"}:
         wants_torch = "pickle_load_args"
     try:
         if not (wants_torch or _conditions.reason()):
             return load_plain(kept, map_location, mmap)
-        _native.open(kept.source(), READ).close()
+        kept.open(kept.source(), READ).close()
         _gate.try_pickle(kept)
     except UnsafeFileError as refusal:
         _gate.for_refused(kept, refusal)
@@ -109,7 +110,7 @@ def load_plain(kept, map_location, mmap):
 
 def _value_of_source(kept, map_location, mmap):
     by_caller = []
-    with kept.stream() as source, contextlib.closing(_native.open(source, MAPPED if mmap else READ)) as file:
+    with kept.stream() as source, contextlib.closing(kept.open(source, MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
             value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():
