@@ -549,6 +549,10 @@ class BenchFiguresTool(Tool):
         for head, says in ((dict(quick=True), "of a quick run"), (dict(build="debug"), "of the debug build")):
             self.keep("fresh", fresh=[], **head)
             self.takes_not((["--from", "r", "--pages", ".", "--write"], says))
+        tool = os.path.join(HERE, "..", "..", "tools", "bench", self.name)  # it says so before it runs anything
+        done = subprocess.run([tool, "--write", "--pages", ".", "--reports", "r"], cwd=self.folder, text=True,
+                              stderr=subprocess.PIPE, env=dict(os.environ, BERTH_BUILD="/there/debug"))
+        self.assertEqual((done.returncode, "is the debug build" in done.stderr), (2, True), done.stderr)
         self.write("r/fresh.json", b"[]")
         self.takes_not((["--from", "r"], "r/fresh.json is no report of tools/bench/figures"))
         self.assertEqual({name: self.read(name) for name in self.pages}, before)
