@@ -2574,8 +2574,8 @@ typedef void (*berth_record_function)(void *context, const berth_record_verdict 
  *
  * Checking goes on after a bad record. It ends at a record that is not where the directory says. A
  * record that the disk cannot read (EIO, ENODATA, EILSEQ) is bad too, with that system_errno; but
- * not in the legacy format, nor if opening needs it. If a read fails and its repetition succeeds,
- * that is still an error.
+ * not in the legacy format, nor if it holds the directory. If a read fails and its repetition
+ * succeeds, that is still an error.
  *
  * A file whose pickle is refused for what it names or for its protocol, and an archive that is no
  * checkpoint (TorchScript), is checked as well: damage is told first. Without any,

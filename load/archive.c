@@ -176,6 +176,7 @@ int bth_archive_verify(const berth_source *source, const struct berth_config *co
     berth_archive archive = {.reader.fd = -1, .config = *config};
 
     archive.config.load_check = BTH_CHECK_DATA;
+    archive.config.load_head_nbytes = BTH_HEAD_MIN_NBYTES; /* the disk may not read what follows */
     (void)archive_open_and_read(&archive, source, params, request, error);
     bth_container_free(&archive.container);
     bth_reader_close(&archive.reader);

@@ -166,7 +166,7 @@ static int list_from_file(global_list *list, bth_reader *reader, berth_error *er
     bth_found_global found = {0};
     bth_head_cache cache;
 
-    bth_head_cache_initialize(&cache, reader, BTH_LARGE_PAGES_AUTO);
+    bth_head_cache_initialize(&cache, reader, BTH_LARGE_PAGES_OFF);
     if (bth_head_cache_extend_head(&cache, BTH_HEAD_MIN_NBYTES, error) < 0)
         goto end;
     size_t n = (size_t)cache.head_nbytes;

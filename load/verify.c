@@ -79,7 +79,8 @@ static bool verify_is_whole_archive(const bth_verify_request *request, const ber
 }
 
 /*
- * A file that was refused, but not for damage: looks for damage. First as a checkpoint whose
+ * A file that was refused, but not for damage, or whose pickle the disk cannot read: looks for
+ * damage. First as a checkpoint whose
  * unknown classes are kept as they are, then as an archive of records. The refusal stays the error
  * if there is none.
  */
@@ -94,6 +95,7 @@ static int verify_refused(const berth_source *source, struct berth_config *confi
     bool *is_intact = &request->verdict.is_intact;
 
     bth_error_clear(error);
+    request->scan.goes_on = true; /* after what the disk cannot read */
     config->load_unknown_globals = BTH_UNKNOWN_INERT;
     if (refusal.code == BERTH_E_FORBIDDEN) {
         if (verify_open_checkpoint(source, config, params, &first, &checkpoint, error) == 0) {
@@ -110,11 +112,12 @@ static int verify_refused(const berth_source *source, struct berth_config *confi
         bth_error_clear(error);
     }
     if (bth_archive_verify(source, config, params, request, error) == 0)
-        *is_intact = verify_is_whole_archive(request, &opened);
+        *is_intact =
+            !bth_error_is_of_bad_disk(&refusal) && verify_is_whole_archive(request, &opened);
     if (*is_intact || error->code == BERTH_E_NOT_CHECKPOINT) /* whole, or no archive at all */
         *error = *is_intact || opened.code == 0 ? refusal : opened;
     else if (error->code == 0)
-        *error = opened;
+        *error = opened.code ? opened : refusal;
     return error->code;
 }
 
@@ -130,8 +133,9 @@ static int verify_source(const berth_source *source, const struct berth_config *
     request->scan.params = params;
     if (verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) < 0) {
         verify_add_first_stats(params, &first);
-        return verify_is_refusal(error) ? verify_refused(source, &own, params, request, error)
-                                        : error->code;
+        return verify_is_refusal(error) || bth_error_is_of_bad_disk(error)
+                   ? verify_refused(source, &own, params, request, error)
+                   : error->code;
     }
     request->verdict.is_intact = verify_checkpoint(checkpoint, params, request, error) == 0;
     verify_set_stats(checkpoint, params, request);

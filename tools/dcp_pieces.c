@@ -67,7 +67,9 @@ int dcp_piece_open(dcp_piece *piece, berth_checkpoint **checkpoint, berth_error 
 {
     const berth_source source = dcp_piece_source(piece);
 
-    return berth_open_source(&source, NULL, checkpoint, error);
+    if (berth_open_source(&source, NULL, checkpoint, error) < 0)
+        name_in_steps(piece->in->path, error);
+    return error->code;
 }
 
 /* ---- opening a chunk ---- */
@@ -134,8 +136,10 @@ int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict
     if (bytes && piece_read(piece, bytes, (size_t)piece->nbytes, 0) == 0)
         source = berth_from_memory(bytes, (size_t)piece->nbytes);
     int status = berth_verify(&source, params, NULL, NULL, verdict, error);
-    if (status < 0)
+    if (status < 0) {
         error_name_memory(error, piece->name);
+        name_in_steps(piece->in->path, error);
+    }
     free(bytes);
     return status;
 }

@@ -9,7 +9,8 @@ typedef struct dcp_findings {
     files *files;
     dcp *d;
     json_t *bad; /* with --json */
-    size_t n_pieces, n_bad, n_verified, n_unverified;
+    size_t n_pieces, n_bad, n_refused, n_verified, n_unverified;
+    named_globals globals; /* of the pieces that are whole and refused for what they name */
     uint64_t done_nbytes, total_nbytes;
     progress bar;
 } dcp_findings;
@@ -22,12 +23,12 @@ static int findings_progress(void *context, uint64_t done_nbytes, uint64_t total
     return progress_report(&found->bar, found->done_nbytes + done_nbytes, found->total_nbytes);
 }
 
-static int findings_add_bad(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
-                            const berth_error *error)
+/* A piece that is bad, or whole and refused. */
+static int findings_add(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
+                        const berth_error *error)
 {
     if (exit_code(error) != EXIT_NO)
         return fail(error);
-    found->n_bad++;
     if (found->bad) {
         json_array_append_new(found->bad,
                               json_pack("{s:o,s:o,s:I,s:o}", "name", text_json(entry->name), "in",
@@ -59,7 +60,15 @@ static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *
     found->done_nbytes += piece->nbytes;
     found->n_verified += verdict.n_verified;
     found->n_unverified += verdict.n_unverified;
-    return status < 0 ? findings_add_bad(found, entry, piece, &error) : 0;
+    if (status == 0)
+        return 0;
+    found->n_bad += !verdict.is_intact || error.code != BERTH_E_FORBIDDEN;
+    if (error.code == BERTH_E_FORBIDDEN) {
+        const berth_source source = dcp_piece_source(piece);
+        found->n_refused += verdict.is_intact;
+        globals_add(&source, &found->globals);
+    }
+    return findings_add(found, entry, piece, &error);
 }
 
 static int verify_entry(dcp_findings *found, dcp_entry *entry)
@@ -73,30 +82,36 @@ static int verify_entry(dcp_findings *found, dcp_entry *entry)
 
 static int findings_print(dcp_findings *found, const common *options, const berth_stats *stats)
 {
-    bool is_ok = found->n_bad == 0;
+    bool is_intact = found->n_bad == 0, is_ok = is_intact && found->n_refused == 0;
     char text[32];
 
     if (found->bad) {
-        json_t *report = json_pack(
-            "{s:b,s:I,s:I,s:I,s:I,s:I,s:O}", "ok", is_ok, "pieces", (json_int_t)found->n_pieces,
-            "values", (json_int_t)found->d->n_entries, "verified", (json_int_t)found->n_verified,
-            "unverified", (json_int_t)found->n_unverified, "nbytes", (json_int_t)found->done_nbytes,
-            "bad", found->bad);
+        json_t *report =
+            json_pack("{s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:O}", "ok", is_ok, "intact", is_intact,
+                      "allowed", found->n_refused == 0, "pieces", (json_int_t)found->n_pieces,
+                      "values", (json_int_t)found->d->n_entries, "verified",
+                      (json_int_t)found->n_verified, "unverified", (json_int_t)found->n_unverified,
+                      "nbytes", (json_int_t)found->done_nbytes, "bad", found->bad);
+        globals_add(NULL, &found->globals);
+        globals_set_json(&found->globals, report);
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
         int printed = files_print_json(found->files, report);
         return printed ? printed : is_ok ? EXIT_YES : EXIT_NO;
     }
     files_print_prefix(found->files);
-    if (is_ok)
-        printf("%sok%s: %zu values in %zu pieces, %s; %zu checksums match", paint(GREEN),
-               paint(PLAIN), found->d->n_entries, found->n_pieces,
-               human_nbytes(found->done_nbytes, text), found->n_verified);
+    if (is_intact)
+        printf("%s%s%s: %zu values in %zu pieces, %s; %zu checksums match",
+               paint(is_ok ? GREEN : YELLOW), is_ok ? "ok" : "intact", paint(PLAIN),
+               found->d->n_entries, found->n_pieces, human_nbytes(found->done_nbytes, text),
+               found->n_verified);
     else
         printf("%sbad%s: %zu of %zu pieces", paint(RED), paint(PLAIN), found->n_bad,
                found->n_pieces);
-    if (is_ok && found->n_unverified)
+    if (is_intact && found->n_unverified)
         printf(", %zu records have none and are unverified", found->n_unverified);
+    if (found->n_refused > 0 && !globals_print_refused(&found->globals, "; it "))
+        printf("; but %zu of its pieces are not allowed", found->n_refused);
     putchar('\n');
     return print_stats_if_requested(options, stats, finish_output(is_ok ? EXIT_YES : EXIT_NO));
 }
@@ -132,6 +147,7 @@ int dcp_verify(files *all, const common *options)
         code = caught_signal_code_or(0) ? print_cancelled(all->path)
                                         : findings_print(&found, options, &stats);
     json_decref(found.bad);
+    globals_free(&found.globals);
     dcp_free(found.d);
     return code;
 }

@@ -5,27 +5,48 @@
 static void add_global(void *context, const char *module, const char *name, bool is_allowed)
 {
     named_globals *globals = context;
+    char key[512];
 
+    snprintf(key, sizeof key, "%s %s", module, name); /* of printable characters */
+    if (json_object_get(globals->seen, key))
+        return;
+    json_object_set_new(globals->seen, key, json_true());
     globals->n_refused += !is_allowed;
     json_array_append_new(globals->all, json_pack("{s:o,s:o,s:b}", "module", text_json(module),
                                                   "name", text_json(name), "allowed", is_allowed));
 }
 
-int globals_find(const char *path, named_globals *globals)
+void globals_add(const berth_source *source, named_globals *globals)
+{
+    if (!globals->all) {
+        globals->all = json_array();
+        globals->seen = json_object();
+    }
+    if (!source || globals->error.code < 0 ||
+        berth_list_globals(source, add_global, globals, &globals->error) < 0)
+        return; /* the caller sees the error */
+}
+
+void globals_find(const char *path, named_globals *globals)
 {
     berth_source source;
-    berth_error error;
 
-    *globals = (named_globals){.all = json_array()};
-    if (find_source(path, &source, &error) < 0 ||
-        berth_list_globals(&source, add_global, globals, &error) < 0)
-        return fail(&error);
-    return 0;
+    *globals = (named_globals){.n_refused = 0};
+    bool is_found = find_source(path, &source, &globals->error) == 0;
+    globals_add(is_found ? &source : NULL, globals);
+}
+
+void globals_set_json(const named_globals *globals, json_t *report)
+{
+    json_object_set(report, "globals", globals->all);
+    if (globals->error.code < 0)
+        json_object_set_new(report, "globals_unknown", text_json(globals->error.message));
 }
 
 void globals_free(named_globals *globals)
 {
     json_decref(globals->all);
+    json_decref(globals->seen);
     *globals = (named_globals){0};
 }
 
@@ -35,6 +56,11 @@ bool globals_print_refused(const named_globals *globals, const char *before)
     size_t i;
     json_t *global;
 
+    if (globals->error.code < 0) {
+        printf("%snames what cannot be listed: ", before);
+        print_shown(stdout, globals->error.message);
+        return true;
+    }
     if (globals->n_refused == 0)
         return false;
     printf(globals->n_refused == 1 ? "%snames %zu class or function that is not allowed: "

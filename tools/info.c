@@ -251,7 +251,7 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
         json_object_set_new(report, "allowed", json_boolean(!refused->why));
         if (refused->why) {
             json_object_set_new(report, "reason", text_json(refused->why->message));
-            json_object_set(report, "globals", refused->globals.all);
+            globals_set_json(&refused->globals, report);
         }
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(stats));
@@ -345,7 +345,7 @@ static int info_of_file(void *context, files *all)
     int code = info_open(all->path, &call, &opened, &refusal);
     if (!code && refusal.code < 0) {
         refused.why = &refusal;
-        code = globals_find(all->path, &refused.globals);
+        globals_find(all->path, &refused.globals);
     }
     if (code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT)
         info_of_archive(all, &refusal, options);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
 
 static size_t smaller_of(size_t a, size_t b)
@@ -59,13 +60,36 @@ void print_word(const char *path, char *text, size_t room)
     bool is_plain = path[strspn(path, plain)] == '\0';
     size_t n = is_plain ? 0 : 1;
 
-    if (*path == '-' || !is_shown_as_it_is(path) || 4 * strlen(path) + 3 > room) {
+    if (!is_shown_as_it_is(path) || 4 * strlen(path) + 5 > room) {
         snprintf(text, room, "IN");
         return;
+    }
+    if (*path == '-') { /* no option */
+        text += snprintf(text, room, "./");
+        room -= 2;
     }
     snprintf(text, room, "%s", is_plain ? path : "'");
     for (; !is_plain && *path; path++)
         n += (size_t)snprintf(text + n, room - n, *path == '\'' ? "'\\''" : "%c", *path);
     if (!is_plain)
         snprintf(text + n, room - n, "'");
+}
+
+void name_in_steps(const char *path, berth_error *error)
+{
+    static const char unnamed[] = " FILE";
+    char word[2048], rest[sizeof error->message];
+    char *step = strstr(error->message, ": `"), *at = step ? strstr(step, unnamed) : NULL;
+
+    if (!at)
+        return;
+    print_word(path, word, sizeof word);
+    size_t n = strlen(error->message) - (sizeof unnamed - 2) + strlen(word);
+    if (n >= sizeof error->message || !strcmp(word, "IN") ||
+        (berth_is_url(path) && strncmp(step, ": `berth ", 9) != 0)) {
+        *step = '\0'; /* it cannot be taken */
+        return;
+    }
+    (void)snprintf(rest, sizeof rest, "%s", at + sizeof unnamed - 1);
+    (void)snprintf(at, sizeof error->message - (size_t)(at - error->message), " %s%s", word, rest);
 }

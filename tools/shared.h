@@ -201,12 +201,18 @@ int check_is_one_file(const char *path);
 
 /* The classes and functions that the pickle of a file names. */
 typedef struct named_globals {
-    json_t *all; /* of {"module", "name", "allowed"} */
+    json_t *all; /* of {"module", "name", "allowed"}, each once */
+    json_t *seen;
     size_t n_refused;
+    berth_error error; /* why they cannot be listed, or not all of them */
 } named_globals;
 
-/* Returns 0, or an exit code after printing why; globals_free is due in any case. */
-int globals_find(const char *path, named_globals *globals);
+/* No verdict is lost if they cannot be listed: globals->error says why. globals_free is due. */
+void globals_find(const char *path, named_globals *globals);
+/* Adds those of a source. */
+void globals_add(const berth_source *source, named_globals *globals);
+/* As members of a report. */
+void globals_set_json(const named_globals *globals, json_t *report);
 void globals_free(named_globals *globals);
 /* Prints `before` and those that are not allowed, without a newline. False: there are none. */
 bool globals_print_refused(const named_globals *globals, const char *before);
@@ -301,6 +307,9 @@ void nearest_offer(nearest *best, const char *candidate);
 const char *nearest_hint(const nearest *best, const char *prefix, char *buffer);
 /* The path as a word of a command line, in quotes if it needs them; "IN": it is too long. */
 void print_word(const char *path, char *text, size_t room);
+/* The library knows no path of a URL or of a piece, and its next step names FILE: this one stands
+ * for it. A step that cannot be taken is left out. */
+void name_in_steps(const char *path, berth_error *error);
 
 /* ---- select.c ---- */
 

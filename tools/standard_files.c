@@ -122,7 +122,7 @@ const char *input_path(const char *word)
 {
     static bool is_there;
 
-    if (!is_standard(word))
+    if (!is_standard(word) && strcmp(word, stdin_path) != 0)
         return check_scheme(word) ? NULL : word;
     is_there = is_there || stdin_is_whole_file() || replace_stdin() == 0;
     return is_there ? stdin_path : NULL;

@@ -176,7 +176,8 @@ static json_t *bad_record_json(const bad_record *bad)
 /* Two answers: whether the file is whole, and whether its pickle is allowed. */
 static bool findings_is_allowed(const findings *found)
 {
-    return found->error.code == 0 || (!found->verdict.is_intact && found->globals.n_refused == 0);
+    return found->error.code == 0 || (!found->verdict.is_intact && found->globals.n_refused == 0 &&
+                                      found->globals.error.code == 0);
 }
 
 /* A problem that belongs to no record is reported beside them. */
@@ -188,12 +189,12 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
     for (size_t i = 0; i < found->n; i++)
         json_array_append_new(bad, bad_record_json(&found->bad[i]));
     json_t *report = json_pack(
-        "{s:b,s:b,s:b,s:O,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "intact",
-        found->verdict.is_intact, "allowed", findings_is_allowed(found), "globals",
-        found->globals.all, "repacked", stats->repacked, "records", (json_int_t)verdict->n_records,
-        "storages", (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified,
-        "unverified", (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes,
-        "bad", bad);
+        "{s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "intact",
+        found->verdict.is_intact, "allowed", findings_is_allowed(found), "repacked",
+        stats->repacked, "records", (json_int_t)verdict->n_records, "storages",
+        (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified, "unverified",
+        (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes, "bad", bad);
+    globals_set_json(&found->globals, report);
     if (found->error.code < 0 && found->n == 0) {
         json_object_set_new(report, "record", text_json(found->error.record));
         json_object_set_new(report, "offset", offset_json(found->error.offset));
@@ -299,10 +300,8 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
     if (url_failed(found->files->path, &broken)) /* the network is no verdict on the file */
         return fail(&broken);
     findings_name_tensors(found);
-    bool wants_globals = found->error.code < 0 || options->json;
-    int listed = wants_globals ? globals_find(found->files->path, &found->globals) : 0;
-    if (listed)
-        return listed;
+    if (found->error.code < 0 || options->json)
+        globals_find(found->files->path, &found->globals);
     return findings_print_report(found, options, stats);
 }
 
@@ -425,6 +424,7 @@ static int verify_file(void *context, files *all)
         code =
             berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
+    name_in_steps(all->path, &found.error);
     int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);
     return exit;

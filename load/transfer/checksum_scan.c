@@ -72,11 +72,16 @@ static void scan_check_header_and_descriptor(void *context, const bth_range *ran
 
 /* ---- failures ---- */
 
-bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error)
+bool bth_error_is_of_bad_disk(const berth_error *error)
 {
     int reason = error->system_errno;
 
-    return scan->goes_on && (reason == EIO || reason == ENODATA || reason == EILSEQ);
+    return reason == EIO || reason == ENODATA || reason == EILSEQ;
+}
+
+bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error)
+{
+    return scan->goes_on && bth_error_is_of_bad_disk(error);
 }
 
 static int scan_add_record_to_error(void *context, const bth_range *range, berth_error *error)

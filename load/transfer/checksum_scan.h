@@ -40,6 +40,8 @@ typedef struct bth_scan {
 } bth_scan;
 
 /* Whether the scan goes on after the error: only some bytes are lost. */
+/* The disk cannot read these bytes; others it can. */
+bool bth_error_is_of_bad_disk(const berth_error *error);
 bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error);
 /* Reads and sums all of them. */
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *scan,

@@ -4,12 +4,13 @@ Lightning, NumPy and safetensors write them, whole and cut; nothing of them is r
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
-from case import Case
+from case import BERTH, Case
 
 PYTHON = os.environ.get("BERTH_PYTHON", "python3")
 
@@ -42,6 +43,7 @@ many = {f"t{i}": torch.ones(2) * i for i in range(40)}
 torch.save(many, "many.pt")
 torch.save({"new": 1, **{name: tensor + 1 for name, tensor in many.items()}}, "more.pt")
 dcp.save({"a": torch.arange(4.), "b": torch.arange(3.)}, checkpoint_id="dcp", no_dist=True)
+dcp.save({"a": torch.arange(4.), "h": hyper}, checkpoint_id="hyper", no_dist=True)
 for name in ("lightning.ckpt", "detector.pt", "rng.pt", "script.pt", "subclass.pt", "protocol4.pt",
              "protocol5.pt", "legacy.pt", "args.pt"):
     data = open(name, "rb").read()
@@ -201,3 +203,80 @@ class Verdicts(Case):
         self.write("dcp/__0_0.distcp", data)
         done = self.berth("verify", "dcp", code=1)
         self.assertRegex(done.out, r"\A\"[ab]\": .*its bytes have CRC .*\nbad: 1 of 2 pieces\n\Z")
+        found = json.loads(self.berth("verify", "--json", "dcp", code=1).out)
+        self.assertEqual((found["ok"], found["intact"], found["allowed"], found["globals"]), (False, False, True, []))
+
+    def test_a_directory_that_is_whole_and_names_classes(self):
+        lines = self.berth("verify", "hyper", code=1).out.splitlines()
+        self.assertRegex(lines[0], r"\A\"h\": hyper/__0_0\.distcp at byte .* is not allowed")
+        self.assertTrue(lines[0].endswith(INERT.format("hyper")), lines[0])
+        self.assertTrue(lines[1].startswith("intact: 2 values in 2 pieces, "), lines)
+        self.assertTrue(lines[1].endswith(names_of("lightning.ckpt")), lines)
+        self.assertEqual(len(lines), 2)
+        found = json.loads(self.berth("verify", "--json", "hyper", code=1).out)
+        self.assertEqual((found["ok"], found["intact"], found["allowed"]), (False, True, False))
+        self.assertEqual([row["name"] for row in found["globals"]], ["Namespace", "PurePosixPath"])
+        data = self.read("hyper/__0_0.distcp")
+        at = data.index(b"\x00\x00\x80\x3f\x00\x00\x00\x40")
+        self.write("hyper/__0_0.distcp", data[:at] + b"\1" + data[at + 1:])
+        lines = self.berth("verify", "hyper", code=1).out.splitlines()
+        self.assertEqual([line[:5] for line in lines], ['"a": ', '"h": ', "bad: "])
+        self.assertTrue(lines[2].endswith("1 of 2 pieces" + names_of("lightning.ckpt")), lines)
+
+    def pasted(self, line, before=""):
+        """Runs the command that a line has in it, as it stands there."""
+        step = re.search(r": `(.*?)`", line).group(1)
+        self.assertNotIn("FILE", step)
+        done = subprocess.run(["bash", "-c", 'berth() { "$BERTH" "$@"; }; ' + before + step], cwd=self.folder,
+                              env=dict(os.environ, BERTH=BERTH), capture_output=True, stdin=subprocess.DEVNULL,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, (step, done.stderr))
+
+    def test_next_steps_can_be_pasted_whatever_the_name(self):
+        for name in ("x.bin", "x.ckpt", "noext", "two words.pt", "it's.pt", "-dash.pt", "$(touch no).pt", "a;b",
+                     "\u00e4.pt", "d" * 60 + "/" + "e" * 60 + ".pt"):
+            for made in ("lightning.ckpt", "protocol4.pt", "protocol5.pt", "script.pt"):
+                with self.subTest(name, made=made):
+                    os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+                    shutil.copy(self.path(made), self.path(name))
+                    self.pasted(self.berth("verify", "--", name, code=1).out)
+                    self.pasted(self.refused("convert", "--", name, "OUT.pt", code=1))
+                    if made.startswith("protocol"):
+                        self.berth("diff", "--set", "load.unknown_globals=inert", "--", name, "NEW.pt")
+                        os.remove(self.path("NEW.pt"))
+                    self.assertNotIn("`berth verify IN`", self.berth("info", "--", name, code=1).out)
+        self.assertFalse(os.path.exists(self.path("no")))
+        shutil.copy(self.path("lightning.ckpt"), os.fsencode(self.path("")) + b"\xff.pt")
+        done = subprocess.run([os.fsencode(BERTH), b"ls", b"\xff.pt"], cwd=self.folder, capture_output=True,
+                              check=False)  # no terminal shows the name: no step can be pasted
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"is not allowed in a checkpoint", done.stderr)
+        self.assertNotIn(b"FILE", done.stderr)
+        self.assertNotIn(b"`", done.stderr)
+
+    def test_a_pipe_has_the_same_answers(self):
+        for name in ("lightning.ckpt", "protocol4.pt", "script.pt", "cut.lightning.ckpt"):
+            plain = self.berth("verify", name, code=1).out.replace(name, "/dev/stdin")
+            for word in ("-", "/dev/stdin"):
+                with self.subTest(name, word=word):
+                    piped = subprocess.run([BERTH, "verify", word], input=self.read(name), cwd=self.folder,
+                                           capture_output=True, check=False)
+                    self.assertEqual((piped.returncode, piped.stdout.decode(), piped.stderr), (1, plain, b""))
+                    if "`" in plain:
+                        self.pasted(plain, before=f"cat {name} | ")
+
+    @unittest.skipUnless(shutil.which("strace"), "no strace")
+    def test_what_it_names_cannot_be_listed(self):
+        """The disk fails at one read: a verdict on the file stays, whatever it names."""
+        said = set()
+        path = self.path("lightning.ckpt")
+        for when in range(1, 9):
+            done = subprocess.run(
+                ["strace", "-f", "-qq", "-o", "/dev/null", "-P", path, "-e", "trace=pread64",
+                 f"--inject=pread64:error=EIO:when={when}", BERTH, "verify", path],
+                cwd=self.folder, capture_output=True, check=False)
+            out = done.stdout.decode()
+            said.add("unlisted" if "intact: " in out and "; it names what cannot be listed: " in out
+                     else "listed" if out.endswith(names_of("lightning.ckpt") + "\n") else "unread")
+            self.assertEqual(done.returncode, 1 if out else 2)
+        self.assertEqual(said, {"unread", "unlisted", "listed"})

@@ -110,7 +110,8 @@ class ReadingTest(unittest.TestCase):
         self.assertGreater(len(lines), 2)
         for line in lines[:-1]:
             self.assertRegex(line, r"^\S+ at byte \d+: \d+ bytes not read: Input/output error")
-        self.assertEqual(lines[-1], f"bad: {len(lines) - 1} of 14 records")
+        verdict = lines[-1].split("; it names what cannot be listed: ")[0]
+        self.assertEqual(verdict, f"bad: {len(lines) - 1} of 14 records")
 
 
 if __name__ == "__main__":

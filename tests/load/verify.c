@@ -405,6 +405,38 @@ Test(verify, of_small_records_only_those_in_a_bad_sector_are_told)
     }
 }
 
+static void note_pickle(void *context, const berth_record_verdict *record)
+{
+    if (strcmp(record->name, "data.pkl") == 0)
+        *(uint64_t *)context = record->offset;
+}
+
+/* F5: the pickle, which an open needs: all others are looked at all the same. */
+Test(verify, a_pickle_that_cannot_be_read_is_one_bad_record)
+{
+    uint64_t place = 0;
+    struct told told;
+
+    bad_errno = EIO;
+    save_many(3000, 700, 1, "");
+    cr_assert_eq(verify_with("", note_pickle, &place), 0);
+    cr_expect_lt(verify_on_bad_disk("load.head_nbytes=65536 load.method=read", place + 20000, 0,
+                                    100000, &told),
+                 0);
+    cr_expect_str_eq(error.record, "data.pkl", "%s", error.message);
+    cr_expect_eq(error.system_errno, EIO);
+    cr_expect_eq(told.n, 3006);
+    cr_expect_eq(verdict.n_bad, 1);
+    cr_expect_eq(verdict.n_verified, 3005);
+    cr_expect(!verdict.is_intact);
+    /* Only once: no record is bad, and the file is not called intact. */
+    cr_expect_lt(
+        verify_on_bad_disk("load.head_nbytes=65536 load.method=read", place + 20000, 0, 1, &told),
+        0);
+    cr_expect_eq(error.system_errno, EIO);
+    cr_expect(!verdict.is_intact);
+}
+
 /* F5: no record is bad, but the disk is not to be trusted. */
 Test(verify, a_read_that_fails_once_is_an_error)
 {

@@ -102,9 +102,11 @@ class Kept:
 def check_data(kept):
     """With load.check=data all bytes are compared with their checksums, as Berth's own reader does."""
     if _native.option_get("load.check") == "data":
-        for name, offset, _, verdict, wrong in _native.verify(kept.source())["records"]:
+        found = _native.verify(kept.source())
+        for name, offset, _, verdict, wrong in found["records"]:
             if verdict == "bad" or wrong:
-                raise make("BERTH_E_CHECKSUM", f"{kept.name()}: {name}: {wrong}", 0, offset, name)
+                raise make("BERTH_E_SYSTEM" if found["errno"] else "BERTH_E_CHECKSUM",
+                           f"{kept.name()}: {name}: {wrong}", found["errno"], offset, name)
 
 
 def check_whole(kept):

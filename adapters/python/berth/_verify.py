@@ -73,6 +73,9 @@ def report_of(source):
     found["refused"] = [f"{module}.{name}" for module, name, is_allowed in named if not is_allowed]
     # Other errors are about damage, or about what the file is; a program's own classes say nothing.
     found["error"] = advised(found["error"], named if found.pop("is_refusal") else ())
+    del found["errno"]
+    if not found.pop("is_listed"):
+        found["error"] = "; ".join(filter(None, (found["error"], "what its pickle names cannot be listed now")))
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)
 

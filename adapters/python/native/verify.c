@@ -35,16 +35,18 @@ static PyObject *verify(berth_source *source, PyObject *records)
     berth_error broken = {.code = BERTH_E_CALLBACK, .offset = BERTH_NO_OFFSET};
     if (berth_source_url_explain(source, &broken) != BERTH_E_CALLBACK)
         return bpy_raise(&broken);
-    if (status == BERTH_E_SYSTEM || status == BERTH_E_NOT_FOUND || status == BERTH_E_MEMORY ||
-        status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
+    if ((status == BERTH_E_SYSTEM && verdict.n_bad == 0) || status == BERTH_E_NOT_FOUND ||
+        status == BERTH_E_MEMORY || status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
         return bpy_raise(&error);
-    PyObject *globals = bpy_globals_of(source);
+    bool is_listed;
+    PyObject *globals = bpy_globals_of(source, &is_listed);
     if (!globals)
         return NULL;
     return Py_BuildValue(
-        "{sOsNsOsOsnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
+        "{sOsNsOsOsOsisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
         verdict.is_intact ? Py_True : Py_False, "is_refusal",
-        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "n_storages",
+        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "is_listed",
+        is_listed ? Py_True : Py_False, "errno", status < 0 ? error.system_errno : 0, "n_storages",
         (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
         "n_unverified", (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad,
         "nbytes", (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
