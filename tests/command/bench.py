@@ -424,18 +424,142 @@ class BenchPythonTool(Tool):
     name = "python"
 
     def test_a_quick_run_has_each_operation_in_a_fresh_and_a_warmed_process(self):
-        report, out = self.measure("--set", "io.large_pages=on")
+        before, self.name = self.entries(), "figures"  # it runs the other, and keeps what it said
+        code, out, err = self.finish("--only", "python", "--quick", "--reports", "r", "--set", "io.large_pages=on")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(self.entries(), sorted(before + ["r"]))
+        report = json.loads(self.read("r/fresh.json"))
         rows = [(each["operation"], each["state"]) for each in report["fresh"]]
         self.assertEqual(rows, [(operation, state) for operation in ("load", "load mmap", "save", "save_async", "open")
-                                for state in ("fresh", "warmed")])
+                                for state in ("fresh", "warmed")] + [("save durable", "fresh"), ("load cold", "fresh")])
         for each in report["fresh"]:
             self.assertAlmostEqual(each["ratio"], each["torch"]["median"] / each["berth"]["median"])
-        self.assertEqual(out.count(" | fresh | "), 5)
+            self.assertGreaterEqual(each["large"], 0)
+        self.assertEqual(self.read("r/fresh.txt").count(b" | fresh | "), 7)
+        self.assertIn("`io.large_pages=on` gave large pages to ", out)
+        self.assertIn("A QUICK RUN, WHICH SAYS NOTHING.", " ".join(out.split()))
+        self.assertEqual(out.count(" x |\n"), 7)
 
     def test_wrong_usage_and_a_refused_option(self):
         self.takes_not((["--cases", "many"], "--cases is for --no-fresh"),
                        (["--no-fresh", "--cases", "hot"], "hot"),
                        (["--quick", "--set", "io.large_pages=maybe"], "maybe"))
+
+
+class BenchFiguresTool(Tool):
+    """Of made reports: nothing is run."""
+
+    name = "figures"
+    pages = {"README.md": "# A\n\n<!-- figures: readme -->\nold\n<!-- end of figures -->\n\nb\n",
+             "docs/p.md": "<!-- figures: fresh -->\n<!-- end of figures -->\nbetween\n"
+                          "<!-- figures: writers -->\nkept\n<!-- end of figures -->\n"}
+
+    def setUp(self):
+        Case.setUp(self)  # no PyTorch is needed
+        os.mkdir(self.path("docs"))
+        os.mkdir(self.path("r"))
+        for name, text in self.pages.items():
+            self.write(name, text.encode())
+        machine = {"processor": "Fast One", "processors": 2, "memory_nbytes": 23 << 30, "file_system": "ext4",
+                   "kernel": "6.18.1-x"}
+        self.head = {"date": "2026-11-28T21:40:00+00:00", "quick": False, "rounds": 3, "set": [], "build": "release",
+                     "torch": "2.13.0", "machine": machine, "load_before": [0.1, 0, 0], "commit": "abc"}
+
+        def row(case, operation, state, berth, *ratios):
+            return {"case": case, "operation": operation, "state": state, "berth": {"median": berth},
+                    "torch": {"median": berth * ratios[1]}, "ratios": ratios, "ratio": ratios[1], "large": 0.97}
+
+        self.keep("fresh", fresh=[
+            row("8 x 64 MiB", "load", "fresh", 0.25, 1.25, 1.5, 2), row("8 x 64 MiB", "load", "warmed", 0.1, 3, 4.04, 5),
+            row("8 x 64 MiB", "save_async", "fresh", 0.0125, 0.9, 0.91, 1),
+            row("100,000 x 2 KiB", "save durable", "fresh", 1.5, 20, 28.4, 1200)])
+        figure, ratio = {"median": 0.5}, {"median": 9.7, "min": 9, "max": 10, "aim": 2.5}
+        self.keep("loading", sections=[
+            {"case": "startup", "what": "started", "nbytes": 1 << 30, "figures": {"berth": figure, "slow": {"median": 5}},
+             "ratios": [dict(ratio, case="against slow", ours="berth", theirs="slow")]},
+            {"case": "verify", "what": "checked", "nbytes": 1 << 30, "figures": {"berth verify, warm": figure},
+             "ratios": [dict(ratio, case="warm, against unzip -t", ours="berth verify, warm", median=86)]}])
+
+    def keep(self, name, **parts):
+        self.write(f"r/{name}.json", json.dumps(dict(self.head, **parts)).encode())
+
+    def render(self, *words):
+        return self.finish("--from", "r", "--pages", ".", *words)
+
+    def test_kept_reports_make_the_same_tables_and_only_what_is_between_markers_is_written(self):
+        conditions = (
+            "`tools/bench/python`, 2026-11-28, commit abc: Fast One, 2 processors, 23 GiB of memory, ext4, Linux 6.18; PyTorch\n"
+            "2.13.0; medians of 3 rounds, and the range of the rounds' ratios; each turn a process of its own;\n"
+            "`io.large_pages=auto` gave large pages to 97 % of the bytes of the first `load` of 8 x 64 MiB.\n\n")
+        missed = "\nAims that were missed (1 of 4): 8 x 64 MiB, load, warmed: 4.0, the aim is 5.0.\n"
+        fresh = conditions + (
+            "| tensors | the first call of a process | Berth | PyTorch | PyTorch / Berth |"
+            " a later call, after large pages were touched |\n| --- | --- | --- | --- | --- | --- |\n"
+            "| 8 x 64 MiB | load | 250 ms | 375 ms | 1.50 (1.25 to 2.0) | 4.0 (3.0 to 5.0) |\n"
+            "| 8 x 64 MiB | the call of `save_async` | 12.5 ms | 11.4 ms | 0.91 (0.90 to 1.00) | |\n"
+            "| 100,000 x 2 KiB | save, durable | 1.5 s | 42.6 s | 28 (20 to 1,200) | |\n") + missed
+        readme = conditions + (
+            "| | Berth | against: their time divided by ours |\n| --- | --- | --- |\n"
+            "| save, durable: 100,000 x 2 KiB | 1.5 s | `torch.save` and fsync: 28 (20 to 1,200) |\n"
+            "| the call of `save_async`: 8 x 64 MiB | 12.5 ms | cloning the tensors: 0.91 (0.90 to 1.00) |\n"
+            "| load: 8 x 64 MiB | 250 ms | `torch.load`: 1.50 (1.25 to 2.0) |\n"
+            "| started (warmed process) | 500 ms | slow: 9.7 (9.0 to 10) |\n"
+            "| checked: warm (warmed process) | 2.00 GiB/s | unzip -t: 86 (9.0 to 10) |\n") + missed
+        code, out, err = self.render("--only", "fresh")
+        self.assertEqual((code, out, err), (0, f"<!-- figures: fresh -->\n{fresh}<!-- end of figures -->\n", ""))
+        for _ in range(2):  # writing it again changes nothing
+            code, out, err = self.render("--write")
+            self.assertEqual((code, out), (0, ""), err)
+            self.assertIn("writers: there is no r/writers.json", err)
+            self.assertEqual(self.read("README.md").decode(), self.pages["README.md"].replace("old\n", readme))
+            self.assertEqual(self.read("docs/p.md").decode(),
+                             self.pages["docs/p.md"].replace("fresh -->\n", "fresh -->\n" + fresh))
+        self.assertEqual(self.render("--only", "python")[1].split("\n\n")[1].splitlines()[2:-1], [
+            "| load | `torch.load` | 250 ms; 1.50 x | |", "| the call of `save_async` | cloning the tensors | 12.5 ms; 0.91 x | |",
+            "| save, durable | `torch.save` and fsync | | 1.5 s; 28 x |"])
+
+    def test_saves_have_a_column_for_each_part(self):
+        def part(what, speed, *ratios):
+            return {"what": what, "nbytes": 1 << 29, "costs": [{"case": "memory, MiB", "value": 33.2}],
+                    "figures": {"writers, berth.dcp.save": {"GiB_per_s": speed}},
+                    "ratios": [{"case": case, "median": each, "min": each, "max": each, "aim": 0.9}
+                               for case, each in zip("ab", ratios)]}
+
+        self.keep("writers", sections=[part("rows", 1.9, 0.899, 3), part("columns", 1.26, 0.5)])
+        code, out, err = self.render("--only", "writers")
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(out.split("\n\n")[1:], [
+            "| | rows, 0.5 GiB | columns, 0.5 GiB |\n| --- | --- | --- |\n| `berth.dcp.save`, GiB/s | 1.90 | 1.26 |\n"
+            "| a | 0.90 (0.90 to 0.90) | 0.50 (0.50 to 0.50) |\n| b | 3.0 (3.0 to 3.0) | |\n| memory, MiB | 33 | 33 |",
+            "Aims that were missed (1 of 3): columns, a: 0.50, the aim is 0.90.\n<!-- end of figures -->\n"])
+
+    def test_each_table_has_its_place_in_the_pages_of_the_source(self):
+        code, _, err = self.finish("--from", "r")  # refuses a marker that it does not know
+        self.assertEqual(code, 0, err)
+        root, found = os.path.join(HERE, "..", ".."), []
+        for path in ("README.md", *(f"docs/{name}.md" for name in ("performance", "python", "scale"))):
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                found += [line.split()[2] for line in file if line.startswith("<!-- figures:")]
+        self.assertEqual(sorted(found), ["fresh", "loading", "python", "readme", "saving", "writers"])
+
+    def test_what_it_does_not_take(self):
+        before = {name: self.read(name) for name in self.pages}
+        self.takes_not((["--only", "speed"], "there is no 'speed'"), (["--quick", "--write"], "--quick"),
+                       (["--rounds", "0"], "--rounds"), (["--from", "none"], "none has none of the reports"))
+        for head, says in ((dict(quick=True), "of a quick run"), (dict(build="debug"), "of the debug build")):
+            self.keep("fresh", fresh=[], **head)
+            self.takes_not((["--from", "r", "--pages", ".", "--write"], says))
+        tool = os.path.join(HERE, "..", "..", "tools", "bench", self.name)  # it says so before it runs anything
+        done = subprocess.run([tool, "--write", "--pages", ".", "--reports", "r"], cwd=self.folder, text=True,
+                              stderr=subprocess.PIPE, env=dict(os.environ, BERTH_BUILD="/there/debug"))
+        self.assertEqual((done.returncode, "is the debug build" in done.stderr), (2, True), done.stderr)
+        self.write("r/fresh.json", b"[]")
+        self.takes_not((["--from", "r"], "r/fresh.json is no report of tools/bench/figures"))
+        self.assertEqual({name: self.read(name) for name in self.pages}, before)
+        for text in (b"<!-- figures: speed -->\n<!-- end of figures -->\n", b"<!-- figures: fresh -->\n",
+                     b"<!-- end of figures -->\n", b"<!-- figures: fresh -->\n" * 2 + b"<!-- end of figures -->\n"):
+            self.write("docs/p.md", text)
+            self.takes_not((["--from", "r", "--pages", "."], "docs/p.md: a marker"))
 
 
 class BenchDeviceTool(Tool):
