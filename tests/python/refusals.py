@@ -12,7 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from folder import Folder
 
-CUT = "a download that did not end?"
+CUT = "a download or a save in place that did not end?"
 TRUSTED = ". If you trust the file: berth.load(f, weights_only=False), which runs what the file asks for"
 STATE = {"layer.weight": torch.arange(600.).reshape(20, 30), "layer.bias": torch.ones(3)}
 HYPER = argparse.Namespace(lr=1e-3, path=pathlib.PurePosixPath("a"))
