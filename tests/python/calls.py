@@ -116,9 +116,10 @@ def copied(file):
 
 
 def called_back(job):
-    called = threading.Event()
-    job.add_done_callback(lambda _: called.set())
-    assert called.wait(SECONDS)
+    called = threading.Lock()  # in an Event, ^C can leave its lock taken: the job's thread would wait for it for ever
+    called.acquire()
+    job.add_done_callback(lambda _: called.release())
+    assert called.acquire(timeout=SECONDS)
 
 
 def installed():
