@@ -95,7 +95,8 @@ def _report_of_index(index):
 def _report_of_directory(directory):
     found = directory.verdict()
     named = [(row["module"], row["name"], row["allowed"]) for row in found["globals"]]
-    bad = [RecordReport(f"{row['in']}: {row['name']}", row["offset"], row["nbytes"], "unchecked" if row["intact"] else "bad", row["reason"])
+    bad = [RecordReport(f"{row['in']}: {row['name']}", row["offset"], row["nbytes"],
+                        "unchecked" if row["intact"] else "bad", row["reason"])
            for row in found["bad"]]
     # Nothing that a program can allow makes berth.load run anything of a directory: no advice.
     return Report(error=advised(bad[0].error, ()) if bad else "", intact=found["intact"], records=bad,
