@@ -54,7 +54,7 @@ static inline void bth_cancellation_restore(const int *before)
     bth_error_clear(error)
 
 /* How a message ends about a file that is too short, whatever its format. */
-#define BTH_CUT_OFF ": a download that did not end?"
+#define BTH_CUT_OFF ": a download or a save in place that did not end?"
 
 void bth_error_clear(berth_error *error);
 

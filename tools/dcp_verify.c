@@ -25,15 +25,16 @@ static int findings_progress(void *context, uint64_t done_nbytes, uint64_t total
 
 /* A piece that is bad, or whole and refused. */
 static int findings_add(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
-                        const berth_error *error)
+                        bool is_intact, const berth_error *error)
 {
     if (exit_code(error) != EXIT_NO)
         return fail(error);
     if (found->bad) {
-        json_array_append_new(found->bad,
-                              json_pack("{s:o,s:o,s:I,s:o}", "name", text_json(entry->name), "in",
-                                        text_json(piece->file), "offset", (json_int_t)piece->offset,
-                                        "reason", text_json(error->message)));
+        json_array_append_new(
+            found->bad, json_pack("{s:o,s:o,s:I,s:I,s:b,s:o}", "name", text_json(entry->name), "in",
+                                  text_json(piece->file), "offset", (json_int_t)piece->offset,
+                                  "nbytes", (json_int_t)piece->nbytes, "intact", is_intact,
+                                  "reason", text_json(error->message)));
         return 0;
     }
     files_print_prefix(found->files);
@@ -62,13 +63,14 @@ static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *
     found->n_unverified += verdict.n_unverified;
     if (status == 0)
         return 0;
-    found->n_bad += !verdict.is_intact || error.code != BERTH_E_FORBIDDEN;
+    bool is_intact = verdict.is_intact && error.code == BERTH_E_FORBIDDEN;
+    found->n_bad += !is_intact;
     if (error.code == BERTH_E_FORBIDDEN) {
         const berth_source source = dcp_piece_source(piece);
         found->n_refused += verdict.is_intact;
         globals_add(&source, &found->globals);
     }
-    return findings_add(found, entry, piece, &error);
+    return findings_add(found, entry, piece, is_intact, &error);
 }
 
 static int verify_entry(dcp_findings *found, dcp_entry *entry)

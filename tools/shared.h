@@ -395,7 +395,7 @@ void fill_closed_standard_descriptors(void);
 bool is_standard(const char *word);
 /*
  * The path of an input: the word, or for "-" one that leads to standard input. A pipe is read into
- * an unlinked temporary first. NULL: why was printed.
+ * an unlinked temporary first; a pipe that has another name is refused. NULL: why was printed.
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);

@@ -118,12 +118,29 @@ int check_written_path(const char *word)
     return is_there ? 0 : check_scheme(word);
 }
 
+/* F1: a pipe is not waited for, and not read, because of its name alone. */
+static int refuse_pipe(const char *word)
+{
+    static const char why[] = "is a pipe, which is read only as standard input";
+    char path[1024];
+    struct stat status;
+
+    if (stat(word, &status) < 0 || !S_ISFIFO(status.st_mode))
+        return 0;
+    if (strncmp(word, "/dev/fd/", 8) == 0) /* made by a shell, which gives the next one its own */
+        return print_trouble("%s: %s: in its place, `- < <(...)` reads it", word, why);
+    print_word(word, path, sizeof path);
+    if (strcmp(path, "IN") == 0) /* its name cannot be shown */
+        return print_trouble("%s: %s", word, why);
+    return print_trouble("%s: %s: in its place, `- <%s` reads it", word, why, path);
+}
+
 const char *input_path(const char *word)
 {
     static bool is_there;
 
     if (!is_standard(word) && strcmp(word, stdin_path) != 0)
-        return check_scheme(word) ? NULL : word;
+        return check_scheme(word) || refuse_pipe(word) ? NULL : word;
     is_there = is_there || stdin_is_whole_file() || replace_stdin() == 0;
     return is_there ? stdin_path : NULL;
 }

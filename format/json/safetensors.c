@@ -85,8 +85,7 @@ int bth_safetensors_check_length(uint64_t header_nbytes, uint64_t file_nbytes, b
                         (unsigned long long)header_nbytes, BTH_SAFETENSORS_MAX_HEADER_NBYTES);
     if (header_nbytes > file_nbytes - BTH_SAFETENSORS_LENGTH_NBYTES)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, 0,
-                        "a safetensors header of %llu bytes in a file of %llu: a download that did "
-                        "not end?",
+                        "a safetensors header of %llu bytes in a file of %llu" BTH_CUT_OFF,
                         (unsigned long long)header_nbytes, (unsigned long long)file_nbytes);
     return 0;
 }

@@ -125,7 +125,7 @@ static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uin
                                berth_error *error)
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    char why[96];
+    char why[128];
 
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",

@@ -447,7 +447,7 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
     if (first.head_nbytes > KIND_NBYTES)
         first.head_nbytes = KIND_NBYTES;
     if (first.head_nbytes == 0)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty");
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty" BTH_CUT_OFF);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
     for (size_t i = 0; i < 4 && i < first.head_nbytes; i++)

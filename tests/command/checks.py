@@ -35,7 +35,8 @@ class Verify(Case):
     def test_what_no_record_is_to_blame_for(self):
         self.write("cut.pt", self.read("demo.pt")[:-5])
         end = os.path.getsize(self.demo) - 22
-        says = f"cut.pt: at byte {end}: the end record is cut off: 17 of its 22 bytes are there: a download that did not end?"
+        says = f"cut.pt: at byte {end}: the end record is cut off: 17 of its 22 bytes are there: " \
+            "a download or a save in place that did not end?"
         self.assertEqual(self.berth("verify", "cut.pt", code=1).out, f"bad: {says}\n")
         report = json.loads(self.berth("verify", "cut.pt", "--json", code=1).out)
         self.assertEqual((report["bad"], report["reason"]), ([], says))

@@ -57,7 +57,8 @@ for name in ("lightning.ckpt", "detector.pt", "rng.pt", "script.pt", "subclass.p
 
 INERT = "(load.unknown_globals=inert lists such files without running anything): `berth ls --set " \
     "load.unknown_globals=inert {}`"
-CUT = "no end record: not a zip archive, or cut off: a download that did not end?"
+ENDED = "a download or a save in place that did not end?"
+CUT = f"no end record: not a zip archive, or cut off: {ENDED}"
 SCRIPT = "a TorchScript archive (it has constants.pkl): a program, which is never run, without values to " \
     "read: `berth ls -r script.pt` lists its records"
 SAVES = "pickle_protocol={}, which PyTorch's weights_only=True refuses, too: `berth convert --set " \
@@ -121,7 +122,7 @@ class Verdicts(Case):
     def test_damage_is_told_as_damage_whatever_the_pickle_names(self):
         for name, _, _ in WHOLE:
             with self.subTest(name):
-                says = "a download that did not end?" if name == "args.pt" else CUT
+                says = ENDED if name == "args.pt" else CUT
                 line = self.berth("verify", f"cut.{name}", code=1).out
                 self.assertTrue(line.startswith(f"bad: cut.{name}: ") and says in line, line)
                 if name in ("lightning.ckpt", "detector.pt", "subclass.pt", "protocol5.pt"):
@@ -136,7 +137,7 @@ class Verdicts(Case):
                 self.assertRegex(lines[-1], r"\Abad: 1 of \d+ records")
                 if name != "script.pt":
                     self.assertTrue(lines[-1].endswith(names_of(name)), lines[-1])
-        self.assertIn("a download that did not end?", self.berth("verify", "cut.legacy.pt", code=1).out)
+        self.assertIn(ENDED, self.berth("verify", "cut.legacy.pt", code=1).out)
 
     def test_info_shows_a_refused_file_and_what_it_names(self):
         for name, says, _ in WHOLE:
@@ -187,7 +188,7 @@ class Verdicts(Case):
                 self.assertIn("11 bytes follow the ", line)
                 for n in (len(data) - 1, len(data) // 2):
                     self.write("short", data[:n])
-                    self.assertIn("a download that did not end?", self.berth("verify", "short", code=1).out)
+                    self.assertIn(ENDED, self.berth("verify", "short", code=1).out)
 
     def test_an_index_without_a_file_and_a_broken_piece(self):
         self.berth("convert", "--root", "model", "--shard-size", "300KB", self.demo, "m.safetensors.index.json")
@@ -264,6 +265,29 @@ class Verdicts(Case):
                     self.assertEqual((piped.returncode, piped.stdout.decode(), piped.stderr), (1, plain, b""))
                     if "`" in plain:
                         self.pasted(plain, before=f"cat {name} | ")
+
+    def test_a_pipe_that_has_a_name_comes_with_the_words_that_read_it(self):
+        for name in ("fifo", "two words", "it's", "-dash", "$(touch no)"):
+            os.mkfifo(self.path(name))
+            for words in (["verify"], ["info"], ["ls"], ["diff", "modules.pt"]):
+                with self.subTest(name, words=words):
+                    line = self.refused(*words, "--", name, code=2)
+                    self.assertIn(f"{name}: is a pipe, which is read only as standard input: in its place, `", line)
+                    self.assertEqual(self.berth(*words, "--", name, code=2).out, "")
+                    step = re.search(r": in its place, `(.*)` reads it$", line).group(1)
+                    done = subprocess.run(["bash", "-c", f'cat modules.pt >"$1" & "$0" {" ".join(words)} {step}',
+                                           BERTH, "./" + name], cwd=self.folder, stdout=subprocess.DEVNULL,
+                                          timeout=60, check=False)
+                    self.assertEqual(done.returncode, 0, step)
+        self.assertFalse(os.path.exists(self.path("no")))
+        os.mkfifo(self.path("\u202e"))  # no terminal shows it
+        self.assertNotIn("`", self.refused("verify", "\u202e", code=2))
+        shell = ["bash", "-c", '"$0" verify <(cat modules.pt)', BERTH]
+        done = subprocess.run(shell, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        step = re.search(r"is a pipe, .*: in its place, `(.*)` reads it$", done.stderr).group(1)
+        self.assertEqual(step, "- < <(...)")
+        shell[2] = '"$0" verify ' + step.replace("...", "cat modules.pt")
+        subprocess.run(shell, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=60, check=True)
 
     @unittest.skipUnless(shutil.which("strace"), "no strace")
     def test_what_it_names_cannot_be_listed(self):

@@ -2,7 +2,8 @@
 """W4: kill -9 at every system call of a command that replaces a file.
 
 The path then holds the old file or the new one, whole; the next save removes what was left, and
-nothing else.
+nothing else. W11: with save.replace=in_place it may hold the beginning of the new file, and
+`berth verify` says what that is.
 """
 
 import concurrent.futures
@@ -15,6 +16,8 @@ import unittest
 from commands import (BERTH, DIRECT, LONG, OWNER, QUIET, TEMPORARY, THREADS, TILES, berth, count_calls,
                       has_direct, make_sources, read, run_killed)
 
+IN_PLACE = ["--set", "save.replace=in_place"]
+CUT = "a download or a save in place that did not end?"
 # These come and go with the scheduler, and change no file.
 NOT_COUNTED = {"execve", "exit", "exit_group"}
 FORGOTTEN_IN_SHORT = {"mmap", "mprotect", "munmap", "brk", "pread64", "read", "futex"}
@@ -26,6 +29,8 @@ class Scene:
     def __init__(self, sources, words):
         self.folder = tempfile.mkdtemp(prefix="berth-kill-")
         self.checkpoint = "TENSORS_TARGET" not in words
+        self.in_place = IN_PLACE[1] in words
+        self.n_cut = 0
         self.target = self.path("model.pt" if self.checkpoint else "model.safetensors")
         self.old_checkpoint, source, tensors = sources
         places = {"SOURCE": source, "TENSORS": tensors, "TARGET": self.target,
@@ -62,11 +67,23 @@ class Scene:
         return sorted(set(os.listdir(self.folder)) -
                       {os.path.basename(self.target), "link.pt", *self.others})
 
+    def check_cut(self, found):
+        if not self.new.startswith(found):
+            raise AssertionError("neither the old file nor the beginning of the new one")
+        said = berth("verify", self.target, code=1).stdout.decode()
+        if CUT not in said or self.target not in said:
+            raise AssertionError(f"{len(found)} bytes of {len(self.new)}: {said}")
+        self.n_cut += 1
+
     def check_target(self, may_be):
-        if read(self.target) not in may_be:
+        found = read(self.target)
+        if self.in_place and found not in may_be:
+            return self.check_cut(found)
+        if found not in may_be:
             raise AssertionError("neither the old file nor the new one")
         if self.checkpoint:
             berth("verify", self.target)
+        return None
 
     def check_removed(self, left):
         """X5: the next save removes it, but where the kill came before its owner stood there,
@@ -96,7 +113,7 @@ class Scene:
 
 
 def kill_everywhere(sources, words):
-    """Returns the number of points, and how many of them left a temporary."""
+    """Returns the number of points, and how many of them left a temporary, or the beginning of a file."""
     scene = Scene(sources, words)
     n_points = n_left = 0
     try:
@@ -115,7 +132,9 @@ def kill_everywhere(sources, words):
                 n_left += scene.check_next_save()
                 n_points += 1
                 nth += 1
-        return n_points, n_left
+        if scene.in_place and scene.n_cut < 3:
+            raise AssertionError(f"killed in the middle of a file {scene.n_cut} times")
+        return n_points, n_left + scene.n_cut
     except AssertionError as failure:
         raise AssertionError(f"{' '.join(scene.command)}: {failure}") from failure
     finally:
@@ -135,6 +154,8 @@ def commands():
             yield ["copy", "SOURCE", "TARGET", *options, "--set", "save.durability=none"]
             yield ["convert", "TENSORS", "TARGET", *options, *DIRECT, "--set", "debug=on"]
     yield ["convert", "--tensors-only", "SOURCE", "TENSORS_TARGET"]
+    yield ["copy", "SOURCE", "TARGET", *TILES, *IN_PLACE]
+    yield ["convert", "--tensors-only", "SOURCE", "TENSORS_TARGET", *TILES, *IN_PLACE]
 
 
 class KillTest(unittest.TestCase):
@@ -147,7 +168,7 @@ class KillTest(unittest.TestCase):
                 done = list(pool.map(lambda each: kill_everywhere(sources, each), commands()))
         n_points = sum(points for points, _ in done)
         n_left = sum(left for _, left in done)
-        print(f"kills that left a temporary: {n_left}")
+        print(f"kills that left a temporary, or the beginning of a file: {n_left}")
         print(f"fault points W4: {n_points}")
         self.assertGreaterEqual(n_points, self.LEAST[0])
         self.assertGreaterEqual(n_left, self.LEAST[1])

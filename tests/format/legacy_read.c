@@ -280,7 +280,7 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
     struct streamed read = read_stream(MAGIC PROTOCOL SYSTEM OBJECT KEYS);
     cr_assert_eq(read.code, 0, "%s", read.error.message);
     uint64_t next, at = read.legacy.payload_offset;
-    char message[100];
+    char message[160];
     uint8_t count[8] = {3};
     cr_expect_eq(bth_legacy_check_count_and_set_offset(&read.legacy, read.tree, 0, count, at,
                                                        at + 100, &next, &read.error),
@@ -306,10 +306,11 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
                                                            file_nbytes, &next, &read.error),
                      BERTH_E_TRUNCATED);
     }
-    snprintf(
-        message, sizeof message,
-        "a at byte %llu: the file ends within this storage's 8 bytes: a download that did not end?",
-        (unsigned long long)at);
+    snprintf(message, sizeof message,
+             "a at byte %llu: the file ends within this storage's 8 bytes: a download or a save in "
+             "place "
+             "that did not end?",
+             (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
     free_streamed(&read);
 }

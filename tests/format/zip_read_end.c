@@ -12,15 +12,15 @@ Test(zip_end, files_too_short_for_an_end_record_are_refused)
     for (size_t nbytes = 0; nbytes < 4; nbytes++) {
         test_zip zip = {0};
         test_zip_append(&zip, "PK\5\6", nbytes);
-        expect_refused(
-            zip, BERTH_E_ARCHIVE,
-            "no end record: not a zip archive, or cut off: a download that did not end?");
+        expect_refused(zip, BERTH_E_ARCHIVE,
+                       "no end record: not a zip archive, or cut off: a download or a save in "
+                       "place that did not end?");
     }
     test_zip zip = {0};
     test_zip_append(&zip, "PK\5\6", 4);
     expect_refused(zip, BERTH_E_ARCHIVE,
                    "at byte 0: the end record is cut off: 4 of its 22 bytes are there: a download "
-                   "that did not end?");
+                   "or a save in place that did not end?");
 }
 
 Test(zip_end, a_tail_that_is_too_short_is_asked_for_again)

@@ -156,7 +156,7 @@ static void expect_no_archive(const void *bytes, size_t nbytes, const char *mess
 
 Test(archive, other_files_are_told)
 {
-    expect_no_archive("", 0, "the file is empty");
+    expect_no_archive("", 0, "the file is empty: a download or a save in place that did not end?");
     expect_no_archive(
         "text", 4, "neither a zip archive nor PyTorch's legacy format: it begins with 74 65 78 74");
     char says[200];

@@ -135,8 +135,9 @@ Test(archive_edges, no_record_reaches_into_the_next_at_any_level)
 Test(archive_edges, an_end_that_is_cut_is_told_at_any_level)
 {
     file_nbytes--;
-    expect_no_records_at_any_level("memory: at byte 2178: the end record is cut off: 21 of its 22 "
-                                   "bytes are there: a download that did not end?");
+    expect_no_records_at_any_level(
+        "memory: at byte 2178: the end record is cut off: 21 of its 22 "
+        "bytes are there: a download or a save in place that did not end?");
 }
 
 /* Z7 */

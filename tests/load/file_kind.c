@@ -47,7 +47,7 @@ Test(file_kind, by_their_signatures)
 {
 #define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF, not a checkpoint"
     static const kind_case cases[] = {
-        {BYTES(""), "the file is empty"},
+        {BYTES(""), "the file is empty: a download or a save in place that did not end?"},
         {BYTES("PK\5\6"), "a zip archive without any record"},
         {BYTES("\x1f\x8b"), "compressed by gzip: `gzip -dc FILE >NEW.pt` unpacks it"},
         {BYTES("\xfd"
@@ -498,9 +498,9 @@ Test(file_kind, archives_without_a_folder)
         expect_failure_of(cases[i].bytes, cases[i].nbytes, "", BERTH_E_NOT_CHECKPOINT,
                           cases[i].says);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        expect_failure_of(
-            others[i].bytes, others[i].nbytes, "", BERTH_E_ARCHIVE,
-            "memory: no end record: not a zip archive, or cut off: a download that did not end?");
+        expect_failure_of(others[i].bytes, others[i].nbytes, "", BERTH_E_ARCHIVE,
+                          "memory: no end record: not a zip archive, or cut off: a download or a "
+                          "save in place that did not end?");
 }
 
 /* ---- what surrounds an archive ---- */

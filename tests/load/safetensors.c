@@ -64,7 +64,8 @@ static const struct {
     {"{\"a\":" T("\"U8\"", "[2]", "-1", "1") "}", 2, "its data_offsets are no range"},
     {"{\"a\":" T("\"U8\"", "[2]", "2", "0") "}", 2, "its data_offsets are no range"},
     {"{\"a\":" T("\"U8\"", "[2]", "0", "3") "}", 2,
-     "\"a\": it ends 1 bytes behind the end of the file: a download that did not end?"},
+     "\"a\": it ends 1 bytes behind the end of the file: a download or a save in place that did "
+     "not end?"},
     {"{\"a\":" T("\"U8\"", "2", "0", "2") "}", 2, "its shape is no list of at most 64 sizes"},
     {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,2]}}", 2,
      "its shape is no list of at most 64 sizes"},
@@ -122,7 +123,7 @@ Test(safetensors_read, lengths)
     make_file("{}", 100, 0);
     expect_failure("", BERTH_E_TRUNCATED,
                    "memory: at byte 0: a safetensors header of 100 bytes in a file of 10: a "
-                   "download that did not end?");
+                   "download or a save in place that did not end?");
     make_file("{}", 100000001, 0);
     expect_failure("", BERTH_E_UNSUPPORTED,
                    "memory: at byte 0: a safetensors header of 100000001 bytes: the format allows "

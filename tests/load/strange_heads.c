@@ -442,7 +442,7 @@ Test(strange_heads, a_repacked_file_that_is_shorter_than_its_layout)
     file_nbytes -= 1;
     expect_failure("", BERTH_E_TRUNCATED,
                    "memory: data/2 at byte 229376: its 4 bytes do not fit into the file's 198758: "
-                   "a download that did not end?");
+                   "a download or a save in place that did not end?");
 }
 
 /* ---- first records that name no archive ---- */

@@ -195,6 +195,6 @@ COMPRESSED = [
          "head -c 99999 /dev/urandom >model/more; zip -q0r -s 64k split.zip model; cp split.z01 new.pt",
          "a part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"),
     Kind("7z -v: the first part", "7zz a -bd -tzip -mx0 -v20k new.zip model >log; mv new.zip.001 new.pt",
-         "no end record: not a zip archive, or cut off: a download that did not end?"),
+         "no end record: not a zip archive, or cut off: a download or a save in place that did not end?"),
     Kind("7z -v, joined", "7zz a -bd -tzip -mx0 -v20k new.zip model >log; cat new.zip.0* >new.pt"),
 ]

@@ -225,11 +225,12 @@ class InPlaceTest(Mounts):
                 nbytes = os.path.getsize(there)
                 self.assertLess(nbytes, 20_000_000)
                 for load in (berth.load, berth.open):
-                    with self.assertRaisesRegex(berth.Error, "do not fit|cut off|did not end") as told:
+                    with self.assertRaisesRegex(berth.Error, "a save in place that did not end") as told:
                         load(path)
                     self.assertIn(path, str(told.exception))
                 done = subprocess.run([COMMAND, "verify", path], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("a save in place that did not end", done.stdout)
 
     def test_a_joint_save_is_refused_with_the_reason(self):
         for habit, why in (("order=EOPNOTSUPP", "in order only"), ("rename=ENOSYS", "cannot rename")):

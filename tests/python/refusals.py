@@ -2,17 +2,26 @@
 """What a refusal tells, and berth.verify: is the file whole, what does it name, what to do next."""
 
 import argparse
+import errno
 import io
+import json
+import os
 import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+import warnings
 
 import berth
 import numpy
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.testing._internal.two_tensor import TwoTensor
 
 from folder import Folder
 
-CUT = "a download that did not end?"
+CUT = "a download or a save in place that did not end?"
 TRUSTED = ". If you trust the file: berth.load(f, weights_only=False), which runs what the file asks for"
 STATE = {"layer.weight": torch.arange(600.).reshape(20, 30), "layer.bias": torch.ones(3)}
 HYPER = argparse.Namespace(lr=1e-3, path=pathlib.PurePosixPath("a"))
@@ -40,6 +49,19 @@ REFUSED = [
     ("old", {"state": STATE, "args": HYPER}, {"_use_new_zipfile_serialization": False},
      ["argparse.Namespace", "pathlib.PurePosixPath"]),
 ]
+# What one call says of a file: its exception, its report, or nothing.
+UNREADABLE = """
+import json, sys, berth
+try:
+    found = getattr(berth, sys.argv[1])(sys.argv[2])
+    said = ("good", None, "")
+    if sys.argv[1] == "verify" and not found:
+        assert found.intact and found.n_bad == 0, found
+        said = ("unlisted", None, found.error)
+except berth.Error as error:
+    said = (type(error).__name__, error.errno, str(error))
+print(json.dumps(said))
+"""
 
 
 class Refusals(Folder):
@@ -110,3 +132,106 @@ class Refusals(Folder):
         report = berth.verify(self.write("cut.pt", self.read(self.path("a.pt"))[:-40]))
         self.assertFalse(report.intact)
         self.assertIn(CUT, report.error)
+
+    # ---- files and directories that are broken: each whole, then broken ----
+
+    def check_is_whole(self, f):
+        self.assertEqual(sorted(berth.load(f)), sorted(STATE))
+        report = berth.verify(f)
+        self.assertEqual((bool(report), report.error, report.intact, report.refused, report.n_bad),
+                         (True, "", True, [], 0))
+        return report
+
+    def check_is_broken(self, f, *says, kind=berth.DamagedFileError):
+        with self.assertRaises(kind) as caught:
+            berth.load(f)
+        report = berth.verify(f)
+        self.assertEqual((bool(report), report.intact, report.refused), (False, False, []))
+        for said in (str(caught.exception), report.error):
+            for words in says:
+                self.assertIn(words, said)
+            self.assertNotIn("FILE", said)
+        return report
+
+    def test_an_index(self):
+        names = [f"m-{i}.safetensors" for i in range(len(STATE))]
+        weights = dict(zip(STATE, names))
+        for name, file in weights.items():
+            berth.save({name: STATE[name]}, self.path(file))
+        index = self.write("m.safetensors.index.json", json.dumps({"weight_map": weights}).encode())
+        self.assertEqual([each.name.split("/")[0] for each in self.check_is_whole(index).records], names)
+        with berth.open(index) as file:
+            self.assertEqual(file.verify(), berth.verify(index))
+        self.check_is_whole(self.folder)
+        data = self.read(self.path(names[1]))
+        self.write(names[1], data[:-5])
+        self.assertEqual(len(self.check_is_broken(index, names[1], CUT).records), 1)
+        self.write(names[1], self.read(self.path(names[0])))
+        self.check_is_broken(index, '"layer.bias" is not in m-1.safetensors')
+        os.remove(self.path(names[1]))
+        for call in (berth.load, berth.open, berth.verify):
+            with self.assertRaises(berth.MissingFileError) as caught:
+                call(index)
+            self.assertIn(f"{names[1]}: cannot be opened: No such file or directory", str(caught.exception))
+        self.check_is_broken(self.write("m.safetensors.index.json", b"{"), "m.safetensors.index.json: is no index of a "
+                             "checkpoint: it is no JSON")
+
+    def test_a_directory_of_dcp_with_a_broken_piece(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.save(STATE, checkpoint_id=self.path("dcp"), no_dist=True)
+            dcp.save({"args": HYPER, **STATE}, checkpoint_id=self.path("named"), no_dist=True)
+        piece = self.path("dcp/__0_0.distcp")
+        data, metadata = self.read(piece), self.read(self.path("dcp/.metadata"))
+        self.assertEqual(self.check_is_whole(self.path("dcp")).n_storages, 2)
+        at = data.index(STATE["layer.weight"].numpy().tobytes())
+        self.write("dcp/__0_0.distcp", data[:at] + b"\1" + data[at + 1:])
+        report = self.check_is_broken(self.path("dcp"), "__0_0.distcp at byte", "its bytes have CRC")
+        (bad,) = report.records
+        self.assertEqual((report.n_bad, bad.name, bad.crc32), (1, "__0_0.distcp: layer.weight", "bad"))
+        self.assertTrue(bad.offset < at < bad.offset + bad.nbytes)
+        self.write("dcp/__0_0.distcp", data[:-1])
+        self.check_is_broken(self.path("dcp"), f"are not in __0_0.distcp, which has {len(data) - 1}")
+        os.remove(piece)
+        for call, kind in ((berth.load, berth.DamagedFileError), (berth.verify, berth.FileError)):
+            with self.assertRaises(kind) as caught:
+                call(self.path("dcp"))
+            self.assertIn("dcp/__0_0.distcp: No such file or directory", str(caught.exception))
+        self.write("dcp/__0_0.distcp", data)
+        self.write("dcp/.metadata", metadata[:len(metadata) // 2])
+        self.check_is_broken(self.path("dcp"), "dcp/.metadata: at byte ")
+        report = berth.verify(self.path("named"))
+        self.assertEqual((bool(report), report.intact, report.refused, report.n_bad),
+                         (False, True, ["argparse.Namespace", "pathlib.PurePosixPath"], 0))
+        self.assertTrue(report.error.endswith("global argparse Namespace is not allowed in a checkpoint"), report.error)
+
+    def test_bytes_behind_a_safetensors_file(self):
+        berth.save(STATE, self.path("a.safetensors"))
+        data = self.read(self.path("a.safetensors"))
+        self.check_is_whole(self.path("a.safetensors"))
+        says = f"at byte {len(data)}: 11 bytes follow the last tensor"
+        self.write("a.safetensors", data + b"extra bytes")
+        self.check_is_broken(self.path("a.safetensors"), f"a.safetensors: {says}: `head -c {len(data)} ")
+        self.check_is_broken(io.BytesIO(data + b"extra bytes"), says)
+
+    @unittest.skipUnless(shutil.which("strace"), "no strace")
+    def test_bytes_that_the_disk_cannot_read(self):
+        """Every read of the file in its turn fails: an exception, but where only the names are read once more."""
+        torch.save({"a": torch.zeros(100_000)}, self.path("a.pt"))
+        one_thread = dict(os.environ, BERTH_LOAD_METHOD="read", BERTH_IO_THREADS="1")  # strace counts in each
+        said = {"load": set(), "verify": set()}
+        for call, when in (("load", 1), ("load", 2), ("load", 9), *(("verify", when) for when in range(1, 5))):
+            done = subprocess.run(
+                ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-P", self.path("a.pt"), "-e",
+                 "trace=pread64", f"--inject=pread64:error=EIO:when={when}", sys.executable, "-c", UNREADABLE, call,
+                 self.path("a.pt")], env=one_thread, capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            kind, number, says = json.loads(done.stdout)
+            said[call].add(kind)
+            if kind == "unlisted":
+                self.assertEqual(says, "what its pickle names cannot be listed now")
+            elif kind != "good":
+                self.assertIn("Input/output error", says)
+                self.assertIn("a.pt", says)
+                self.assertEqual(number, errno.EIO)
+        self.assertEqual(said, {"load": {"FileError", "good"}, "verify": {"FileError", "unlisted", "good"}})

@@ -139,24 +139,34 @@ class Dcp:
     def __init__(self, path):
         self.path = path
 
-    def _converted(self):
-        """A file in memory, with what dcp_to_torch_save would write."""
-        file = open("berth", "w+b", opener=_native.open_memory)  # all in C: ^C finds no bare descriptor
+    def _run(self, *words, out, to):
+        """Runs the command on it. Returns (exit code, what it wrote if that is a pipe, what it said)."""
         options = [word for name, value in config.get_config_copy().items()
                    if name.startswith(("load.", "io.")) and not config.is_default(name)
                    for word in ("--set", f"{name}={_text(name, value)}")]
-        words = ["convert", "--to", "pt", *options, os.path.abspath(self.path), "-"]
+        done = subprocess.run([COMMAND, *words, *options, os.path.abspath(self.path), *out],
+                              stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.PIPE, check=False)
+        said = done.stderr.decode(errors="replace").strip().removeprefix("berth: ")
+        return done.returncode, done.stdout, said or f"the command ended with {done.returncode}"
+
+    def _converted(self):
+        """A file in memory, with what dcp_to_torch_save would write."""
+        file = open("berth", "w+b", opener=_native.open_memory)  # all in C: ^C finds no bare descriptor
         try:
-            done = subprocess.run([COMMAND, *words], stdin=subprocess.DEVNULL, stdout=file,
-                                  stderr=subprocess.PIPE, check=False)
-            if done.returncode != 0:
-                said = done.stderr.decode(errors="replace").strip().removeprefix("berth: ")
-                raise _failed(self.path, said or f"its conversion ended with {done.returncode}",
-                              "BERTH_E_ARCHIVE")
+            code, _, said = self._run("convert", "--to", "pt", out=["-"], to=file)
+            if code != 0:
+                raise _failed(self.path, said, "BERTH_E_ARCHIVE")
         except BaseException:
             file.close()
             raise
         return file
+
+    def verdict(self):
+        """What `berth verify --json` says of it."""
+        code, report, said = self._run("verify", "--json", "-q", out=[], to=subprocess.PIPE)
+        if not report:
+            raise _failed(self.path, said, "BERTH_E_ARCHIVE" if code == 1 else "BERTH_E_SYSTEM")
+        return json.loads(report)
 
     def load(self, load):
         """Its value. The tensors are pages of the converted file, so that there is no second copy."""

@@ -4,8 +4,9 @@
 import os
 from dataclasses import dataclass, fields, replace
 
-from berth import _native
-from berth._errors import advised
+from berth import _native, _set
+from berth._errors import DamagedFileError, advised
+from berth._load import MAPPED
 from berth._source import from_caller, source_of
 
 
@@ -34,7 +35,8 @@ class Report:
         for what it is or for what its pickle names; then the error says so
     globals, refused: all classes and functions that its pickle names, "argparse.Namespace", and those
         of them that are not allowed
-    records: a RecordReport each, in the file's order
+    records: a RecordReport each, in the file's order. Of a directory of torch.distributed.checkpoint: the
+        pieces with which something is wrong; n_storages then counts pieces
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
         that have none; that are bad
     nbytes: of all records
@@ -58,12 +60,50 @@ class Report:
 def verify(f):
     """Reads a whole file and checks everything: archive, offsets, pickle, tensors, checksums.
 
-    f: a path or an open binary file, as for berth.load.
+    f: a path or an open binary file, as for berth.load; so it can be an index, a folder or a directory of
+        torch.distributed.checkpoint, whose pieces are verified each.
     Returns: a Report. A broken file is an answer, not an exception.
-    Raises: berth.MissingFileError, berth.FileError: the file cannot be read.
+    Raises: berth.MissingFileError, berth.FileError: the file, or one of several, cannot be read.
     Threads: any; other threads run meanwhile.
     """
-    return report_of(source_of(from_caller(f)))
+    try:
+        found = _set.found(from_caller(f))
+        if isinstance(found, _set.Index):
+            return _report_of_index(found)
+        if isinstance(found, _set.Dcp):
+            return _report_of_directory(found)
+    except DamagedFileError as error:  # the index, or .metadata
+        return _report_of_error(str(error))
+    return report_of(source_of(found))
+
+
+def _report_of_error(error):
+    sums = {field.name: 0 for field in fields(Report) if field.type is int}
+    return Report(error=error, intact=False, globals=[], refused=[], records=[], **sums)
+
+
+def _report_of_index(index):
+    report = report_of_files([index.path_of(file) for file in index.files])
+    if report:  # has each file the tensors that the index says?
+        try:
+            _set.Files(index, MAPPED).close()
+        except DamagedFileError as error:
+            return replace(report, error=str(error), intact=False)
+    return report
+
+
+def _report_of_directory(directory):
+    found = directory.verdict()
+    named = [(row["module"], row["name"], row["allowed"]) for row in found["globals"]]
+    bad = [RecordReport(f"{row['in']}: {row['name']}", row["offset"], row["nbytes"],
+                        "unchecked" if row["intact"] else "bad", row["reason"])
+           for row in found["bad"]]
+    # Nothing that a program can allow makes berth.load run anything of a directory: no advice.
+    return Report(error=advised(bad[0].error, ()) if bad else "", intact=found["intact"], records=bad,
+                  globals=[f"{module}.{name}" for module, name, _ in named],
+                  refused=[f"{module}.{name}" for module, name, is_allowed in named if not is_allowed],
+                  n_storages=found["pieces"], n_verified=found["verified"], n_unverified=found["unverified"],
+                  n_bad=sum(not row["intact"] for row in found["bad"]), nbytes=found["nbytes"])
 
 
 def report_of(source):
@@ -87,5 +127,7 @@ def report_of_files(paths):
                for name, report in reports for record in report.records]
     sums = {field.name: sum(getattr(report, field.name) for _, report in reports)
             for field in fields(Report) if field.type is int}
+    names = {what: list(dict.fromkeys(name for _, report in reports for name in getattr(report, what)))
+             for what in ("globals", "refused")}
     error = next((report.error for _, report in reports if report.error), "")
-    return Report(error=error, records=records, **sums)
+    return Report(error=error, intact=all(report.intact for _, report in reports), records=records, **names, **sums)
