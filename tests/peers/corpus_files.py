@@ -113,9 +113,9 @@ DAMAGED = [
     Kind("a byte order mark in front", "(printf '\\xef\\xbb\\xbf'; cat model.pt) >new.pt",
          "neither a zip archive nor PyTorch's legacy format: it begins with ef bb bf 50"),
     Kind("self-extracting", "cat $(command -v unzip) model.pt >new.pt",
-         "neither a zip archive nor PyTorch's legacy format: it begins with 7f 45 4c 46"),
+         "an ELF program or library, not a checkpoint"),
     Kind("self-extracting, zip -A", "zip -q0r in.zip model; cat $(command -v unzip) in.zip >new.pt; zip -qA new.pt",
-         "neither a zip archive nor PyTorch's legacy format: it begins with 7f 45 4c 46"),
+         "an ELF program or library, not a checkpoint"),
     Kind("two archives", "cat model.pt model.pt >new.pt",
          "at byte 72951: several archives in one file: the last one begins here: `tail -c +72952 new.pt >NEW.pt` "
          "takes it out", torch=True, why=ANY_OF_TWO),
@@ -230,5 +230,5 @@ DOWNLOADS = [
     Kind("a program in Python", "echo 'import torch' >new.pt",
          "a text, not a checkpoint: a download that failed? It says: import torch "),
     Kind("a picture", "(printf '\\x89PNG\\r\\n\\x1a\\n'; head -c 64 /dev/zero) >new.pt",
-         "neither a zip archive nor PyTorch's legacy format: it begins with 89 50 4e 47"),
+         "a PNG picture, not a checkpoint"),
 ]

@@ -89,20 +89,18 @@ class Kept:
             self._source = source_of(self.f)
         return self._source
 
-    @contextlib.contextmanager
-    def stream(self):
-        """For one look: as source(), but of other file objects than BytesIO nothing is kept."""
+    def look(self, function):
+        """function(source): of source(), but of other file objects than BytesIO nothing is kept."""
         if self._source is not None:
-            yield self._source
-            return
+            return function(self._source)
         self.rewind()
         stream = stream_of(self.f)
         try:
-            yield stream
+            return function(stream)
         except Error:
-            if isinstance(stream, Stream) and stream.raised:
-                raise stream.raised from None
-            raise
+            if not isinstance(stream, Stream) or stream.raised is None:
+                raise
+        raise stream.raised  # not above: it would get the Error as its context
 
     def cut(self, nbytes):
         """No more than these bytes are looked at."""

@@ -87,12 +87,15 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
                            "weights_only=False")
     if not _gate.is_utf8(encoding) or set(arguments) - {"encoding"}:
         wants_torch = "pickle_load_args"
+    refusal = None
     try:
         if not (wants_torch or _conditions.reason()):
             return load_plain(kept, map_location, mmap)
         kept.open(kept.source(), READ).close()
         _gate.try_pickle(kept)
-    except UnsafeFileError as refusal:
+    except UnsafeFileError as error:
+        refusal = error.with_traceback(None)  # which holds the source
+    if refusal is not None:  # not above: what a file object raises now would get the refusal as its context
         _gate.for_refused(kept, refusal)
     return _gate.unpickle(kept, map_location, None, True, mmap, arguments)
 
@@ -109,12 +112,16 @@ def load_plain(kept, map_location, mmap):
 
 
 def _value_of_source(kept, map_location, mmap):
-    by_caller = []
-    with kept.stream() as source, contextlib.closing(kept.open(source, MAPPED if mmap else READ)) as file:
-        with of_file(kept.name(), by_caller):
-            value = _value_of(file, map_location, mmap, by_caller)
-        if file.is_legacy():
-            kept.leave_behind(file.info()["nbytes"])
+    def read(source):
+        by_caller = []
+        with contextlib.closing(kept.open(source, MAPPED if mmap else READ)) as file:
+            with of_file(kept.name(), by_caller):
+                value = _value_of(file, map_location, mmap, by_caller)
+            if file.is_legacy():
+                kept.leave_behind(file.info()["nbytes"])
+        return value
+
+    value = kept.look(read)
     count("load", "values")
     return value
 
