@@ -117,8 +117,8 @@ static int file_fail_if_changed(const bth_trace_file *file, int fd, berth_error 
 }
 
 /*
- * The file is whole before and after: one call writes events and end, so that kill -9 does not come
- * between them. If it fails, the end is put back. Behind the events there is room for the end.
+ * The file is whole before and after: one call writes events and end. If it fails, the end is put
+ * back; but kill -9 can end it between two pages. Behind the events there is room for the end.
  */
 static void file_write_events(bth_trace_file *file, int fd, char *events, size_t n)
 {
