@@ -226,7 +226,8 @@ static void findings_print_bad(const findings *found)
                found->verdict.n_records);
     else
         printf("%sbad%s: %s", paint(RED), paint(PLAIN), found->error.message);
-    (void)globals_print_refused(&found->globals, "; it ");
+    if (strcmp(found->globals.error.message, found->error.message) != 0) /* said already */
+        (void)globals_print_refused(&found->globals, "; it ");
     putchar('\n');
 }
 

@@ -86,6 +86,7 @@ TRANSCRIPTS = {
          USAGE.format("show", "too many arguments: at most 2", "show", "show")),
     ],
     "verify": [
+        ("berth verify .", 1, r"bad: \.: is a folder, not a file\n", ""),
         ("berth verify", 2, "", MISSING["verify"]), ("berth verify demo.pt", 0, r"ok: 14 records, .*\n", ""),
         ("berth verify -q demo.pt", 0, "ok: .*\n", ""),
         ("berth verify demo.pt demo.pt", 0, "(demo.pt: ok: .*\n){2}", ""),

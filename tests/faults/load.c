@@ -63,6 +63,7 @@ static const fault_kind faults[] = {
     {FAULT_mmap, {EACCES, EAGAIN, EINVAL, ENODEV, ENOMEM, EPERM}},
     {FAULT_munmap, {EINVAL}},
     {FAULT_madvise, {EAGAIN, EFAULT, EHWPOISON, EINVAL, EIO, ENOMEM}},
+    {FAULT_mincore, {EAGAIN, ENOMEM}},
     {FAULT_pthread_create, {EAGAIN, EINVAL, EPERM}},
     {FAULT_sched_getaffinity, {EINVAL, EPERM}},
 };

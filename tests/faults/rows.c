@@ -50,6 +50,7 @@ static const fault_kind faults[] = {
     {FAULT_mmap, {EAGAIN, EINVAL, ENOMEM}},
     {FAULT_munmap, {EINVAL}},
     {FAULT_madvise, {EAGAIN, EINVAL, ENOMEM}},
+    {FAULT_mincore, {EAGAIN, ENOMEM}},
     {FAULT_get_mempolicy, {EFAULT, EINVAL}},
     {FAULT_mbind, {EINVAL, EIO, ENOMEM}},
     {FAULT_pthread_create, {EAGAIN, EINVAL, EPERM}},

@@ -44,6 +44,7 @@ static const fault_kind faults[] = {
     {FAULT_statx, {EACCES, EINVAL, EIO, ENOMEM, ENOSYS}},
     {FAULT_ioctl, {EFAULT, EINVAL, ENOMEM, ENOTTY, EPERM}},
     {FAULT_madvise, {EINVAL, ENOMEM}},
+    {FAULT_mincore, {EAGAIN, ENOMEM}},
     {FAULT_fstat, {EIO, ENOMEM, EOVERFLOW}},
     {FAULT_fstatfs, {EINTR, EIO, ENOMEM, ENOSYS}},
     {FAULT_fstatvfs, {EINTR, EIO, ENOMEM, ENOSYS, EOVERFLOW}},
