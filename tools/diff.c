@@ -367,9 +367,10 @@ static int open_side(side *s, const char *file)
     berth_checkpoint *checkpoint = s->opened.checkpoint;
 
     s->file = file;
-    berth_info info = {0};
-    if (!code && (s->opened.set || berth_get_info(checkpoint, &info, NULL) == 0))
-        s->has_no_attributes = s->opened.set || strcmp(info.container, "safetensors") == 0;
+    berth_info info;
+    if (!code)
+        s->has_no_attributes = s->opened.set || (berth_get_info(checkpoint, &info, NULL) == 0 &&
+                                                 strcmp(info.container, "safetensors") == 0);
     if (!code && option_is_default("load.check") &&
         berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0)
         return fail(&error);
