@@ -3,6 +3,7 @@
  * What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
  * a memo that hold texts of the file and nothing else. Builds nothing.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,6 +93,7 @@ static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 {
     uint64_t n = finder->n_kept;
 
+    assert(n >= N_KEPT);
     return &finder->memo[index < n ? index : n + index % n];
 }
 
