@@ -94,12 +94,12 @@ class Stream:
 
     def __call__(self, offset, nbytes):
         """Some bytes from the offset on, at most so many; None: there are none."""
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 return self._read(offset, nbytes)
-            except BaseException as error:
-                self.raised = error
-                return None
+        except BaseException as error:  # ^C while it takes the lock, too
+            self.raised = error
+            return None
 
     def _read(self, offset, nbytes):
         if self._at != offset:
