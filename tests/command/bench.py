@@ -463,7 +463,7 @@ class BenchFiguresTool(Tool):
         machine = {"processor": "Fast One", "processors": 2, "memory_nbytes": 23 << 30, "file_system": "ext4",
                    "kernel": "6.18.1-x"}
         self.head = {"date": "2026-11-28T21:40:00+00:00", "quick": False, "rounds": 3, "set": [], "build": "release",
-                     "torch": "2.13.0", "machine": machine, "load_before": [0.1, 0, 0], "commit": "abc"}
+                     "torch": "2.13.0", "machine": machine, "others_before": 0.01, "commit": "abc"}
 
         def row(case, operation, state, berth, *ratios):
             return {"case": case, "operation": operation, "state": state, "berth": {"median": berth},

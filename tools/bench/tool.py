@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import machine
 
@@ -64,6 +65,24 @@ def version_of(package):
         return None
 
 
+# Above this, in processors, a report says that others were at work.
+OTHERS = 0.2
+
+
+def busy_seconds():
+    """Of all processors together, since the machine began; what the host took from this machine counts."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _, _, irq, soft, steal = (int(word) for word in file.readline().split()[1:9])
+    return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def others_use(seconds=2):
+    """How many processors others use, while this program sleeps. A load average would still tell of its own last minute."""
+    begun, since = busy_seconds(), time.monotonic()
+    time.sleep(seconds)
+    return (busy_seconds() - begun) / (time.monotonic() - since)
+
+
 def head(options, folder):
     """The head of the report; printed too."""
     import raw
@@ -74,15 +93,15 @@ def head(options, folder):
              "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
              "torch": torch.__version__, "safetensors": version_of("safetensors"),
              "fio": raw.fio_version(), "machine": machine.facts(folder),
-             "load_before": os.getloadavg()}
+             "others_before": others_use()}
     facts = whole["machine"]
     print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
           f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
           f"{whole['safetensors'] or 'none'}, {whole['fio'] or 'no fio'}; Berth's {whole['build']} build")
     if whole["build"] != "release":
         note("this is not a release build: the figures mean nothing")
-    if whole["load_before"][0] > 0.5 * facts["processors"]:
-        note(f"this machine is busy (load {whole['load_before'][0]:.1f}): the figures are noisy")
+    if whole["others_before"] > OTHERS:
+        note(f"others use {whole['others_before']:.1f} of the processors: the figures are noisy")
     return whole
 
 
@@ -104,7 +123,7 @@ def run(options, measure):
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
         whole = measure(os.path.realpath(folder))
-    whole["load_after"] = os.getloadavg()
+    whole["others_after"] = others_use()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(whole, file, indent=1)
