@@ -235,7 +235,7 @@ static int conversion_open_and_run(conversion *c)
 
     set_load_check_data_by_default();
     read_tied_names_by_default();
-    note_input(c->options->words.words[0]);
+    note_input(is_standard(c->options->words.words[0]) ? "-" : c->in);
     int code = input_open_selected(c->in, NULL, &c->options->selected, &opened);
     limit_readers_of(c->out);
     c->checkpoint = opened.checkpoint;
