@@ -27,6 +27,7 @@ typedef struct selection {
     named_tensor *tensors;
     size_t n_tensors;
     size_t names_nbytes;            /* of all names: they must fit the header (P3) */
+    bool has_root_keys;             /* see names_are_root_keys */
     bth_safetensors_entry *entries; /* the tensors that are written, in the file's order */
     size_t n_entries;
     bth_safetensors_text *texts; /* of __metadata__ */
@@ -131,11 +132,21 @@ static int selection_add_tensor(selection *s, char *name, const berth_tensor *te
     return 0;
 }
 
+/* Whether all tensors are items of the root, by keys that are names: no name is a path. */
+static bool names_are_root_keys(const bth_names *names)
+{
+    for (size_t i = 0; i < bth_names_tensor_count(names); i++)
+        if (!bth_names_tensor_root_key(names, i, true))
+            return false;
+    return true;
+}
+
 /* A key of the root is a name as it is, as in the package. Other names never are like it: if they
- * began with a dot, were empty, or shared, they would be paths. */
+ * began with a dot, were empty, or shared, they would be paths, and if there is one a key that
+ * begins like a path is written as its own path. */
 static int selection_use_root_key(selection *s, const bth_names *names, size_t i, char **name)
 {
-    const char *key = bth_names_tensor_root_key(names, i);
+    const char *key = bth_names_tensor_root_key(names, i, s->has_root_keys);
 
     if (!key || strcmp(key, *name) == 0)
         return 0;
@@ -169,6 +180,7 @@ static int selection_add_tensors(selection *s, const berth_value *value)
     s->tensors = bth_allocate_zeroed(nbytes);
     if (!s->tensors)
         (void)bth_fail_memory(s->error, nbytes);
+    s->has_root_keys = names_are_root_keys(names);
     for (size_t i = 0; i < n && s->error->code == 0; i++)
         (void)selection_add_tensor_at(s, names, i);
     bth_names_free(names);

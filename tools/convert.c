@@ -12,6 +12,7 @@ typedef struct convert_options {
     bool tensors_only;
     bool compact;
     bool keep_ties;
+    bool state_dict;
     const char *to;        /* "pt" or "safetensors"; NULL: the name of OUT says it */
     uint64_t shard_nbytes; /* 0: not set */
 } convert_options;
@@ -24,6 +25,8 @@ static const struct argp_option own_options[] = {
     {"keep-ties", 'T', NULL, 0,
      "to safetensors: write a tensor that has several names once; only __metadata__ has the others",
      1},
+    {"state-dict", 'd', NULL, 0,
+     "write each pickled module as its state_dict, by the names that this has; nothing is run", 1},
     {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
     {"shard-size", 's', "SIZE", 0,
      "to an index: so large is a file at most, unless one tensor is larger: 5GB, 500MiB (5GB)", 1},
@@ -45,6 +48,9 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         return 0;
     case 'T':
         options->keep_ties = true;
+        return 0;
+    case 'd':
+        options->state_dict = true;
         return 0;
     case 'o':
         if (strcmp(word, "pt") != 0 && strcmp(word, "safetensors") != 0)
@@ -87,6 +93,7 @@ typedef struct conversion {
     const berth_value *metadata; /* of safetensors */
     berth_tree *metadata_tree;   /* that it is of, if it is not the file's */
     berth_tree *selected_tree;   /* that it is of, if it is not the whole */
+    berth_tree *modules_tree;    /* that it is of with --state-dict */
     berth_tree *tree;            /* of a compact copy; or NULL */
     bool to_safetensors;
 } conversion;
@@ -152,6 +159,9 @@ static int conversion_fail(const conversion *c, berth_error *error)
     bool helps = !conversion_can_be_planned(c, 0) && !c->options->tensors_only &&
                  conversion_can_be_planned(c, BERTH_TENSORS_ONLY);
 
+    if (value_has_modules(c->value))
+        return print_trouble("%s; --state-dict writes the state_dict of a pickled module",
+                             error->message);
     return print_trouble("%s%s", error->message, helps ? "; --tensors-only leaves it out" : "");
 }
 
@@ -235,7 +245,9 @@ static int conversion_open_and_run(conversion *c)
 
     set_load_check_data_by_default();
     read_tied_names_by_default();
-    note_input(c->options->words.words[0]);
+    if (c->options->state_dict && option_is_default("load.unknown_globals"))
+        (void)berth_config_set("load.unknown_globals", "inert", NULL);
+    note_input(is_standard(c->options->words.words[0]) ? "-" : c->in);
     int code = input_open_selected(c->in, NULL, &c->options->selected, &opened);
     limit_readers_of(c->out);
     c->checkpoint = opened.checkpoint;
@@ -244,6 +256,8 @@ static int conversion_open_and_run(conversion *c)
     if (!code)
         code = select_values(&c->options->selected, c->checkpoint, c->in, &c->selected_tree,
                              &c->value);
+    if (!code && c->options->state_dict)
+        code = modules_to_state_dicts(&c->modules_tree, &c->value);
     if (!code)
         code = conversion_set_metadata(c);
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
@@ -253,6 +267,7 @@ static int conversion_open_and_run(conversion *c)
     if (!code)
         code = is_shard_index(c->out) ? conversion_write_shards(c) : conversion_run(c);
     berth_tree_free(c->tree);
+    berth_tree_free(c->modules_tree);
     berth_tree_free(c->selected_tree);
     berth_tree_free(c->metadata_tree);
     input_close(&opened);
@@ -275,7 +290,9 @@ const struct argp convert_argp = {
     "--keep-ties it holds one of them, and __metadata__ names the others: only programs that tie "
     "them anew, as load_model, should read that. It has no attributes of state_dicts: they are "
     "left out. "
-    "Any other value is an error that names it, unless --tensors-only is set. Checksums are "
+    "Any other value is an error that names it, unless --tensors-only is set. With --state-dict a "
+    "pickled torch.nn.Module, as torch.save(model) writes it, becomes what its state_dict() would "
+    "give, without extra states. Checksums are "
     "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
     "that. Nobody can read a new file who could not read all of IN, unless --set save.readers=all. "
     "--only, --without and --root write some of the values; in a list or tuple the others "

@@ -355,7 +355,7 @@ int run_copy(int argc, char **argv)
         return EXIT_TROUBLE;
     }
     register_remark_printer(shared);
-    note_input(options.words.words[0]);
+    note_input(is_standard(options.words.words[0]) ? "-" : in);
     limit_readers_of(out);
     progress_begin(&bar, "copy", shared, &params, &stats);
     bool by_value = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c) ||

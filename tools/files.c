@@ -72,38 +72,49 @@ static void loop_run_set(file_loop *loop, const char *path)
     int code = shard_set_read(path, &set);
 
     loop_note_code(loop, code);
-    for (size_t i = 0; i < set.n_files && !code; i++)
+    for (size_t i = 0; i < set.n_files && !code; i++) {
+        loop->all.part_of = &set;
+        loop->all.part = set.files[i];
         loop_run_file(loop, set.paths[i], NULL);
+    }
+    loop->all.part_of = NULL;
     if (!code && loop->with_indices)
         loop_run_file(loop, path, &set);
     shard_set_free(&set);
 }
 
-static bool any_is_index(const positional *words)
+/* The path of each word, or NULL after printing why; the paths are of the words, or kept. */
+static const char **find_paths(const positional *words, bool *is_several)
 {
-    for (int i = 0; i < words->n; i++)
-        if (is_shard_index(words->words[i]))
-            return true;
-    return false;
+    const char **paths = calloc((size_t)words->n, sizeof *paths);
+
+    *is_several = words->n > 1;
+    for (int i = 0; paths && i < words->n; i++) {
+        paths[i] = input_path(words->words[i]);
+        *is_several = *is_several || (paths[i] && is_shard_index(paths[i]));
+    }
+    return paths;
 }
 
 int for_each_file(const positional *words, const common *options, bool with_indices,
                   file_function function, void *context)
 {
     file_loop loop = {.function = function, .context = context, .with_indices = with_indices};
+    const char **paths = find_paths(words, &loop.all.is_several);
 
-    loop.all.is_several = words->n > 1 || any_is_index(words);
+    if (!paths)
+        return print_trouble("out of memory");
     if (options->json && loop.all.is_several)
         loop.all.reports = json_array();
     for (int i = 0; i < words->n; i++) {
-        const char *path = input_path(words->words[i]);
-        if (path && is_shard_index(path))
-            loop_run_set(&loop, path);
-        else if (path)
-            loop_run_file(&loop, path, NULL);
+        if (paths[i] && is_shard_index(paths[i]))
+            loop_run_set(&loop, paths[i]);
+        else if (paths[i])
+            loop_run_file(&loop, paths[i], NULL);
         else
             loop_note_code(&loop, EXIT_TROUBLE);
     }
+    free(paths);
     if (loop.all.reports)
         loop_note_code(&loop, print_json(loop.all.reports));
     return loop.worst;

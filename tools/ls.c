@@ -7,11 +7,19 @@
 
 #include "tools/set.h"
 
+/* Of the files of an index, until it is their turn. */
+typedef struct set_total {
+    size_t n_files, n_tensors;
+    uint64_t nbytes;
+    json_t *unlisted; /* tensors of which the index does not say that they are in their file */
+} set_total;
+
 typedef struct ls_options {
     selection selected;
     positional words;
     bool records;
     bool exact;
+    set_total total;
 } ls_options;
 
 /* Of the tensors of one file. */
@@ -126,6 +134,25 @@ static void listing_print_total(const listing *l, berth_checkpoint *checkpoint)
     putchar('\n');
 }
 
+static uint64_t add_nbytes(uint64_t sum, uint64_t nbytes)
+{
+    return nbytes > UINT64_MAX - sum ? UINT64_MAX : sum + nbytes;
+}
+
+static void total_add_tensor(set_total *total, const files *all, const char *name, uint64_t nbytes)
+{
+    const char *in = json_string_value(json_object_get(all->part_of->map, name));
+
+    total->n_tensors++;
+    total->nbytes = add_nbytes(total->nbytes, nbytes);
+    if (in && strcmp(in, all->part) == 0)
+        return;
+    if (!total->unlisted)
+        total->unlisted = json_array();
+    json_array_append_new(total->unlisted, json_pack("{s:o,s:o}", "tensor", text_json(name), "in",
+                                                     text_json(all->part)));
+}
+
 /* Returns 0 or an exit code after printing why. */
 static int listing_add_tensor(listing *l, berth_named_tensor *named)
 {
@@ -137,7 +164,9 @@ static int listing_add_tensor(listing *l, berth_named_tensor *named)
     if (l->is_set)
         named->offset = BERTH_NO_OFFSET;
     l->n_shown++;
-    l->nbytes = nbytes > UINT64_MAX - l->nbytes ? UINT64_MAX : l->nbytes + nbytes;
+    l->nbytes = add_nbytes(l->nbytes, nbytes);
+    if (l->files->part_of)
+        total_add_tensor(&l->options->total, l->files, named->name, nbytes);
     if (l->rows)
         json_array_append_new(l->rows, tensor_json(named));
     else
@@ -180,6 +209,40 @@ static int list_tensors(files *all, const input *opened, ls_options *options)
         return code;
     }
     return listing_end(&l, checkpoint);
+}
+
+/* Of an index, behind the tensors of its files. */
+static int list_set(files *all, ls_options *options)
+{
+    set_total total = options->total;
+    size_t n_files = all->set->n_files, i;
+    char text[32];
+    json_t *each;
+
+    options->total = (set_total){0};
+    if (!total.unlisted)
+        total.unlisted = json_array();
+    if (options->selected.common.json)
+        return files_print_json(
+            all, json_pack("{s:I,s:I,s:I,s:o}", "tensors", (json_int_t)total.n_tensors, "nbytes",
+                           (json_int_t)total.nbytes, "files", (json_int_t)total.n_files, "unlisted",
+                           total.unlisted));
+    files_print_heading(all);
+    printf("%zu tensor%s, %s%s in ", total.n_tensors, total.n_tensors == 1 ? "" : "s",
+           nbytes_text(options, total.nbytes, text), options->exact ? " bytes" : "");
+    if (total.n_files < n_files)
+        printf("%zu of ", total.n_files);
+    printf("%zu file%s\n", n_files, n_files == 1 ? "" : "s");
+    json_array_foreach(total.unlisted, i, each)
+    {
+        putchar('"');
+        print_shown(stdout, json_string_value(json_object_get(each, "tensor")));
+        fputs("\" in ", stdout);
+        print_shown(stdout, json_string_value(json_object_get(each, "in")));
+        puts(" is not in the index");
+    }
+    json_decref(total.unlisted);
+    return finish_output(EXIT_YES);
 }
 
 static int list_records(files *all, const common *options)
@@ -225,7 +288,8 @@ const struct argp ls_argp = {
     "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
     "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
     "name. A container that is there again is listed as an alias. The last line has the totals: "
-    "tensors can share storages. An index (model.safetensors.index.json) stands for its files. A "
+    "tensors can share storages. An index (model.safetensors.index.json) stands for its files, and "
+    "comes behind them: the totals of all, and the tensors that it does not list. A "
     "DCP directory (torch.distributed.checkpoint) has no offsets: its tensors are in pieces.",
     selection_children,
     NULL,
@@ -238,10 +302,13 @@ static int ls_file(void *context, files *all)
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
+    if (all->set)
+        return list_set(all, options);
     if (options->records)
         return list_records(all, &options->selected.common);
     int code = input_open(all->path, &call, &opened);
     bool is_open = code == 0;
+    options->total.n_files += is_open && all->part_of;
     if (is_open)
         code = list_tensors(all, &opened, options);
     input_close(&opened);
@@ -257,6 +324,7 @@ int run_ls(int argc, char **argv)
     parse_options(&ls_argp, argc, argv, &options);
     if (options.records && selection_has_globs(&options.selected))
         return print_trouble("--only and --without do not apply to records");
-    int code = for_each_file(&options.words, &options.selected.common, false, ls_file, &options);
+    int code = for_each_file(&options.words, &options.selected.common, !options.records, ls_file,
+                             &options);
     return code ? code : selection_check_used(&options.selected, options.words.words[0]);
 }

@@ -85,6 +85,16 @@ int input_open_quietly(const char *path, const berth_params *params, input *open
                        berth_error *error);
 void input_close(input *opened);
 
+/* ---- modules.c ---- */
+
+/*
+ * Each pickled module of a value becomes its state_dict, in dicts and as the root. *tree: that the
+ * new value is of; to be freed in any case. Returns 0, or an exit code after printing why.
+ */
+int modules_to_state_dicts(berth_tree **tree, const berth_value **value);
+/* Whether it is a pickled module, or a dict with one. */
+bool value_has_modules(const berth_value *value);
+
 /* ---- shards_write.c: back to an index and its files ---- */
 
 typedef struct shards_to_write {

@@ -244,15 +244,25 @@ int shard_set_open(shard_set *set, bool quietly);
 /* The checkpoint of a file; NULL: it is not open. */
 berth_checkpoint *shard_set_find(const shard_set *set, const char *file);
 
+/* ---- folders.c ---- */
+
+/*
+ * The path of the one index, or the one model file, in a folder; any other word as it is, and so
+ * that of a DCP directory. NULL: there are several, or none, and why was printed.
+ */
+const char *resolve_folder(const char *word);
+
 /* ---- files.c ---- */
 
 /* The files that a command was given. An index stands for its files, and comes after them. */
 typedef struct files {
     bool is_several;
     size_t n_headings;
-    const char *path; /* of the file at hand */
-    shard_set *set;   /* the file at hand is the index of this set; else NULL */
-    json_t *reports;  /* with --json, if there are several */
+    const char *path;         /* of the file at hand */
+    shard_set *set;           /* the file at hand is the index of this set; else NULL */
+    const shard_set *part_of; /* the file at hand is one of this set's; else NULL */
+    const char *part;         /* its name there */
+    json_t *reports;          /* with --json, if there are several */
 } files;
 
 /* Reports on the file at hand. Returns its exit code. */
@@ -394,8 +404,9 @@ void fill_closed_standard_descriptors(void);
 /* Whether a word is "-". */
 bool is_standard(const char *word);
 /*
- * The path of an input: the word, or for "-" one that leads to standard input. A pipe is read into
- * an unlinked temporary first; a pipe that has another name is refused. NULL: why was printed.
+ * The path of an input: the word, of a folder what resolve_folder finds, or for "-" one that leads
+ * to standard input. A pipe is read into an unlinked temporary first; a pipe that has another name
+ * is refused. NULL: why was printed.
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);

@@ -140,7 +140,7 @@ const char *input_path(const char *word)
     static bool is_there;
 
     if (!is_standard(word) && strcmp(word, stdin_path) != 0)
-        return check_scheme(word) || refuse_pipe(word) ? NULL : word;
+        return check_scheme(word) || refuse_pipe(word) ? NULL : resolve_folder(word);
     is_there = is_there || stdin_is_whole_file() || replace_stdin() == 0;
     return is_there ? stdin_path : NULL;
 }

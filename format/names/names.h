@@ -41,9 +41,9 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
 int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, char **name,
                                             char **path, berth_error *error);
 
-/* The key of tensor i if it is an item of a dict at the root, in UTF-8 without NULs, and does not
- * begin like a path; NULL: none of these. */
-const char *bth_names_tensor_root_key(const bth_names *names, size_t i);
+/* The key of tensor i if it is an item of a dict at the root, in UTF-8 without NULs, and, unless it
+ * may have any form, does not begin like a path; NULL: none of these. */
+const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any_form);
 
 /*
  * Any value by short name or path: see berth_find. A listed tensor comes before other values of the

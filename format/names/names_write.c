@@ -150,14 +150,14 @@ static bool short_name_has_valid_form(const bth_name_text *out, const struct nam
     return out->text[0] != '[' && out->text[0] != '.' && text_can_be_name(out->text, out->nbytes);
 }
 
-const char *bth_names_tensor_root_key(const bth_names *names, size_t i)
+const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any_form)
 {
     const struct names_entry *entry = &names->entries[names->tensors[i]];
     const berth_value *key = entry->parent == 0 ? bth_value_key(names->root, entry->index) : NULL;
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
 
-    return text && text[0] != '[' && text_can_be_name(text, nbytes) ? text : NULL;
+    return text && (any_form || text[0] != '[') && text_can_be_name(text, nbytes) ? text : NULL;
 }
 
 int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,

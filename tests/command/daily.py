@@ -5,6 +5,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -359,8 +360,7 @@ class Sets(Case):
     def test_an_index_stands_for_its_files(self):
         for extension in ("bin", "safetensors"):
             parts = [f"part-{i}.{extension}" for i in range(2)]
-            for command in ("ls", "info", "ls --json", "info --json"):
-                words = command.split()
+            for words in (["info"], ["info", "--json"]):
                 self.assertEqual(self.berth(*words, f"model.{extension}.index.json").out,
                                  self.berth(*words, *parts).out)
             told = self.berth("verify", f"model.{extension}.index.json").out.splitlines()
@@ -370,6 +370,53 @@ class Sets(Case):
         self.assertIn(self.folder, self.berth("verify", self.path("model.bin.index.json")).out)
         done = self.berth("ls", "model.bin.index.json", "--only", "layers.3")
         self.assertEqual(done.out.count("layers.3"), 2)
+
+    def test_ls_ends_with_the_totals_of_an_index_and_what_it_does_not_list(self):
+        parts, index = ["part-0.bin", "part-1.bin"], "model.bin.index.json"
+        lines = self.berth("ls", index).out.partition(f"\n{index}:\n")
+        self.assertEqual(lines[0], self.berth("ls", *parts).out)
+        self.assertEqual(lines[2], "8 tensors, 1.0 MiB in 2 files\n")
+        found = json.loads(self.berth("ls", "--json", index).out)
+        self.assertEqual(found[:2], json.loads(self.berth("ls", "--json", *parts).out))
+        self.assertEqual(found[2], {"file": index, "tensors": 8, "nbytes": 4 * (4 * 65536 + 4 * 256), "files": 2,
+                                    "unlisted": []})
+        weights = json.loads(self.read(index))["weight_map"]
+        del weights["layers.3.weight"]
+        self.index({**weights, "layers.0.bias": "part-1.bin"})  # which is in the other
+        unlisted = ['"layers.0.bias" in part-0.bin is not in the index',
+                    '"layers.3.weight" in part-1.bin is not in the index']
+        lines = self.berth("ls", index).out.partition(f"\n{index}:\n")[2].splitlines()
+        self.assertEqual(lines[1:], unlisted)
+        self.assertEqual(json.loads(self.berth("ls", "--json", index).out)[2]["unlisted"][1],
+                         {"tensor": "layers.3.weight", "in": "part-1.bin"})
+        lines = self.berth("ls", "-b", index, "--only", "layers.3").out.partition(f"\n{index}:\n")[2].splitlines()
+        self.assertEqual(lines, ["2 tensors, 263168 bytes in 2 files", unlisted[1]])
+        os.remove(self.path("part-0.bin"))
+        done = self.berth("ls", index, code=2)
+        self.assertIn(f"{index}:\n4 tensors, 514.0 KiB in 1 of 2 files\n", done.out)
+
+    def test_a_folder_stands_for_the_one_checkpoint_in_it(self):
+        os.makedirs(self.path("a/b.ckpt"))
+        self.refused("ls", "a/b.ckpt", says="a/b.ckpt: the folder has no index, no model file (.safetensors, ")
+        shutil.copy(self.path("layers.pt"), self.path("a/b.ckpt/model.pt"))
+        for words in (["ls"], ["info"], ["verify"], ["show"], ["map"], ["cat", "layers.0.bias"],
+                      ["diff", "layers.pt"], ["convert", "new.pt"], ["copy", "new.pt"]):
+            for folder in ("a", "a/", "a/b.ckpt//"):
+                with self.subTest(words, folder=folder):
+                    path = folder.rstrip("/") + ("/model.pt" if "b" in folder else "/b.ckpt/model.pt")
+                    self.assertEqual(self.berth(words[0], folder, *words[1:]).out,
+                                     self.berth(words[0], path, *words[1:]).out)
+        self.berth("diff", "new.pt", "layers.pt")
+        self.write("a/b.ckpt/model.bin", b"")
+        self.refused("verify", "a", says="a/b.ckpt: the folder has 2 files that may be the checkpoint (model.bin, "
+                     "model.pt): name one\n")
+        for name in ("part-0.bin", "part-1.bin", "model.bin.index.json"):
+            os.rename(self.path(name), self.path(f"a/{name}"))  # an index goes first
+        self.assertEqual(self.berth("diff", "a", "layers.pt").out, "equal\n")
+        self.assertTrue(self.berth("ls", "a").out.endswith("a/model.bin.index.json:\n8 tensors, 1.0 MiB in 2 files\n"))
+        os.mkdir(self.path("loop"))
+        os.symlink(".", self.path("loop/x.pt"))
+        self.refused("ls", "loop", says="x.pt: ")
 
     def test_files_in_folders_below_the_index(self):
         weights = json.loads(self.read("model.bin.index.json"))["weight_map"]

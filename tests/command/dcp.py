@@ -203,7 +203,8 @@ class Directories(Case):
         os.mkfifo(self.path("d/.metadata"))
         self.refused("ls", "d", code=1, says="d/.metadata: is no file of at most 256 MiB")
         os.remove(self.path("d/.metadata"))
-        self.refused("ls", "d", code=1, says="d: is a folder, not a file")
+        self.refused("ls", "d", says="d: the folder has no index, no model file (.safetensors, .pt, .pth, .bin, .ckpt) and "
+                     "no .metadata")
 
     def test_memory_is_constant(self):
         """256 MiB in one piece, and in one file of a set: through less than 128 MiB."""

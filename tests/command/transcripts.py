@@ -56,7 +56,7 @@ TRANSCRIPTS = {
         ("berth ls demo.pt --json | grep -c '\"name\"'", 0, "9\n", ""),
         ("berth ls demo.pt --only '*.bias' | tail -1", 0, r"4 of 9 tensors, 4\.0 KiB\n", ""),
         ("berth ls nope.pt", 2, "", r"berth: nope\.pt: cannot be opened: No such file or directory\n"),
-        ("berth ls .", 1, "", r"berth: \.: is a folder, not a file\n"),
+        ("berth ls bin", 2, "", r"berth: bin: the folder has no index, no model file \(.*\) and no \.metadata\n"),
         ("berth ls ftp://me:secret@host/a.pt", 2, "", r"berth: ftp://: of URLs, only .*\n"),
         ("berth ls text", 1, "", r"berth: text: .*\n"),
         ("berth ls demo.pt nope.pt | wc -l", 2, r"12\n", r"berth: nope.*\n"),
@@ -86,7 +86,7 @@ TRANSCRIPTS = {
          USAGE.format("show", "too many arguments: at most 2", "show", "show")),
     ],
     "verify": [
-        ("berth verify .", 1, r"bad: \.: is a folder, not a file\n", ""),
+        ("berth verify .", 2, "", r"berth: \.: the folder has \d files that may be the checkpoint \(.*\): name one\n"),
         ("berth verify", 2, "", MISSING["verify"]), ("berth verify demo.pt", 0, r"ok: 14 records, .*\n", ""),
         ("berth verify -q demo.pt", 0, "ok: .*\n", ""),
         ("berth verify demo.pt demo.pt", 0, "(demo.pt: ok: .*\n){2}", ""),

@@ -39,6 +39,25 @@ torch.save({"model": state, "args": hyper}, "protocol5.pt", pickle_protocol=5)
 torch.save(state, "legacy.pt", _use_new_zipfile_serialization=False)
 torch.save({"model": state, "args": hyper}, "args.pt", _use_new_zipfile_serialization=False)
 torch.save(Detector().state_dict(), "modules.pt")
+class Whole(Detector):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.ReLU(), torch.nn.Embedding(3, 2))
+        self.tied = self.inner[2]
+        self.register_buffer("passing", torch.ones(2), persistent=False)
+        self.register_buffer("nothing", None)
+        self.own = torch.nn.Parameter(torch.ones(2, 2))
+whole = Whole()
+torch.save(whole, "whole.module.pt")
+torch.save(whole, "old.module.pt", _use_new_zipfile_serialization=False)
+torch.save({"model": whole, "best": {"ema": whole}, "epoch": 1}, "inside.module.pt")
+torch.save({"model": whole.state_dict(), "best": {"ema": whole.state_dict()}, "epoch": 1}, "states.pt")
+torch.save(whole.state_dict(), "state.pt")
+for _ in range(40):
+    outer = torch.nn.Module()
+    outer.a = outer.b = whole
+    whole = outer
+torch.save(whole, "shared.pt")
 many = {f"t{i}": torch.ones(2) * i for i in range(40)}
 torch.save(many, "many.pt")
 torch.save({"new": 1, **{name: tensor + 1 for name, tensor in many.items()}}, "more.pt")
@@ -165,6 +184,30 @@ class Verdicts(Case):
         self.berth("convert", "modules.safetensors", "plain.pt")
         self.assertEqual(self.berth("diff", "modules.pt", "plain.pt", code=1).out,
                          ".__dict__: only in: modules.pt | \ndifferent: only in: 1\n")
+
+    def test_a_pickled_module_becomes_its_state_dict(self):
+        def names(path):
+            return [row["name"] for row in json.loads(self.berth("ls", "--json", path).out)]
+
+        self.berth("convert", "state.pt", "state.safetensors")
+        for words in (["whole.module.pt"], ["old.module.pt"], ["--root", "model", "inside.module.pt"]):
+            with self.subTest(words):
+                self.berth("convert", "--state-dict", *words, "new.pt")
+                self.assertEqual(names("new.pt"), names("state.pt"))
+                self.assertEqual(self.berth("diff", "new.pt", "state.safetensors").out, "equal\n")
+                self.berth("convert", "--state-dict", *words, "new.safetensors")
+                self.assertEqual(self.read("new.safetensors"), self.read("state.safetensors"))
+        self.berth("convert", "--state-dict", "inside.module.pt", "new.pt")
+        self.assertEqual(names("new.pt"), names("states.pt"))
+        self.berth("convert", "--state-dict", "state.pt", "same.pt")
+        self.assertEqual(self.berth("diff", "same.pt", "state.pt").out, "equal\n")
+        inert = "--set", "load.unknown_globals=inert"
+        for name in ("whole.module.pt", "inside.module.pt"):
+            self.refused("convert", *inert, name, "no.safetensors",
+                         says="; --state-dict writes the state_dict of a pickled module\n")
+        self.assertEqual(self.refused("convert", "--state-dict", "shared.pt", "no.pt", code=1),
+                         "berth: the names of its modules take more than 64 MiB: Berth does not write them\n")
+        self.assertFalse(os.path.exists(self.path("no.pt")))
 
     def test_a_long_difference_is_a_summary(self):
         lines = self.berth("diff", "many.pt", "more.pt", code=1).out.splitlines()

@@ -195,31 +195,40 @@ Test(safetensors, pairs_of_four_bits, .init = begin, .fini = end)
     berth_free(bytes);
 }
 
-/* A key of the root is a name as it is, unless it begins like a path. What is deeper has its path
- * if the name is taken. */
+static void expect_names(const berth_value *value, const char *const *names, size_t n)
+{
+    const berth_content content = berth_of_safetensors(value, NULL, BERTH_COPY_TIES);
+    void *bytes;
+    size_t nbytes;
+
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error));
+    for (size_t i = 0; i < n; i++)
+        cr_expect_not_null(memmem(bytes, nbytes, names[i], strlen(names[i])), "%s", names[i]);
+    berth_free(bytes);
+}
+
+/* A key of the root is a name as it is, unless it begins like a path and another name is one. What
+ * is deeper has its path if the name is taken. */
 Test(safetensors, names, .init = begin, .fini = end)
 {
-    static const char *const keys[] = {"", ".w", "..", "a.b", "[x", "1"};
+    static const char *const keys[] = {"", ".w", "..", "a.b", "[x", "['q']", "1"};
+    static const char *const flat[] = {"\"\":{",   "\".w\":{",    "\"..\":{", "\"a.b\":{",
+                                       "\"[x\":{", "\"['q']\":{", "\"1\":{"};
     static const char *const names[] = {"\"\":{",           "\".w\":{",     "\"..\":{",
                                         "\"a.b\":{",        "\"['[x']\":{", "\"1\":{",
                                         "\"['a']['b']\":{", "\"[1]\":{",    "\"['x\\\\x00y']\":{"};
     berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT),
                 *inner = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *tensor = berth_dict_get(root, "a");
-    void *bytes;
-    size_t nbytes;
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         berth_dict_set(value, keys[i], tensor);
+    expect_names(value, flat, sizeof flat / sizeof *flat);
     berth_dict_set(inner, "b", tensor);
     berth_dict_set(value, "a", inner);
     berth_dict_set_value(value, berth_make_int(tree, 1), tensor);
     berth_dict_set_value(value, berth_make_str(tree, "x\0y", 3), tensor); /* no name holds a NUL */
-    const berth_content content = berth_of_safetensors(value, NULL, BERTH_COPY_TIES);
-    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error));
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        cr_expect_not_null(memmem(bytes, nbytes, names[i], strlen(names[i])), "%s", names[i]);
-    berth_free(bytes);
+    expect_names(value, names, sizeof names / sizeof *names);
 }
 
 /* What the format cannot hold: its name, or its path; left out if that is wanted. */

@@ -33,7 +33,8 @@ class BerthCheckpointIO:
         is on disk, and not at all if it fails.
         During `fit` a path does not exist until its save is done. So read none but by the Trainer, on
         no rank; and give ModelCheckpoint names that differ ("{epoch}-{step}"): to choose "v-v1.ckpt"
-        it looks whether "v.ckpt" exists. A second save to one path waits for the first, and replaces it.
+        it looks whether "v.ckpt" exists. Fabric, and Lightning's own AsyncCheckpointIO around this one, tell
+        no end: there wait by teardown(), or leave this False. A second save to one path waits for the first, and replaces it.
 
     Raises: ImportError: Lightning is not installed.
     Threads: one at a time.
