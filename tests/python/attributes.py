@@ -10,6 +10,7 @@ import io
 
 import berth
 import torch
+from berth._dcp_outline import outline_of
 from pickles import ONE, PROTO, archive, get, put, tensor, text, view
 
 from folder import Folder
@@ -131,3 +132,28 @@ class Attributes(Folder):
                     again = self.save_again(value, kind) or value
                     self.assertEqual((list(again), list(vars(again))), (["a"], [name]))
                     self.assertEqual(called, [])
+
+    def test_a_dict_saved_as_safetensors(self):
+        for name in dir(collections.OrderedDict):
+            value = collections.OrderedDict(a=torch.ones(2))
+            vars(value)[name] = ALLOWED["_codecs.encode"]
+            with self.subTest(name):
+                berth.save(value, self.path("v.safetensors"))
+                self.assertEqual((berth.load(self.path("v.safetensors"))["a"].tolist(), called), ([1, 1], []))
+
+    def test_the_copy_of_an_asynchronous_joint_save(self):
+        """What tensors share, and their attributes, are in the copy."""
+        for name in dir(torch.Tensor):
+            whole, parameter = torch.ones(4), torch.nn.Parameter(torch.ones(2), False)
+            made = {"whole": whole, "part": torch.Tensor.detach(whole)[1:], "parameter": parameter}
+            for value in (whole, parameter):
+                vars(value)[name] = ALLOWED["_codecs.encode"]
+            with self.subTest(name):
+                copies = outline_of(made, None, True)
+                self.assertEqual(called, [])
+                for key, value in made.items():
+                    self.assertEqual((type(copies[key]), list(vars(copies[key]))), (type(value), list(vars(value))))
+                    same(bare(copies[key]), bare(value), resizable=False)
+                torch.Tensor.zero_(whole)
+                self.assertEqual((bare(copies["whole"]).sum(), copies["part"].data_ptr()),
+                                 (4, bare(copies["whole"]).data_ptr() + 4))

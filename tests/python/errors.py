@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What is raised, and what is left behind."""
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -14,6 +15,8 @@ import zipfile
 
 import berth
 import torch
+from berth._source import Url
+from pickles import archive
 
 from folder import Folder
 
@@ -61,6 +64,59 @@ class Arguments(Folder):
         for open_url in (berth.load, berth.open, berth.verify):
             with self.assertRaisesRegex(berth.ArgumentError, "NUL character"):
                 open_url("https://localhost\0.example/v.pt")
+
+    def test_texts_of_files_are_shown_as_everywhere(self):
+        """Names of files, records, tensors and classes move, hide and turn nothing in a message (F7)."""
+        odd = "n\x1b[31m\u202e\ufeff\u2028\U000e0041"
+        berth.save({odd: self.file["q"], "w": torch.ones(2)}, self.path(odd))
+        good = self.read(self.path(odd))
+        at = good.index(torch.ones(2).numpy().tobytes())
+        bad = self.write("bad" + odd, good[:at] + b"?" + good[at + 1:])
+        named = self.write("named" + odd, archive(b"\x80\4\x8c\4o\x1b[s\x8c\6sy\nst\xc2\x9b\x93."))
+        file = berth.open(self.path(odd))
+
+        def loaded(path, **options):
+            with berth.config.patch("load.check=data"):
+                berth.load(path, **options)
+
+        calls = {"damaged": lambda: loaded(bad), "damaged, trusted": lambda: loaded(bad, weights_only=False),
+                 "refused": lambda: berth.load(named), "slice": lambda: file.slice(odd)[0],
+                 "row": lambda: self.rows.add(file, odd), "save": lambda: berth.save(1, self.path(odd + ".safetensors")),
+                 "dcp.save": lambda: berth.dcp.save({}, self.path(odd + ".safetensors")),
+                 "dcp.load": lambda: berth.dcp.load({"none": 1}, self.path(odd)),
+                 "folder": lambda: berth.load(os.path.dirname(self.path("in" + odd + "/a")))}
+        for name, call in calls.items():
+            with self.subTest(name), self.assertRaises((berth.Error, TypeError, ValueError)) as caught:
+                call()
+            self.assertTrue(str(caught.exception).isprintable(), ascii(str(caught.exception)))
+        self.assertTrue(berth.verify(named).error.isprintable())
+
+    def test_a_url_where_a_path_must_be(self):
+        """No part of it is shown but its scheme (U1); a folder can have such a name."""
+        class Text(str):
+            pass
+
+        calls = {name: call for name, call in OF_PATHS.items() if name not in ("load", "load, mapped", "load, trusted",
+                                                                               "open", "verify")}
+        for url in ("https://us:hunter2@host/a.pt", "ftp://us:hunter2@host/a.pt", "https:/us:hunter2@host/a.pt",
+                    "s3://us:hunter2@b/k", Text("https://us:hunter2@host/a.pt"), b"https://us:hunter2@host/a.pt"):
+            is_read = type(url) is str and url.startswith(("https://", "s3://"))
+            for name, call in (calls if is_read else OF_PATHS).items():
+                with self.subTest(name, url=url), self.assertRaisesRegex(
+                        berth.MissingFileError, "^[a-z0-9]+://...: there is no such file. Of URLs, those with") as caught:
+                    call(url)
+                self.assertNotIn("hunter2", repr(caught.exception))
+        with contextlib.chdir(self.folder):
+            os.makedirs("ftp:/x")
+            berth.save({"w": 1}, "ftp://x/a.pt")
+            self.assertEqual(berth.load("ftp://x/a.pt"), {"w": 1})
+
+    def test_a_url_of_any_characters_is_shown_without_its_password(self):
+        for text in ("https://us:hunter2@host/\udc80", "https://us:hunter2@host/\ud800", "https://us:hunter2@host/a\0"):
+            self.assertNotIn("hunter2", repr(Url(text)))
+            with self.assertRaises(berth.Error) as caught:
+                berth.load(text + ".index.json")
+            self.assertNotIn("hunter2", repr(caught.exception))
 
     def test_names(self):
         """A NUL would end the name: of two tensors it would be the other."""

@@ -98,6 +98,8 @@ assert isinstance(changed, berth.FileError) and "the object changed" in str(chan
 assert isinstance(fails(berth.FileError, berth.verify, secret), OSError)
 for error in (missing, changed):
     assert "hunter2" not in str(error) and "c0ffee" not in str(error), error
+shown = repr(berth.open(url.replace("//", "//user:hunter2@") + "?sig=c0ffee"))
+assert url in shown and "hunter2" not in shown and "c0ffee" not in shown, shown
 
 # X11: a child reads on through its parent's file, by connections of its own: both read at once.
 file = berth.open(url)

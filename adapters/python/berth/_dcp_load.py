@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.dcp.load: each rank reads its slices of a plain file, in place."""
 
+import os
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from berth._counters import count
 from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense, items_of
+from berth._errors import shown
 from berth._load import MAPPED, READ
 from berth._source import is_path, source_of
 
@@ -72,14 +74,15 @@ class Loading:
             raise TypeError("berth.dcp.load loads from a path")
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
+        self._name = shown(os.fsdecode(self._path))
         self._file = _native.open(source_of(self._path), READ)
         value = value_without_bytes(self._file, self._path)
         if type(value) not in MAPPINGS:
-            raise ValueError(f"{self._path} holds no dict, but {type(value).__name__}: use berth.load")
+            raise ValueError(f"{self._name} holds no dict, but {type(value).__name__}: use berth.load")
         self._match(self._state, value, "")
         if self._strict and self.missing:
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
-            raise ValueError(f"{self._path} does not have {self.missing[0]}{more}: "
+            raise ValueError(f"{self._name} does not have {self.missing[0]}{more}: "
                              "strict=False loads the rest")
 
     def read(self):
@@ -116,21 +119,21 @@ class Loading:
                 type(item) is list or _has_tensors(item)):
             self._match(item, value, path)
         elif _has_tensors(item):
-            raise ValueError(f"{path} holds tensors in the state; in {self._path} it is another kind of "
+            raise ValueError(f"{path} holds tensors in the state; in {self._name} it is another kind of "
                              "value, or of another length")
         elif type(state) is not tuple:
             self._sets.append((state, key, value, path))
 
     def _match_tensor(self, tensor, value, path):
         if not isinstance(value, torch.Tensor):
-            raise ValueError(f"{path} is a tensor in the state, and {type(value).__name__} in {self._path}")
+            raise ValueError(f"{path} is a tensor in the state, and {type(value).__name__} in {self._name}")
         if not (is_dense(tensor) and is_dense(value)):
             raise ValueError(f"{path} is sparse, nested or quantized: use berth.load")
         if tensor.is_meta:
             raise ValueError(f"{path} has no memory in the state: it is on the device meta")
         if tensor.shape != value.shape:
             raise ValueError(f"{path} has the shape {list(tensor.shape)} in the state, and "
-                             f"{list(value.shape)} in {self._path}")
+                             f"{list(value.shape)} in {self._name}")
         self._reads.append((tensor, path))
 
     # ---- reading ----

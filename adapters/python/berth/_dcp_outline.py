@@ -115,7 +115,7 @@ class Outliner:
 
     def _tensor(self, value, keys):
         if self._rank is None:
-            return self._snapshot(value) if self._is_snapshot else value
+            return self._snapshot(value, keys) if self._is_snapshot else value
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
         if not (is_plain and is_dense(value)):
             return Refused(value)
@@ -135,11 +135,17 @@ class Outliner:
         made = on_host(tensor)
         return made.clone() if self._is_snapshot and made.data_ptr() == tensor.data_ptr() else made
 
-    def _snapshot(self, tensor):
-        """Tensors that share a storage do so in the copy, too."""
-        if not tensor.is_leaf:
-            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
-        return copy.deepcopy(tensor, self._copies)
+    def _snapshot(self, value, keys):
+        """Tensors that share a storage do so in the copy, too. Its methods are called of one without attributes (Y5)."""
+        grad = value.requires_grad
+        made = copy.deepcopy(torch.Tensor.detach(value), self._copies)
+        if type(value) is torch.nn.Parameter:
+            made = torch.Tensor._make_subclass(torch.nn.Parameter, made, grad)
+        else:
+            made.requires_grad_(grad)
+        self._known[id(value)] = made  # an attribute may hold it
+        vars(made).update(self.copy(vars(value), keys))
+        return made
 
 
 def on_host(tensor):

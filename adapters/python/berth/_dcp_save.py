@@ -18,6 +18,7 @@ from berth._dcp_outline import (
     tree_of,
     unpickled,
 )
+from berth._errors import shown
 from berth._save import is_safetensors
 from berth._source import is_path, path_bytes
 
@@ -103,7 +104,7 @@ class Saving:
         if not is_path(self._path):
             raise TypeError("berth.dcp.save saves to a path")
         if is_safetensors(self._path):
-            raise TypeError(f"{os.fsdecode(self._path)}: berth.dcp.save writes the file of torch.save, not "
+            raise TypeError(f"{shown(os.fsdecode(self._path))}: berth.dcp.save writes the file of torch.save, not "
                             "safetensors. Name it .pt; `berth convert` makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")

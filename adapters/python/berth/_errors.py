@@ -6,6 +6,8 @@ import contextlib
 import pickle
 import re
 
+from berth import _native
+
 NO_OFFSET = 2**64 - 1
 
 
@@ -91,6 +93,12 @@ RUNNERS = {"sys", "os", "posix", "nt", "builtins", "__builtin__", "subprocess", 
            "socket", "runpy", "importlib", "ctypes", "code", "webbrowser"}
 
 
+def shown(text):
+    """A text of a file, or a file's name, as all messages show it: it moves, hides and turns nothing (F7)."""
+    is_name = not any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in text)
+    return _native.show_text(text.encode("utf-8", "surrogateescape" if is_name else "backslashreplace"))
+
+
 def advised(message, named):
     """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
 
@@ -101,7 +109,7 @@ def advised(message, named):
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
-    words = ", ".join(f"{module} {name}" for module, name in refused)
+    words = shown(", ".join(f"{module} {name}" for module, name in refused))
     if refused:
         what = ("1 class or function that is" if len(refused) == 1
                 else f"{len(refused)} classes or functions that are")
@@ -121,7 +129,7 @@ def make(status, message, errno, offset, record, named=()):
 
     named: of a file that is refused: what its pickle names, as for advised
     """
-    error = CLASSES.get(status, Error)(advised(message, named))
+    error = CLASSES.get(status, Error)(advised(shown(message), named))
     error.status = status
     error.offset = None if offset == NO_OFFSET else offset
     error.record = record

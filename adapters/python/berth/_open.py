@@ -7,7 +7,7 @@ import operator
 import os
 
 from berth import _native, _set, _sparse
-from berth._errors import NO_OFFSET, Error, make, of_file
+from berth._errors import NO_OFFSET, Error, make, of_file, shown
 from berth._load import MAPPED
 from berth._source import Url, from_caller, is_path, name_of, source_of
 from berth._verify import report_of, report_of_files
@@ -60,7 +60,7 @@ class Slice:
             the tensor is quantized: it has no part without its scales; berth.Error: it cannot be read.
         """
         if self.dtype.startswith("q"):
-            raise TypeError(f"{self._name}: a quantized tensor has no slices; file[{self._name!r}] is all of it")
+            raise TypeError(f"{shown(self._name)}: a quantized tensor has no slices; file[{self._name!r}] is all of it")
         starts, lengths, shape = ranges_of(index, self.shape)
         return tensor_of(self._file.slice(self._name, starts, lengths), self.dtype, shape)
 
@@ -92,7 +92,7 @@ class File:
             state = f"{self.info['container']}, {n} tensor{'s' * (n != 1)}"
         except ValueError:
             state = "closed"
-        name = repr(str(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
+        name = repr(name_of(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
         return f"<berth.File {name}, {state}>"
 
     def __reduce_ex__(self, _):
@@ -178,7 +178,7 @@ class File:
         with missing_is_key_error():
             dtype, shape, stride, _, flags = self._file.tensor(name)
         if flags & (FLAGS_CONJ | FLAGS_NEG | FLAGS_META):
-            raise TypeError(f"{name}: a conjugate, negative or meta tensor has no numpy form")
+            raise TypeError(f"{shown(name)}: a conjugate, negative or meta tensor has no numpy form")
         kind = numpy_dtype(numpy, dtype)
         if 0 in shape:
             return numpy.empty(shape, kind)

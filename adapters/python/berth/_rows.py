@@ -6,6 +6,7 @@ import operator
 import sys
 
 from berth import _native
+from berth._errors import shown
 from berth._open import FLAGS_CONJ, FLAGS_NEG, File, numpy_dtype
 from berth._load import MAPPED
 from berth._set import Files
@@ -93,7 +94,7 @@ class Rows:
         try:
             part = file.slice(name)
             if part._flags & (FLAGS_CONJ | FLAGS_NEG) or part.dtype.startswith(("q", "bits")):
-                raise TypeError(f"{name}: rows of conjugate, negative and quantized tensors, and of "
+                raise TypeError(f"{shown(name)}: rows of conjugate, negative and quantized tensors, and of "
                                 "bits, are not supported")
             native = file._file.of(name) if isinstance(file._file, Files) else file._file
             number = self._native.add(native, name)

@@ -9,7 +9,7 @@ import pickle
 from berth import _conditions, _native, _records
 from berth._config import config
 from berth._counters import count
-from berth._errors import Declined
+from berth._errors import Declined, shown
 from berth._source import is_path, path_bytes
 from berth._target import target_of
 
@@ -110,7 +110,8 @@ def begin_safetensors(obj, f, snapshot=False):
     import torch
 
     other = None if isinstance(obj, dict) else f"the value is of {type(obj)}"
-    for key, value in {} if other else obj.items():
+    pairs = [] if other else list(type(obj).items(obj))  # a file can have given it an attribute `items` (Y5)
+    for key, value in pairs:
         if not isinstance(key, str):
             other = f"a key is of {type(key)}"
         elif not isinstance(value, torch.Tensor):
@@ -118,11 +119,11 @@ def begin_safetensors(obj, f, snapshot=False):
         elif not key.isascii() and key != key.encode(errors="replace").decode():
             other = f"the key {key!r} has a surrogate, which UTF-8 has not"
     if other:
-        raise TypeError(f"{os.fsdecode(f)}: a .safetensors file holds a dict of tensors by their names, and "
+        raise TypeError(f"{shown(os.fsdecode(f))}: a .safetensors file holds a dict of tensors by their names, and "
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
     target, end = target_of(f)
-    job, replace = start_plainly(f, _native.save_begin, dict(obj), target, None, snapshot, True)
+    job, replace = start_plainly(f, _native.save_begin, dict(pairs), target, None, snapshot, True)
     return job, "values", _telling(job, f, replace, end)
 
 
@@ -130,7 +131,7 @@ def _telling(job, f, replace, end):
     """What ends the save of this job to f, and tells what the file system could not do."""
     if not is_path(f):
         return end
-    return functools.partial(_tell, job, os.fsdecode(f), replace, config.save.durability)
+    return functools.partial(_tell, job, shown(os.fsdecode(f)), replace, config.save.durability)
 
 
 def _tell(job, path, replace, durability, is_saved):

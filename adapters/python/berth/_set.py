@@ -9,7 +9,7 @@ import subprocess
 
 from berth import _native
 from berth._config import _text, config
-from berth._errors import NO_OFFSET, make
+from berth._errors import NO_OFFSET, make, shown
 from berth._source import Url, is_path, path_bytes
 
 COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_command")
@@ -51,14 +51,7 @@ def _refuse_index(url):
 
 
 def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
-    """F7: what a file, or its name, says is shown as in all messages, and its reason is not lost in it."""
-    text = path + b": " + why.encode("utf-8", "surrogateescape" if _has_no_surrogates(why) else "backslashreplace")
-    return make(status, _native.show_text(text), number, NO_OFFSET, "")
-
-
-def _has_no_surrogates(text):
-    """But for those that stand for bytes of a file's name."""
-    return not any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in text)
+    return make(status, f"{shown(os.fsdecode(path))}: {shown(why)}", number, NO_OFFSET, "")
 
 
 def _is_name_below(name):

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
+import errno
 import io
 import os
+import re
 import tempfile
 import threading
 
 from berth import _native
 from berth._errors import NO_OFFSET, make
 
+URL_BEGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
@@ -42,6 +45,11 @@ def path_bytes(f):
     if b"\0" in found:
         raise make("BERTH_E_ARGUMENT", f"{path!r}: a path has no NUL character, so no file has this one", 0,
                    NO_OFFSET, "")
+    scheme = URL_BEGIN.match(found)
+    if scheme and not os.path.lexists(scheme[0]):  # U1: what follows is not shown; it may have a password
+        raise make("BERTH_E_NOT_FOUND", f"{scheme[0].decode()}//...: there is no such file. Of URLs, those with "
+                   "https://, http:// and s3:// are read, by berth.load, berth.open and berth.verify, given as a str; "
+                   "none is written", errno.ENOENT, NO_OFFSET, "")
     return found
 
 

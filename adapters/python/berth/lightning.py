@@ -112,7 +112,7 @@ def _local(path):
     if path.startswith("file://"):
         return path[len("file://"):]
     if "://" in path:
-        raise ValueError(f"{path}: BerthCheckpointIO saves to paths of this machine; give the Trainer "
+        raise ValueError(f"{path.partition('://')[0]}://...: BerthCheckpointIO saves to paths of this machine; give the Trainer "
                          "a local default_root_dir, or use another plugin")
     return path
 

@@ -109,13 +109,17 @@ void bpy_explain(berth_error *error)
 PyObject *bpy_url_shown(PyObject *module, PyObject *url)
 {
     (void)module;
-    const char *text = PyUnicode_AsUTF8AndSize(url, NULL);
+    /* An error of the encoding would have the whole text in it (U1). */
+    PyObject *bytes = PyUnicode_AsEncodedString(url, "utf-8", "surrogatepass");
+    const char *text = bytes ? PyBytes_AsString(bytes) : NULL;
     char *shown = text ? berth_url_shown(text) : NULL;
-    PyObject *made = shown ? PyUnicode_FromString(shown) : NULL;
+    PyObject *made =
+        shown ? PyUnicode_DecodeUTF8(shown, (Py_ssize_t)strlen(shown), "surrogatepass") : NULL;
 
     if (!made && !PyErr_Occurred())
         PyErr_NoMemory();
     free(shown);
+    Py_XDECREF(bytes);
     return made;
 }
 
