@@ -113,6 +113,7 @@ Test(load_into, gathers_strided_tensors_and_parts)
     strided.rank = 2, strided.shape = shape, strided.stride = stride;
     const int64_t ten = 10, one = 1;
     few.rank = 1, few.shape = &ten, few.stride = &one, few.storage_offset = 1000;
+    strided.flags = few.flags = BERTH_NEG; /* not applied */
     some[0] = (berth_destination){.tensor = &strided, .address = columns, .nbytes = 800000};
     some[1] = (berth_destination){.tensor = &few, .address = part, .nbytes = sizeof part};
     assert_ok(berth_load_into(checkpoint, some, 2, NULL, &error));
@@ -122,6 +123,9 @@ Test(load_into, gathers_strided_tensors_and_parts)
         cr_assert_eq(columns[50000 + i], all[3 * i + 1]);
     }
     cr_expect_eq(memcmp(part, all + 1000, sizeof part), 0);
+    assert_ok(berth_tensor_read(checkpoint, &few, 0, 10, part, &error));
+    for (size_t i = 0; i < 10; i++)
+        cr_expect_eq(part[i], -all[1000 + i], "applied");
     free(columns);
 }
 
