@@ -539,8 +539,10 @@ int bpy_archive_type_add(PyObject *module);
 PyObject *bpy_verify(PyObject *module, PyObject *from);
 /* The module's function show_text. */
 PyObject *bpy_show_text(PyObject *module, PyObject *bytes);
-/* The module's function url_shown. */
+/* The module's functions url_shown, url_beside and read_url. */
 PyObject *bpy_url_shown(PyObject *module, PyObject *url);
+PyObject *bpy_url_beside(PyObject *module, PyObject *arguments);
+PyObject *bpy_read_url(PyObject *module, PyObject *arguments);
 
 /* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
 int bpy_rows_types_add(PyObject *module);

@@ -83,6 +83,47 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     return stop;
 }
 
+PyObject *bpy_read_url(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *url, *bytes;
+    unsigned long long max_nbytes;
+    berth_source source;
+    int failure = 0;
+
+    if (!PyArg_ParseTuple(arguments, "OK", &url, &max_nbytes) || open_url_new(url, &source) < 0)
+        return NULL;
+    bool is_small = source.nbytes <= max_nbytes; /* U4 */
+    bytes =
+        is_small ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)source.nbytes) : Py_NewRef(Py_None);
+    if (bytes && is_small) {
+        char *buffer = PyBytes_AsString(bytes);
+        Py_BEGIN_ALLOW_THREADS;
+        failure = source.read(source.context, buffer, (size_t)source.nbytes, 0);
+        Py_END_ALLOW_THREADS;
+    }
+    if (failure) {
+        berth_error error = {.code = BERTH_E_CALLBACK, .offset = BERTH_NO_OFFSET};
+        (void)snprintf(error.message, sizeof error.message, "%s: cannot be read", source.name);
+        bpy_raise(&error);
+        Py_CLEAR(bytes);
+    }
+    bpy_source_free(&source);
+    return bytes;
+}
+
+PyObject *bpy_url_beside(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *url, *name;
+    if (!PyArg_ParseTuple(arguments, "ss", &url, &name))
+        return NULL;
+    char *text = berth_url_beside(url, name);
+    PyObject *made = text ? PyUnicode_FromString(text) : PyErr_NoMemory();
+    free(text);
+    return made;
+}
+
 static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset);
 
 void bpy_source_free(berth_source *source)
