@@ -95,6 +95,7 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     try:
         if not (wants_torch or _conditions.reason()):
             return load_plain(kept, map_location, mmap)
+        kept.keep()
         kept.open(kept.source(), READ).close()
         _gate.try_pickle(kept)
     except UnsafeFileError as error:
@@ -116,22 +117,14 @@ def load_plain(kept, map_location, mmap):
 
 
 def _value_of_source(kept, map_location, mmap):
-    def read(source):
-        by_caller = []
-        with contextlib.closing(kept.open(source, MAPPED if mmap else READ)) as file:
-            with of_file(kept.name(), by_caller):
-                value = _value_of(file, map_location, mmap, by_caller)
-            if file.is_legacy():
-                kept.leave_behind(file.info()["nbytes"])
-        return value
-
-    value = kept.look(read)
+    by_caller = []
+    with contextlib.closing(kept.open(kept.source(), MAPPED if mmap else READ)) as file:
+        with of_file(kept.name(), by_caller):
+            value = _value_of(file, map_location, mmap, by_caller)
+        if file.is_legacy():
+            kept.leave_behind(file.info()["nbytes"])
     count("load", "values")
     return value
-
-
-def _read_all(f):
-    return bytes(source_of(f))
 
 
 def _value_of(file, map_location, mmap, by_caller):
