@@ -113,7 +113,6 @@ Test(load_into, gathers_strided_tensors_and_parts)
     strided.rank = 2, strided.shape = shape, strided.stride = stride;
     const int64_t ten = 10, one = 1;
     few.rank = 1, few.shape = &ten, few.stride = &one, few.storage_offset = 1000;
-    strided.flags = few.flags = BERTH_NEG; /* not applied */
     some[0] = (berth_destination){.tensor = &strided, .address = columns, .nbytes = 800000};
     some[1] = (berth_destination){.tensor = &few, .address = part, .nbytes = sizeof part};
     assert_ok(berth_load_into(checkpoint, some, 2, NULL, &error));
@@ -123,10 +122,24 @@ Test(load_into, gathers_strided_tensors_and_parts)
         cr_assert_eq(columns[50000 + i], all[3 * i + 1]);
     }
     cr_expect_eq(memcmp(part, all + 1000, sizeof part), 0);
-    assert_ok(berth_tensor_read(checkpoint, &few, 0, 10, part, &error));
-    for (size_t i = 0; i < 10; i++)
-        cr_expect_eq(part[i], -all[1000 + i], "applied");
     free(columns);
+}
+
+Test(load_into, gives_the_elements_that_are_stored)
+{
+    const int64_t ten = 10, one = 1;
+    uint32_t stored[10], shown[10];
+
+    open_as("load.method=read");
+    berth_tensor negative = *tensor_at(3);
+    negative.dtype = BERTH_FLOAT32, negative.flags = BERTH_NEG;
+    negative.rank = 1, negative.shape = &ten, negative.stride = &one;
+    const berth_destination all = {.tensor = &negative, .address = stored, .nbytes = sizeof stored};
+    assert_ok(berth_load_into(checkpoint, &all, 1, NULL, &error));
+    assert_ok(berth_tensor_read(checkpoint, &negative, 0, 10, shown, &error));
+    cr_expect_eq(memcmp(stored, elements[3], sizeof stored), 0);
+    for (size_t i = 0; i < 10; i++)
+        cr_expect_eq(shown[i], stored[i] ^ 0x80000000);
 }
 
 Test(load_into, tells_what_it_did)
