@@ -2462,7 +2462,8 @@ typedef struct berth_destination {
  * with load.method=direct, or with `auto` if 64 MiB or more are cold on a disk. They go straight to
  * the caller's memory if address and file offset are equal modulo the block size, else through
  * buffers of at most io.memory_nbytes. Rules of berth_set_storage_rules do not apply. The bytes are
- * in this machine's order.
+ * in this machine's order. Elements of a tensor are those that are stored: its conjugate and
+ * negative bits (BERTH_CONJ, BERTH_NEG) are not applied; berth_tensor_read applies them.
  * Parameters: destinations: n of them. Two may have the same source; their memory must not overlap.
  * params: as for berth_load.
  * Lifetime: the memory is the caller's. It is written until the function returns.

@@ -430,8 +430,7 @@ int check_output(const char *word, const common *options);
  */
 char *keep_url(char *word);
 /*
- * The same for a file in the folder of a URL that keep_url has: with its user and password, without
- * its query, which can be a signature of that one object. name: without a slash, no "." or "..".
+ * The same for a file in the folder of a URL that keep_url has, or below it: berth_url_beside.
  * NULL: no memory.
  */
 char *keep_url_beside(const char *path, const char *name);

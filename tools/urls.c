@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
@@ -32,11 +31,6 @@ static void free_inputs(void)
         free(first->owned);
         free(first);
     }
-}
-
-static bool is_s3(const char *url)
-{
-    return strncasecmp(url, "s3://", 5) == 0;
 }
 
 static int signal_came(void *context)
@@ -74,47 +68,13 @@ const char *kept_word(const char *word)
     return input ? input->word : word;
 }
 
-/* ---- beside another ---- */
-
-/* How much of the word is the scheme, user, host and folder: all up to the last part of its path.
- */
-static size_t url_folder_nbytes(const url_input *input)
-{
-    const char *host = strstr(input->word, "://") + 3;
-    size_t nbytes = strcspn(host, is_s3(input->word) ? "" : "?#");
-    const char *slash = memrchr(host, '/', nbytes);
-
-    return (size_t)(host - input->word) + (slash ? (size_t)(slash - host) : nbytes);
-}
-
-/* A name below a folder: no character of it is more than a character of a name, but for slashes. */
-static void encode_name(const char *name, char *to)
-{
-    static const char plain[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
-
-    for (; *name; name++)
-        if (strchr(plain, *name))
-            *to++ = *name;
-        else
-            to += sprintf(to, "%%%02X", (unsigned)(unsigned char)*name);
-    *to = '\0';
-}
-
 char *keep_url_beside(const char *path, const char *name)
 {
     const url_input *other = find_input(path);
-    size_t folder_nbytes = other ? url_folder_nbytes(other) : 0;
-    char *word = other ? malloc(folder_nbytes + 1 + 3 * strlen(name) + 1) : NULL;
+    char *word = other ? berth_url_beside(other->word, name) : NULL;
 
     if (!word)
         return NULL;
-    memcpy(word, other->word, folder_nbytes);
-    word[folder_nbytes] = '/';
-    if (is_s3(other->shown)) /* a key has its characters as they are */
-        memcpy(word + folder_nbytes + 1, name, strlen(name) + 1);
-    else
-        encode_name(name, word + folder_nbytes + 1);
     char *shown = keep_url(word);
     if (shown == word) { /* no memory */
         free(word);

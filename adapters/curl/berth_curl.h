@@ -47,6 +47,16 @@ bool berth_is_url(const char *text);
 char *berth_url_shown(const char *url);
 
 /*
+ * The URL of a file in the folder of another one, or below it: the name stands in the place of what
+ * follows the last slash of the path. It is percent-encoded but for its slashes; in S3, where a key
+ * has its characters as they are, it is not. User and password stay; the query, which can be a
+ * signature of that one object, does not. Parameters: url: of berth_is_url. name: no part of it is
+ * "", "." or "..".
+ * Returns: a text that the caller frees; NULL: no memory.
+ */
+char *berth_url_beside(const char *url, const char *name);
+
+/*
  * Makes a source of a URL. The object is asked for its end first; then, if that is a zip directory,
  * for the head that an open reads. So opening takes two requests where the directory is smaller
  * than 950 KiB, else three; one where the object has no more than 1 MiB. The object is pinned: if

@@ -4,6 +4,7 @@
  * nowhere: a query can be a signature.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -79,4 +80,29 @@ char *berth_url_shown(const char *url)
         host = at + 1;
     int n = asprintf(&text, "%.*s%s%.*s", (int)scheme, url, hidden, (int)(end - host), host);
     return n < 0 ? NULL : text;
+}
+
+char *berth_url_beside(const char *url, const char *name)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";
+    size_t scheme = bcurl_scheme_nbytes(url);
+    bool is_s3 = scheme == strlen("s3://");
+    const char *host = url + scheme;
+    size_t nbytes = strcspn(host, is_s3 ? "" : "?#");
+    const char *slash = memrchr(host, '/', nbytes);
+    size_t folder_nbytes = scheme + (slash ? (size_t)(slash - host) : nbytes);
+    char *beside = malloc(folder_nbytes + 1 + 3 * strlen(name) + 1), *to = beside;
+
+    if (!beside)
+        return NULL;
+    memcpy(to, url, folder_nbytes);
+    to += folder_nbytes;
+    for (*to++ = '/'; *name; name++)
+        if (is_s3 || strchr(plain, *name))
+            *to++ = *name;
+        else
+            to += sprintf(to, "%%%02X", (unsigned)(unsigned char)*name);
+    *to = '\0';
+    return beside;
 }

@@ -125,6 +125,23 @@ Test(load_into, gathers_strided_tensors_and_parts)
     free(columns);
 }
 
+Test(load_into, gives_the_elements_that_are_stored)
+{
+    const int64_t ten = 10, one = 1;
+    uint32_t stored[10], shown[10];
+
+    open_as("load.method=read");
+    berth_tensor negative = *tensor_at(3);
+    negative.dtype = BERTH_FLOAT32, negative.flags = BERTH_NEG;
+    negative.rank = 1, negative.shape = &ten, negative.stride = &one;
+    const berth_destination all = {.tensor = &negative, .address = stored, .nbytes = sizeof stored};
+    assert_ok(berth_load_into(checkpoint, &all, 1, NULL, &error));
+    assert_ok(berth_tensor_read(checkpoint, &negative, 0, 10, shown, &error));
+    cr_expect_eq(memcmp(stored, elements[3], sizeof stored), 0);
+    for (size_t i = 0; i < 10; i++)
+        cr_expect_eq(shown[i], stored[i] ^ 0x80000000);
+}
+
 Test(load_into, tells_what_it_did)
 {
     berth_stats stats;

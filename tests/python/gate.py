@@ -138,6 +138,20 @@ class Opens(Folder):
                                     source.truncate(0)  # its memory was given back
 
 
+class Turning(io.BytesIO):
+    """A file object that has other bytes after so many reads."""
+
+    def __init__(self, first, second, turns_at):
+        super().__init__(first)
+        self.second, self.turns_at = second, turns_at
+
+    def readinto(self, memory):
+        self.turns_at -= 1
+        if self.turns_at < 0:
+            self.getbuffer()[:] = self.second
+        return super().readinto(memory)
+
+
 def installed(*arguments, **named):
     with berth.installed():
         return torch.load(*arguments, **named)
@@ -171,6 +185,26 @@ class Behind(Folder):
         self.refuse(many, "hashes collide")
         self.refuse(b"}" + text("a") + many + b"s", "hashes collide")
         self.refuse(BOX + b"}" + text("a") + many + b"sb", "hashes collide")
+
+    def test_what_another_reading_gives(self):
+        """What Berth has read is what PyTorch unpickles: an object may have other bytes after any of its reads."""
+        def keys(step):
+            return b"".join(b"\x8a\x10" + (step * i + 1).to_bytes(16, "little") + b"N" for i in range(4000))
+
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head, tail = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")
+        good, bad = (PROTO + b"(}(" + keys(step) + b"u" + BOX + b"t." for step in (1, 2**61 - 1))
+        for first, second in ((archive(good), archive(bad)), (head + good + tail, head + bad + tail)):
+            with torch.serialization.safe_globals([Box]), self.assertRaisesRegex(berth.Error, "hashes collide"):
+                berth.load(Turning(second, second, 0))
+            n_loaded = 0
+            for turns_at in range(30):
+                file = Turning(first, second, turns_at)
+                for options in ({}, {"encoding": "latin1"}):
+                    with torch.serialization.safe_globals([Box]), contextlib.suppress(berth.Error):
+                        self.assertEqual(len(set(map(hash, berth.load(file, **options)[0]))), 4000, turns_at)
+                        n_loaded += 1
+            self.assertGreater(n_loaded, 20)
 
     def test_what_another_value_replaces(self):
         many = b"}(" + collided(20_000) + b"u"

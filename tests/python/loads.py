@@ -13,8 +13,10 @@ import cases
 import torch
 
 from differential import Watch
+from calls import in_a_child
 from folder import Folder
 from processes import resident
+from records import Box
 from same import Different, same
 
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
@@ -468,7 +470,10 @@ class Sources(Folder):
         self.check(io.BufferedReader(io.BytesIO(self.data)))
 
     def test_a_file_object_is_not_kept_beside_its_tensors(self):
-        """From the position on; with what kinds of objects have: a file in an archive, a remote file."""
+        """From the position on; with what kinds of objects have: a file in an archive, a remote file.
+
+        berth.open reads what is asked for, and so does PyTorch's unpickler behind the gate.
+        """
         value = [torch.arange(24 << 20, dtype=torch.float32), torch.arange(16 << 20, dtype=torch.float32)]
         nbytes = 160 << 20
         with zipfile.ZipFile(self.path("v.zip"), "w") as archive, archive.open("v.pt", "w") as member:
@@ -485,6 +490,24 @@ class Sources(Folder):
                 self.assertTrue(all(map(torch.equal, found, value)))
                 self.assertLess(watch.nbytes, nbytes + (64 << 20))
                 del found
+                file.seek(6)
+                member.seek(0)
+                with self.subTest(name, use="open"), Watch() as watch:
+                    with berth.open(f) as opened:
+                        self.assertTrue(torch.equal(opened.slice("0")[5:9], value[0][5:9]))
+                        self.assertTrue(opened.verify())
+                self.assertLess(watch.nbytes, 64 << 20)
+        del f, file, member, archive
+        for how in ({}, {"_use_new_zipfile_serialization": False}):
+            torch.save([Box(1), *value], self.path("box.pt"), **how)
+            for names in ((), ("readinto",)):
+                for trust in (False, True):
+                    with open(self.path("box.pt"), "rb") as file, self.subTest(how, names=names, trust=trust):
+                        with torch.serialization.safe_globals([Box]), Watch() as watch:
+                            found = berth.load(Only(file, "readline", *names), weights_only=not trust)
+                    self.assertTrue(all(map(torch.equal, found[1:], value)))
+                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    del found
 
     def test_file_objects_that_fail(self):
         for cut in range(0, len(self.data), 97):
@@ -502,6 +525,45 @@ class Sources(Folder):
             file.readinto = lambda into, answer=answer: answer
             with self.assertRaisesRegex(OSError, "readinto.. of .* returned"):
                 berth.load(file)
+
+    def test_memory_that_is_no_row_of_bytes(self):
+        """What Python raises, and not the file object, comes out as well."""
+        file = Only(io.BytesIO(self.data))
+        file.read = lambda n: memoryview(bytes(2 * n))[::2]
+        for use in (berth.load, berth.open, berth.verify):
+            with self.assertRaises(BufferError) as caught:
+                use(file)
+            self.assertEqual((caught.exception.__cause__, caught.exception.__context__), (None, None))
+            file.seek(0)
+
+    def test_an_open_file_object(self):
+        """It is read when it is asked; others may move it, and what it raises comes out."""
+        file = Only(io.BytesIO(b"before" + self.data), "readinto")
+        file.seek(6)
+        with berth.open(file) as opened:
+            for at in (0, 100, 5):
+                file.seek(at)
+                self.assertTrue(torch.equal(opened.slice("a")[at:], self.value["a"][at:]))
+            self.assertEqual(in_a_child(lambda: self.message_of(opened, "open a path in each process")), 0)
+            file.readinto = lambda into: opened.slice("a")[:3]
+            with self.assertRaisesRegex(RuntimeError, "is read while it is read"):
+                opened["a"]
+            for error in (ZeroDivisionError, KeyboardInterrupt, EOFError):
+                file.fail(0, error)
+                for use in (lambda: opened["a"], lambda: opened.numpy("a"), lambda: opened.slice("a")[2:3],
+                            opened.verify):
+                    with self.assertRaises(error):
+                        use()
+        with open(self.path("v.pt"), "rb") as file:
+            opened = berth.open(Only(file))
+        with self.assertRaisesRegex(ValueError, "closed file"):
+            opened["a"]
+
+    def message_of(self, opened, words):
+        try:
+            opened["a"]
+        except berth.Error as error:
+            return error.status == "BERTH_E_UNSUPPORTED" and words in str(error)
 
     def test_a_file_object_that_keeps_what_it_was_given(self):
         kept = []

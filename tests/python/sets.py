@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
 
+import functools
 import gc
+import http.server
 import io
 import json
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
+import urllib.parse
 import warnings
 
 import berth
 import torch
 import torch.distributed.checkpoint as dcp
-from berth import _set
+from berth import _native, _set
 
 import index_names
 from folder import Folder
@@ -37,6 +41,11 @@ class Rows(torch.utils.data.Dataset):
         return self.file.slice("a.x")[i]
 
 
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
 class Sets(Folder):
     def index(self, weights=None):
         weights = weights or {"b": "m-2.safetensors", "a.x": "deep/m-1.safetensors",
@@ -49,9 +58,13 @@ class Sets(Folder):
     def test_an_index(self):
         expected = {"b": SECOND["b"], "a.x": FIRST["a.x"], "a.y": FIRST["a.y"]}
         path = self.index()
-        for f in (path, os.fsencode(path), os.path.dirname(path)):
+        for f in (path, os.fsencode(path), os.path.dirname(path), self.served(path)):
             same(berth.load(f), expected, resizable=False)
-            same(berth.load(f, "cpu", mmap=True), expected, resizable=False)
+            if f == self.served(path):
+                self.assertRaisesRegex(ValueError, "cannot be mapped", berth.load, f, mmap=True)
+            else:
+                same(berth.load(f, "cpu", mmap=True), expected, resizable=False)
+            self.assertTrue(berth.verify(f))
             with berth.open(f) as file:
                 self.assertEqual((file.keys(), file.metadata), (list(expected), {"total_size": 7}))
                 same(dict(file.items()), expected, resizable=False)
@@ -69,24 +82,39 @@ class Sets(Folder):
                 self.assertRaises(ValueError, call)
         os.truncate(self.path("set/m-2.safetensors"), 90)
         for call in (berth.load, berth.open):
-            with self.assertRaisesRegex(berth.Error, "m-2.safetensors"):
-                call(path)
+            for f in (path, self.served(path)):
+                with self.assertRaisesRegex(berth.Error, "m-2.safetensors"):
+                    call(f)
+
+    def served(self, path):
+        """The URL of a file."""
+        if not hasattr(self, "server"):
+            handler = functools.partial(Quiet, directory=self.folder)
+            self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+            threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+            self.addCleanup(self.server.server_close)
+            self.addCleanup(self.server.shutdown)
+        name = urllib.parse.quote(os.path.relpath(path, self.folder))
+        return f"http://127.0.0.1:{self.server.server_port}/{name}"
 
     def test_bad_indices(self):
         good = "m-2.safetensors"
         for weights, words in (({"a": 1}, "None is not a name"), ({"a": "../x"}, "'../x' is not a name"),
                                ({"a": "/x"}, "'/x' is not a name"), ({"a": "x\0"}, "is not a name"),
-                               ({"a": "x.pt"}, "x.pt: cannot be opened"),
+                               ({"a": "x.pt"}, "x.pt: (cannot be opened|there is no such object)"),
+                               ({"a": "model.safetensors.index.json"}, "the index of a checkpoint in several files"),
                                ({"b": good, "c": good}, '"c" is not in')):
             path = self.index(weights)
             for call in (berth.load, berth.open):
-                with self.assertRaisesRegex(berth.Error, words):
-                    call(path)
+                for f in (path, self.served(path)):
+                    with self.assertRaisesRegex(berth.Error, words):
+                        call(f)
         for data in (b"", b"{}", b"[]", b"[" * 100000, b'{"weight_map": 1}',
                      b'{"weight_map": {}, "weight_map": {}}'):
             path = self.write("set/model.safetensors.index.json", data)
-            with self.assertRaisesRegex(berth.Error, "is no index of a checkpoint"):
-                berth.load(path)
+            for f in (path, self.served(path)):
+                with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint"):
+                    berth.load(f)
 
     def test_names_of_files(self):
         """D2: the cases that tests/command/shards.py has, too."""
@@ -95,22 +123,30 @@ class Sets(Folder):
                 path = self.write("in/" + index_names.LISTED, index_names.index(name))
                 if may_be:
                     berth.save({index_names.TENSOR: torch.ones(2)}, self.path("in/" + index_names.file_of(name)))
-                    self.assertEqual(berth.load(path)[index_names.TENSOR].tolist(), [1, 1])
-                else:
-                    with self.assertRaisesRegex(berth.DamagedFileError, "is no index of a checkpoint"):
-                        berth.load(path)
+                for f in (path, self.served(path)):
+                    if may_be:
+                        self.assertEqual(berth.load(f)[index_names.TENSOR].tolist(), [1, 1])
+                    else:
+                        with self.assertRaisesRegex(berth.DamagedFileError, "is no index of a checkpoint"):
+                            berth.load(f)
 
-    def test_an_index_at_a_url(self):
-        """It is refused before anything is requested, and without its password (U1)."""
-        for url, shown in (("https://me:secret@host.invalid/a/m.index.json", "https://host.invalid/a/m.index.json"),
-                           ("HTTP://host.invalid/m.index.json?key=secret", "HTTP://host.invalid/m.index.json"),
-                           ("s3://bucket/m.safetensors.index.json", "s3://bucket/m.safetensors.index.json")):
-            for call in (berth.load, berth.open):
-                with self.assertRaises(berth.Error) as caught:
-                    call(url)
-                self.assertEqual(caught.exception.status, "BERTH_E_UNSUPPORTED")
-                self.assertIn(f"`berth convert {shown} model.safetensors`", str(caught.exception))
-                self.assertNotIn("secret", str(caught.exception))
+    def test_urls_of_the_files_of_an_index(self):
+        """U1, U2, D2: beside the index, with its user and password, without its query."""
+        for index, name, expected in (
+                ("https://me:secret@host/a/m.index.json?q=/x#y", "m.pt", "https://me:secret@host/a/m.pt"),
+                ("HTTP://host/m.index.json", "deep/\u00e9 %2e?#.pt", "HTTP://host/deep/%C3%A9%20%252e%3F%23.pt"),
+                ("s3://bucket/a?/m.index.json", "deep/\u00e9 %?.pt", "s3://bucket/a?/deep/\u00e9 %?.pt")):
+            self.assertEqual(_native.url_beside(index, name), expected)
+        url = self.served(self.index()).replace("//", "//me:secret@", 1) + "?key=secret"
+        with berth.open(url) as file:
+            self.assertNotIn("secret", repr(file))
+            same(pickle.loads(pickle.dumps(file))["b"], SECOND["b"], resizable=False)
+        os.unlink(self.path("set/m-2.safetensors"))
+        with self.assertRaisesRegex(berth.MissingFileError, "/set/m-2.safetensors: there is no such object") as caught:
+            berth.load(url)
+        self.assertNotIn("secret", str(caught.exception))
+        with self.assertRaisesRegex(berth.ArgumentError, "NUL"):
+            berth.load(url.replace("?", "\0?"))
 
     def test_time_grows_as_the_index_does(self):
         """Ten times the bytes take no hundred times as long."""

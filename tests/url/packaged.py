@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The package for Python and a program in C with URLs; and machines without libcurl."""
 
+import json
 import os
 import subprocess
 import sys
@@ -144,6 +145,72 @@ for text in ("https://us:hunter2@host/a.pt", "https://us:hunter2/swordfish@host/
         for secret in ("hunter2", "swordfish", "c0ffee"):
             assert secret not in shown, shown
 """)
+
+    def serve_a_set(self, behave=None, **more):
+        """An index and its four files; Python's `index`, with a password, and `whole`, a path of the same tensors."""
+        self.berth("convert", self.demo, "whole.pt", "--root", "model", "--without", "head")
+        self.berth("convert", "whole.pt", "m.safetensors.index.json", "--shard-size", "300KiB")
+        self.server.data = {name: self.read(name) for name in self.entries()} | more
+        self.server.behave = behave
+        return (f"index = server.replace('//', '//me:hunter2@') + '/a/m.safetensors.index.json?sig=c0ffee'\n"
+                f"whole = {self.path('whole.pt')!r}\n")
+
+    def test_an_index(self):
+        """U1, U2: its files are read beside it, with its user and password, without its query."""
+        begin = self.serve_a_set()
+        self.python(begin + """
+expected = torch.load(whole)
+with berth.open(index) as file:
+    assert sorted(file.keys()) == sorted(expected) and file.info["n_files"] == 4, file.info
+    name = file.keys()[0]
+    assert torch.equal(file[name], expected[name])
+    assert torch.equal(file.slice(name)[1:], expected[name][1:])
+    assert "hunter2" not in repr(file) and "c0ffee" not in repr(file), file
+same(berth.load(index), expected)
+assert berth.verify(index)
+fails(ValueError, berth.load, index, mmap=True)
+berth.install()
+fails(FileNotFoundError, torch.load, index)
+""")
+        asked = self.server.requests
+        self.assertEqual(len({request["path"] for request in asked}), 5)
+        for request in asked:
+            self.assertIn("Authorization", request)
+            self.assertEqual("c0ffee" in request["path"], request["path"].startswith("/a/m.safetensors.index.json"))
+
+    def test_an_index_that_is_refused(self):
+        """D2, U1, U3, U4: nothing but the index is requested; of a file that changes nothing is taken."""
+        huge = (64 << 20) + 1
+
+        def behave(request):
+            if "huge" in request.path:
+                request.send_range(size=huge, first=huge - (1 << 20), last=huge - 1, body=bytes(1 << 20))
+            elif "00002" in request.path:
+                request.send(404)
+            elif "w.safetensors" in request.path and "If-Match" in request.headers:
+                request.send(412)
+
+        header = b'{"w": {"dtype": "U8", "shape": [3145728], "data_offsets": [0, 3145728]}}'
+        changing = len(header).to_bytes(8, "little") + header + bytes(3 << 20)
+        more = {f"{i}.index.json": json.dumps({"weight_map": {"w": name}}).encode() for i, name in enumerate(
+            ("../x.safetensors", "/x", "//host/x", "a/../../x", "", "x\0", None, "w.safetensors", "8.index.json"))}
+        begin = self.serve_a_set(behave, **more, **{"huge.index.json": b"", "w.safetensors": changing})
+        self.python(begin + """
+for name in (*range(7), "huge"):
+    for call in (berth.load, berth.open):
+        error = fails(berth.DamagedFileError, call, index.replace("m.safetensors", str(name)))
+        assert "is no index of a checkpoint" in str(error) and "hunter2" not in str(error), error
+""")
+        self.assertEqual(len(self.server.requests), 2 * 8)
+        self.python(begin + """
+for call in (berth.load, berth.open):
+    error = fails(FileNotFoundError, call, index)
+    assert "/a/m-00002-of-00004.safetensors: there is no such object" in str(error), error
+    assert "hunter2" not in str(error) and "c0ffee" not in str(error), error
+assert "the object changed" in str(fails(OSError, berth.load, index.replace("m.safetensors", "7")))
+fails(berth.Error, berth.load, index.replace("m.safetensors", "8"))  # which names itself
+""")
+        self.assertEqual(sum("8.index.json" in request["path"] for request in self.server.requests), 2)  # as index, and as file
 
     def test_an_interrupt_stops_what_waits(self):
         def stall(request):

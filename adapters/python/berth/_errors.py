@@ -137,6 +137,14 @@ def make(status, message, errno, offset, record, named=()):
     return error
 
 
+def is_of_file(error):
+    """Whether it came from a file object of the caller's, by _source.Stream."""
+    at = error.__traceback__
+    while at and at.tb_frame.f_globals.get("__name__") != "berth._source":
+        at = at.tb_next
+    return at is not None
+
+
 @contextlib.contextmanager
 def of_file(name, by_caller=()):
     """What PyTorch says of a value of the file becomes an exception of ours, which names the file.
@@ -148,7 +156,7 @@ def of_file(name, by_caller=()):
     except (Error, NotImplementedError, MemoryError):  # this PyTorch cannot; the file is good
         raise
     except (RuntimeError, TypeError, LookupError, ArithmeticError, EOFError) as error:
-        if type(error).__module__ != "builtins" or any(error is each for each in by_caller):
+        if type(error).__module__ != "builtins" or any(error is each for each in by_caller) or is_of_file(error):
             raise
         raise make("BERTH_E_TENSOR", f"{name}: PyTorch does not make a value of the file: {error}", 0,
                    NO_OFFSET, "") from error

@@ -8,7 +8,8 @@ It opens for what the program asks for, and for nothing in a file or in the envi
 - the program is in a state that Berth's reader does not know: a mode of PyTorch, shared maps, another
   encoding. Then all that the file names must be known to Berth.
 In the last two cases it is PyTorch's weights_only unpickler, and Berth has read the same pickle before:
-what it refuses, for its form, its depth, the cost of its keys, is refused.
+what it refuses, for its form, its depth, the cost of its keys, is refused. What Berth has read of a file object
+is kept, and PyTorch gets that: an object that gives other bytes the second time is not asked for them.
 """
 
 import codecs
@@ -20,8 +21,8 @@ import pickletools
 import struct
 
 from berth import _native, _records
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, make
-from berth._source import Stream, is_path, name_of, source_of, stream_of
+from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
+from berth._source import Stream, StreamFile, Url, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
 TRUE = ("1", "y", "yes", "true")
@@ -64,7 +65,7 @@ def _old_text(encoding):
 
 
 class Kept:
-    """A file of which the source is read once, for all that look at it. Each look begins at the same place.
+    """A file of which the source is made once, for all that look at it. Each look begins at the same place.
 
     f: a path, or an open file that can seek.
     encoding: of texts of Python 2, as of torch.load
@@ -73,7 +74,7 @@ class Kept:
     def __init__(self, f, encoding="utf-8"):
         self.f, self._old_text = f, _old_text(encoding)
         self._at = None if is_path(f) else f.tell()
-        self._source = None
+        self._source = self._read = None
 
     def open(self, source, options):
         """The file, by these options of load and its encoding."""
@@ -89,29 +90,36 @@ class Kept:
             self._source = source_of(self.f)
         return self._source
 
-    def look(self, function):
-        """function(source): of source(), but of other file objects than BytesIO nothing is kept."""
-        if self._source is not None:
-            return function(self._source)
+    def keep(self, keeps=True):
+        """What is read from now on of a file object is what later reads get."""
+        if isinstance(self.source(), Stream):
+            self._source.keeps = keeps
+
+    def opened(self):
+        """The path; or the file object as PyTorch reads it."""
+        if isinstance(self.source(), Stream):
+            self._read = io.BufferedReader(StreamFile(self._source))
+            return self._read
         self.rewind()
-        stream = stream_of(self.f)
-        try:
-            return function(stream)
-        except Error:
-            if not isinstance(stream, Stream) or stream.raised is None:
-                raise
-        raise stream.raised  # not above: it would get the Error as its context
+        return self.f
+
+    @contextlib.contextmanager
+    def file(self):
+        with contextlib.ExitStack() as stack:
+            opened = self.opened()
+            yield stack.enter_context(open(opened, "rb")) if is_path(opened) else opened
 
     def cut(self, nbytes):
         """No more than these bytes are looked at."""
-        if isinstance(self.source(), int):
-            self.rewind()
-            self._source = bytearray(self.f.read(nbytes))
-        self._source = self._source[:nbytes]
+        self.rewind()
+        is_memory = isinstance(self._source, memoryview)
+        self._source = self._source[:nbytes] if is_memory else Stream(self.f, nbytes)
 
-    def leave_behind(self, nbytes):
-        """A file object stands behind what was read of it."""
-        if self._at is not None:
+    def leave_behind(self, nbytes=None):
+        """A file object stands behind what was read of it. None: by PyTorch"""
+        if nbytes is None:
+            nbytes = self._read and self._read.tell()
+        if self._at is not None and nbytes is not None:
             self.f.seek(self._at + nbytes)
 
     def name(self):
@@ -134,6 +142,7 @@ def check_data(kept):
 def check_whole(kept):
     """Raises what is wrong with the archive and the bytes of data.pkl, whatever the pickle names."""
     check_data(kept)
+    kept.keep()
     try:
         with kept.reader() as reader:
             if reader.has_record("data.pkl"):
@@ -144,15 +153,10 @@ def check_whole(kept):
 
 
 def _is_zip(kept):
-    source = kept.source()
-    if isinstance(source, (memoryview, bytearray)):
-        return bytes(source[:4]) == b"PK\3\4"
-    if isinstance(source, int):
-        return os.pread(source, 4, 0) == b"PK\3\4"
-    if isinstance(source, bytes):
-        with open(source, "rb") as file:
-            return file.read(4) == b"PK\3\4"
-    return True  # of a URL PyTorch reads nothing else
+    if isinstance(kept.f, Url):
+        return True  # PyTorch reads nothing else of it
+    with kept.file() as file:
+        return file.read(4) == b"PK\3\4"
 
 
 def _named(kept):
@@ -161,9 +165,7 @@ def _named(kept):
     if _is_zip(kept):
         with kept.reader() as reader:
             return find(io.BytesIO(reader.get_record("data.pkl")))
-    with contextlib.ExitStack() as stack:
-        kept.rewind()
-        file = stack.enter_context(open(kept.f, "rb")) if is_path(kept.f) else kept.f
+    with kept.file() as file:
         return set().union(*(find(file) for _ in range(LEGACY_N_PICKLES)))
 
 
@@ -249,8 +251,7 @@ def _end_of_opcodes(kept):
             reader = stack.enter_context(kept.reader())
             file, base = io.BytesIO(reader.get_record(record)), reader.get_record_offset(record)
         else:
-            kept.rewind()
-            file = stack.enter_context(open(kept.f, "rb")) if is_path(kept.f) else kept.f
+            file = stack.enter_context(kept.file())
         at = file.tell()
         try:
             for _ in range(n_pickles):
@@ -282,13 +283,14 @@ def _malformed(kept, error):
 def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
     """PyTorch's unpickler, behind the gate."""
     by_caller = []
+    kept.keep(False)
     kept.rewind()
     try:
-        return _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)
+        value = _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)
     except (Error, MemoryError):
         raise
     except Exception as error:
-        if any(error is each for each in by_caller):
+        if any(error is each for each in by_caller) or is_of_file(error):
             raise
         if weights_only:
             raise refused_by_torch(kept, error) from error
@@ -296,3 +298,5 @@ def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
         if broken:
             raise broken from error
         raise
+    kept.leave_behind()
+    return value

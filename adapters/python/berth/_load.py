@@ -26,10 +26,10 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
 
     f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on; behind a
         value in the format before PyTorch 1.6 the next one can be loaded. A
-        str that begins with https://, http:// or s3:// is a URL. A path can be that of several files: an
-        index (model.safetensors.index.json), of which the tensors that it names are loaded; a directory of
-        torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a copy in
-        memory; or a folder with one of them, or with one model file.
+        str that begins with https://, http:// or s3:// is a URL. A path or URL can be that of several files: an
+        index (model.safetensors.index.json), of which the tensors that it names are loaded. A path can also be a
+        directory of torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a
+        copy in memory; or a folder with one of them, or with one model file.
     map_location: as of torch.load: None, a device or its name, a dict of names, or a function
         (storage, location) -> storage or None.
     weights_only: True, None: plain values are made in C. If the file has classes or functions that are
@@ -58,15 +58,19 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     Threads: any; other threads run while bytes are read.
     """
     f = _set.found(from_caller(f))
-    if isinstance(f, (_set.Index, _set.Dcp)):
-        return f.load(functools.partial(load, map_location=map_location, pickle_module=pickle_module,
-                                        **{"weights_only": weights_only, "mmap": mmap, **pickle_load_args}))
+    load_one = functools.partial(load_file, map_location=map_location, pickle_module=pickle_module,
+                                 weights_only=weights_only, mmap=mmap, **pickle_load_args)
+    return f.load(load_one) if isinstance(f, (_set.Index, _set.Dcp)) else load_one(f)
+
+
+def load_file(f, map_location, pickle_module, weights_only, mmap, **pickle_load_args):
+    """What load does with one file."""
     if mmap and isinstance(f, Url):
         raise ValueError("a URL cannot be mapped; berth.open(url) reads tensors when they are asked for")
     if mmap and not is_path(f):
         raise ValueError("f must be a file path in order to use the mmap argument")
     if not is_path(f) and not can_seek(f):
-        f = io.BytesIO(_read_all(f))
+        f = io.BytesIO(source_of(f))
     return load_any(f, map_location, pickle_module, _gate.is_weights_only(weights_only), bool(mmap),
                     pickle_load_args)
 
@@ -91,6 +95,7 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     try:
         if not (wants_torch or _conditions.reason()):
             return load_plain(kept, map_location, mmap)
+        kept.keep()
         kept.open(kept.source(), READ).close()
         _gate.try_pickle(kept)
     except UnsafeFileError as error:
@@ -112,22 +117,14 @@ def load_plain(kept, map_location, mmap):
 
 
 def _value_of_source(kept, map_location, mmap):
-    def read(source):
-        by_caller = []
-        with contextlib.closing(kept.open(source, MAPPED if mmap else READ)) as file:
-            with of_file(kept.name(), by_caller):
-                value = _value_of(file, map_location, mmap, by_caller)
-            if file.is_legacy():
-                kept.leave_behind(file.info()["nbytes"])
-        return value
-
-    value = kept.look(read)
+    by_caller = []
+    with contextlib.closing(kept.open(kept.source(), MAPPED if mmap else READ)) as file:
+        with of_file(kept.name(), by_caller):
+            value = _value_of(file, map_location, mmap, by_caller)
+        if file.is_legacy():
+            kept.leave_behind(file.info()["nbytes"])
     count("load", "values")
     return value
-
-
-def _read_all(f):
-    return bytes(source_of(f))
 
 
 def _value_of(file, map_location, mmap, by_caller):

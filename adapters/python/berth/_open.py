@@ -23,8 +23,10 @@ def open(f):
 
     f: a path (str, bytes, os.PathLike), or an open binary file. A .safetensors file will do. A str that
         begins with https://, http:// or s3:// is a URL: its bytes are requested when they are asked for.
-        A path can be that of several files, as for berth.load: an index, whose files are opened; a folder; a
-        directory of torch.distributed.checkpoint, which is copied into memory.
+        A path or URL can be that of several files, as for berth.load: an index, whose files are opened. So can a
+        path: a folder; a directory of torch.distributed.checkpoint, which is copied into memory.
+        A file object is read when tensors are asked for, from its position on, so it must stay open until then. A
+        real file at its begin may be closed; of one that cannot seek all is read now. A BytesIO is not copied.
     Returns: a File. Use it as a context manager, or call close().
     Raises: as berth.load.
     Threads: any.

@@ -308,7 +308,9 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
         finally:
             reader.close()
 
-    file = io.BytesIO(ZIP_BEGIN) if isinstance(f, Url) else f  # only looked at, to see what it is
+    file = f if is_path(f) else kept.opened()
+    if isinstance(f, Url):
+        file = io.BytesIO(ZIP_BEGIN)  # only looked at, to see what it is
     run = with_opener("load", open_reader, _load=_load_that_notes(by_caller))
     try:
         value = run(file, map_location, pickle_module, weights_only=weights_only,

@@ -4,26 +4,26 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 
 from berth import _native
 from berth._config import _text, config
 from berth._errors import NO_OFFSET, make, shown
-from berth._source import Url, is_path, path_bytes
+from berth._source import Url, is_path, name_of, path_bytes
 
 COMMAND = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_command")
 INDEX, DCP = b".index.json", b".metadata"
 MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
+MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
 def found(f):
     """What f names: an Index, a Dcp, the one model file of a folder, or f itself."""
     if isinstance(f, Url):
-        _refuse_index(f)
-    if not is_path(f) or isinstance(f, Url):
+        return Index(f) if _is_index(f) else f
+    if not is_path(f):
         return f
     path = path_bytes(f)
     if not os.path.isdir(path):
@@ -40,18 +40,14 @@ def found(f):
     return found(os.path.join(path, models[0]))
 
 
-def _refuse_index(url):
-    """An index at a URL is no checkpoint by itself; a key of S3 may have ? and #, which begin no query there."""
+def _is_index(url):
+    """A key of S3 may have ? and #, which begin no query there."""
     path = url if url.lower().startswith("s3://") else re.split("[?#]", url, maxsplit=1)[0]
-    if path.endswith(INDEX.decode()):
-        shown = _native.url_shown(url)
-        raise make("BERTH_E_UNSUPPORTED", f"{shown}: an index at a URL is read by the command alone. "
-                   f"`berth convert {shlex.quote(shown)} model.safetensors` makes one file of it and its files",
-                   0, NO_OFFSET, "")
+    return path.endswith(INDEX.decode())
 
 
 def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
-    return make(status, f"{shown(os.fsdecode(path))}: {shown(why)}", number, NO_OFFSET, "")
+    return make(status, f"{shown(name_of(path))}: {shown(why)}", number, NO_OFFSET, "")
 
 
 def _is_name_below(name):
@@ -63,19 +59,13 @@ def _is_name_below(name):
 class Index:
     """An index of transformers': {"metadata": {...}, "weight_map": {"NAME": "FILE", ...}}.
 
+    path: bytes, or a Url
     weight_map: of texts, of which each file lies in the index's folder, or below it
     """
 
     def __init__(self, path):
-        self.path, self.folder = path, os.path.dirname(path)
-        try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_INDEX_NBYTES + 1)
-        except OSError as error:
-            status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
-            raise _failed(path, f"cannot be opened: {error.strerror}", status, error.errno) from None
-        if len(data) > MAX_INDEX_NBYTES:
-            raise self._refused(f"it has more than {MAX_INDEX_NBYTES} bytes")
+        self.path = path
+        data = self._read_url(MAX_URL_INDEX_NBYTES) if isinstance(path, Url) else self._read(MAX_INDEX_NBYTES)
         try:
             parsed = json.loads(data.decode(), object_pairs_hook=_without_twins, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
@@ -90,11 +80,30 @@ class Index:
             if not _is_name_below(name):
                 raise self._refused(f"the file {name and name[:200]!r} is not a name of a file in the index's folder")
 
+    def _read(self, most):
+        try:
+            with open(self.path, "rb") as file:
+                data = file.read(most + 1)
+        except OSError as error:
+            status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
+            raise _failed(self.path, f"cannot be opened: {error.strerror}", status, error.errno) from None
+        if len(data) > most:
+            raise self._refused(f"it has more than {most} bytes")
+        return data
+
+    def _read_url(self, most):
+        data = _native.read_url(self.path, most)
+        if data is None:
+            raise self._refused(f"it has more than {most} bytes")
+        return data
+
     def _refused(self, why):
         return _failed(self.path, f"is no index of a checkpoint: {why}", "BERTH_E_ARCHIVE")
 
     def path_of(self, name):
-        return os.path.join(self.folder, path_bytes(name))
+        if isinstance(self.path, Url):
+            return Url(_native.url_beside(self.path, name))
+        return os.path.join(os.path.dirname(self.path), path_bytes(name))
 
     def missing(self, name, file):
         return _failed(self.path, f'"{name[:200]}" is not in {file[:200]}', "BERTH_E_ARCHIVE")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
+import bisect
 import errno
 import io
+import operator
 import os
 import re
 import tempfile
@@ -71,7 +73,7 @@ def descriptor_of(f, kinds):
 
 
 def source_of(f):
-    """A bytearray is memory that nobody else has; other buffers are lent (Y10)."""
+    """A file object is read when its bytes are asked for; one that cannot seek is read as a whole."""
     if isinstance(f, Url):
         return str(f)
     if is_path(f):
@@ -80,66 +82,102 @@ def source_of(f):
         raise AttributeError("expected 'f' to be a path, or a binary file with the method 'read'")
     if type(f) is io.BytesIO:
         return f.getbuffer()[f.tell():]
-    fd = descriptor_of(f, REAL_FILES)
-    if fd is not None and f.seekable() and f.tell() == 0:
+    if not can_seek(f):
+        return memoryview(_bytes_of(f.read()))
+    begin, fd = f.tell(), descriptor_of(f, REAL_FILES)
+    if fd is not None and begin == 0:
         return fd
-    return _read_into(f) if hasattr(f, "readinto") else memoryview(_read(f))
+    try:
+        return Stream(f)
+    except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
+        f.seek(begin)
+        return memoryview(_bytes_of(f.read()))
 
 
 class Stream:
-    """A file object that is read when the library asks, from where it stands on: nothing of it is kept.
+    """A file object that is read when the library asks, from where it stands on. Others may move it between two reads.
 
-    An exception of the file ends the call; `raised` has it.
+    keeps: what is read now is kept, and no byte of it is read again
     """
 
-    def __init__(self, f):
+    PIECE = 1 << 20
+
+    def __init__(self, f, nbytes=None):
         self._f = f
         self._begin = f.tell()
-        self.nbytes = f.seek(0, os.SEEK_END) - self._begin
-        self._at = None
-        self._lock = threading.Lock()
-        self.raised = None
+        self.nbytes = max(f.seek(0, os.SEEK_END) - self._begin, 0)
+        if nbytes is not None:
+            self.nbytes = min(nbytes, self.nbytes)
+        self._pid = os.getpid()
+        self._lock, self._is_reading = threading.RLock(), False
+        self.keeps, self._kept = False, []  # (offset, bytes), by their offsets
 
     def __call__(self, offset, nbytes):
-        """Some bytes from the offset on, at most so many; None: there are none."""
-        try:
-            with self._lock:
-                return self._read(offset, nbytes)
-        except BaseException as error:  # ^C while it takes the lock, too
-            self.raised = error
-            return None
+        """Some bytes from the offset on, at most so many; none: there are none. What the file raises is raised."""
+        if os.getpid() != self._pid:  # X11: both would move one position
+            raise make("BERTH_E_UNSUPPORTED", f"{name_of(self._f)} was opened by another process, which reads it, too: "
+                       "open a path in each process", 0, NO_OFFSET, "")
+        with self._lock:
+            if self._is_reading:  # by a handler of signals, or a finalizer
+                raise RuntimeError(f"{name_of(self._f)} is read while it is read on the same thread")
+            self._is_reading = True
+            try:
+                return self._kept_or_read(offset, nbytes)
+            finally:
+                self._is_reading = False
+
+    def _kept_or_read(self, offset, nbytes):
+        i = bisect.bisect_right(self._kept, offset, key=operator.itemgetter(0))
+        if i > 0:
+            at, data = self._kept[i - 1]
+            if offset < at + len(data):
+                return memoryview(data)[offset - at:offset - at + nbytes]
+        if i < len(self._kept):
+            nbytes = min(nbytes, self._kept[i][0] - offset)
+        data = self._read(offset, nbytes)
+        if self.keeps and data.nbytes > 0:
+            data = memoryview(bytes(data))
+            self._kept.insert(i, (offset, data))
+        return data
 
     def _read(self, offset, nbytes):
-        if self._at != offset:
-            self._at = None
-            self._f.seek(self._begin + offset)
+        self._f.seek(self._begin + offset)
         if hasattr(self._f, "readinto"):
             data = bytearray(nbytes)
             n = self._f.readinto(data)
             if not isinstance(n, int) or not 0 <= n <= nbytes:
                 raise OSError(f"readinto() of {type(self._f)} returned {n!r} for {nbytes} bytes")
-            data = memoryview(data)[:n]
-        else:
-            data = memoryview(_bytes_of(self._f.read(nbytes)))
-            if data.nbytes > nbytes:
-                raise OSError(f"read() of {type(self._f)} returned {data.nbytes} bytes for {nbytes}")
-        self._at = offset + data.nbytes
+            return memoryview(data)[:n]
+        data = memoryview(_bytes_of(self._f.read(nbytes)))
+        if data.nbytes > nbytes:
+            raise OSError(f"read() of {type(self._f)} returned {data.nbytes} bytes for {nbytes}")
         return data
 
 
-def stream_of(f):
-    """A Stream of a file object that source_of would read as a whole; else what source_of gives."""
-    if is_path(f) or type(f) is io.BytesIO or not hasattr(f, "read"):
-        return source_of(f)
-    fd = descriptor_of(f, REAL_FILES)
-    if fd is not None and f.seekable() and f.tell() == 0:
-        return fd
-    begin = f.tell()
-    try:
-        return Stream(f)
-    except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
-        f.seek(begin)
-        return source_of(f)
+class StreamFile(io.RawIOBase):
+    """A Stream as a file that begins where it does."""
+
+    def __init__(self, stream):
+        self._stream, self._at = stream, 0
+
+    def readable(self):
+        return True
+
+    def seekable(self):
+        return True
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        self._at = offset + (0, self._at, self._stream.nbytes)[whence]
+        return self._at
+
+    def readinto(self, memory):
+        nbytes = min(len(memory), Stream.PIECE, self._stream.nbytes - self._at)
+        if nbytes <= 0:
+            return 0
+        data = self._stream(self._at, nbytes)
+        memory[:data.nbytes] = data
+        self._at += data.nbytes
+        return data.nbytes
 
 
 def can_seek(f):
@@ -147,33 +185,7 @@ def can_seek(f):
         not hasattr(f, "seekable") or f.seekable())
 
 
-def _read(f):
-    return _bytes_of(f.read())
-
-
 def _bytes_of(data):
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"read() returned {type(data).__name__}: the file is not open in binary mode")
-    return data
-
-
-def _read_into(f):
-    """The rest of a file, without a second copy of it."""
-    try:
-        here = f.tell()
-        size = f.seek(0, os.SEEK_END) - here
-        data = bytearray(size + 1)
-        f.seek(here)
-    except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
-        return memoryview(_read(f))
-    n, view = 0, memoryview(data)
-    while n < size and (more := f.readinto(view[n:size])):
-        if not isinstance(more, int) or not 0 < more <= size - n:
-            raise OSError(f"readinto() of {type(f)} returned {more!r} for {size - n} bytes")
-        n += more
-    del view
-    try:
-        del data[n:]
-    except BufferError:  # f has kept a part of it
-        return memoryview(data)[:n]
     return data

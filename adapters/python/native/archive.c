@@ -4,7 +4,7 @@
 
 typedef struct archive_object {
     PyObject_HEAD berth_archive *archive;
-    PyObject *owner; /* of the memory that is read; NULL: a file */
+    PyObject *owner; /* of the memory that is read, or a Stream; NULL: a file */
     Py_buffer buffer;
     berth_source source;
 } archive_object;
@@ -14,13 +14,19 @@ static PyTypeObject *archive_type;
 static int open_archive(const berth_source *source, berth_archive **archive)
 {
     berth_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_archive_open(source, NULL, archive, &error);
-    Py_END_ALLOW_THREADS;
-    if (status < 0)
-        bpy_raise(&error);
-    return status;
+    berth_config *config = bpy_source_config(source, "", &error);
+    const berth_params params = {.config = config};
+    int status = config ? 0 : (int)error.code;
+    if (status == 0) {
+        Py_BEGIN_ALLOW_THREADS;
+        status = berth_archive_open(source, &params, archive, &error);
+        Py_END_ALLOW_THREADS;
+    }
+    berth_config_free(config);
+    if (status == 0 && !PyErr_Occurred())
+        return 0;
+    bpy_raise(&error);
+    return -1;
 }
 
 /* open_archive(source) */
@@ -32,6 +38,7 @@ static PyObject *archive_open(PyObject *module, PyObject *from)
         return NULL;
     self->archive = NULL;
     self->owner = NULL;
+    self->buffer = (Py_buffer){0};
     self->source = (berth_source){0};
     if (bpy_source_of(from, &self->source, &self->buffer, &self->owner) == 0 &&
         open_archive(&self->source, &self->archive) == 0)

@@ -3,7 +3,6 @@
  * An open file. The Python object uses it, and each call; then its descriptor is closed. Storages
  * of tensors that lie in its memory keep that.
  */
-#include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
 PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint)
@@ -58,14 +57,10 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
 {
     const berth_source *source = &checkpoint->source;
     berth_error error;
-    berth_config *config = berth_config_new(&error);
-    int status = config ? berth_config_apply(config, assignments, &error) : (int)error.code;
-    if (status == 0 && source->kind == BERTH_SOURCE_MEMORY && !checkpoint->is_own)
-        status = berth_config_apply(config, "load.method=read", &error); /* Y10 */
-    if (status == 0)
-        status = berth_config_apply(config, bpy_source_options(source), &error);
-    if (status == 0)
-        status = berth_source_url_tune(source, config, &error);
+    berth_config *config = bpy_source_config(source, assignments, &error);
+    int status = config ? 0 : (int)error.code;
+    if (status == 0 && source->kind == BERTH_SOURCE_MEMORY) /* it was lent: Y10 */
+        status = berth_config_apply(config, "load.method=read", &error);
     if (status == 0) {
         const berth_params params = {.config = config};
         Py_BEGIN_ALLOW_THREADS;
@@ -73,9 +68,10 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
         Py_END_ALLOW_THREADS;
     }
     berth_config_free(config);
-    if (status < 0)
-        bpy_raise_refusal(&error, source);
-    return status;
+    if (status == 0 && !PyErr_Occurred())
+        return 0;
+    bpy_raise_refusal(&error, source);
+    return -1;
 }
 
 bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
@@ -86,7 +82,6 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
     atomic_init(&checkpoint->held.n_users, 1);
     atomic_init(&checkpoint->n_memories, 1);
     checkpoint->held.end = checkpoint_end;
-    checkpoint->is_own = PyByteArray_CheckExact(from);
     if (bpy_source_of(from, &checkpoint->source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
         open_source(checkpoint, assignments) == 0)
         return checkpoint;

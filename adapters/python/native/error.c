@@ -47,7 +47,7 @@ PyObject *bpy_raise(const berth_error *error)
 PyObject *bpy_raise_refusal(const berth_error *failure, const berth_source *source)
 {
     berth_error own = *failure, *error = &own;
-    if (PyErr_Occurred()) /* the handler of a signal has raised one, which ended the call */
+    if (PyErr_Occurred()) /* a file object, or the handler of a signal, has ended the call by it */
         return NULL;
     bpy_explain(error);
     PyObject *errors = PyImport_ImportModule("berth._errors");
@@ -98,7 +98,7 @@ int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes
     (void)done_nbytes;
     (void)total_nbytes;
     bpy_gil gil = bpy_gil_take();
-    int stop = PyErr_CheckSignals() < 0;
+    int stop = PyErr_Occurred() || PyErr_CheckSignals() < 0; /* a file object may have raised one */
     bpy_gil_give(gil);
     return stop;
 }

@@ -26,6 +26,10 @@ static PyMethodDef functions[] = {
     {"verify", bpy_verify, METH_O, "verify(source)\n--\n\n"},
     {"show_text", bpy_show_text, METH_O, "show_text(text)\n--\n\n"},
     {"url_shown", bpy_url_shown, METH_O, "url_shown(url)\n--\n\n"},
+    {"url_beside", bpy_url_beside, METH_VARARGS,
+     "url_beside(url, name)\n--\n\nThe URL of a file in the folder of another, or below it."},
+    {"read_url", bpy_read_url, METH_VARARGS,
+     "read_url(url, max_nbytes)\n--\n\nAll bytes; None: there are more."},
     {NULL, NULL, 0, NULL},
 };
 

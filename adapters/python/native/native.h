@@ -384,8 +384,14 @@ int bpy_job_type_add(PyObject *module);
  */
 int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObject **owner);
 
-/* Assignments of options for reading it. */
-const char *bpy_source_options(const berth_source *source);
+/*
+ * A configuration for reading it. A Stream is read in order, on the thread of the call: a file
+ * object may know one thread only, and what it raises ends the call.
+ * Parameters: assignments: of options.
+ * Returns: NULL: *error says why.
+ */
+berth_config *bpy_source_config(const berth_source *source, const char *assignments,
+                                berth_error *error);
 
 /* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
 void bpy_source_free(berth_source *source);
@@ -405,10 +411,8 @@ typedef struct bpy_checkpoint {
     bpy_held held;
     atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
-    PyObject *owner; /* of the memory that is read; NULL: a file */
+    PyObject *owner; /* of the memory that is read, or a Stream; NULL: a file */
     Py_buffer buffer;
-    bool is_own; /* a bytearray that nobody else has; else it was lent, and tensors get copies (Y10)
-                  */
     berth_source source;
 } bpy_checkpoint;
 
@@ -418,8 +422,7 @@ void bpy_checkpoint_release_memory(bpy_checkpoint *checkpoint);
 
 /*
  * Opens a file.
- * Parameters: source: bytes: a path; int: a descriptor; any other object: its buffer. assignments:
- * of options, for this file.
+ * Parameters: source: as for bpy_source_of. assignments: of options, for this file.
  * Returns: NULL: an exception is raised.
  */
 bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
@@ -539,8 +542,10 @@ int bpy_archive_type_add(PyObject *module);
 PyObject *bpy_verify(PyObject *module, PyObject *from);
 /* The module's function show_text. */
 PyObject *bpy_show_text(PyObject *module, PyObject *bytes);
-/* The module's function url_shown. */
+/* The module's functions url_shown, url_beside and read_url. */
 PyObject *bpy_url_shown(PyObject *module, PyObject *url);
+PyObject *bpy_url_beside(PyObject *module, PyObject *arguments);
+PyObject *bpy_read_url(PyObject *module, PyObject *arguments);
 
 /* Makes the types Rows and Ticket and adds them to the module. Returns: 0; -1. */
 int bpy_rows_types_add(PyObject *module);

@@ -83,6 +83,47 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     return stop;
 }
 
+PyObject *bpy_read_url(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    PyObject *url, *bytes;
+    unsigned long long max_nbytes;
+    berth_source source;
+    int failure = 0;
+
+    if (!PyArg_ParseTuple(arguments, "OK", &url, &max_nbytes) || open_url_new(url, &source) < 0)
+        return NULL;
+    bool is_small = source.nbytes <= max_nbytes; /* U4 */
+    bytes =
+        is_small ? PyBytes_FromStringAndSize(NULL, (Py_ssize_t)source.nbytes) : Py_NewRef(Py_None);
+    if (bytes && is_small) {
+        char *buffer = PyBytes_AsString(bytes);
+        Py_BEGIN_ALLOW_THREADS;
+        failure = source.read(source.context, buffer, (size_t)source.nbytes, 0);
+        Py_END_ALLOW_THREADS;
+    }
+    if (failure) {
+        berth_error error = {.code = BERTH_E_CALLBACK, .offset = BERTH_NO_OFFSET};
+        (void)snprintf(error.message, sizeof error.message, "%s: cannot be read", source.name);
+        bpy_raise(&error);
+        Py_CLEAR(bytes);
+    }
+    bpy_source_free(&source);
+    return bytes;
+}
+
+PyObject *bpy_url_beside(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    const char *url, *name;
+    if (!PyArg_ParseTuple(arguments, "ss", &url, &name))
+        return NULL;
+    char *text = berth_url_beside(url, name);
+    PyObject *made = text ? PyUnicode_FromString(text) : PyErr_NoMemory();
+    free(text);
+    return made;
+}
+
 static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset);
 
 void bpy_source_free(berth_source *source)
@@ -145,7 +186,9 @@ PyObject *bpy_show_text(PyObject *module, PyObject *bytes)
 /* A piece of a read: beside the memory that it goes to. */
 #define STREAM_PIECE ((size_t)1 << 20)
 
-/* Reads at most nbytes from the offset on, into a copy, of which the file object may keep a part.
+/*
+ * Reads at most nbytes from the offset on, into a copy, of which the file object may keep a part.
+ * Returns: their number; 0: there are none, or an exception is raised.
  */
 static size_t read_piece(PyObject *stream, void *buffer, size_t nbytes, uint64_t offset)
 {
@@ -153,34 +196,47 @@ static size_t read_piece(PyObject *stream, void *buffer, size_t nbytes, uint64_t
     size_t n = 0;
     PyObject *piece =
         PyObject_CallFunction(stream, "KK", (unsigned long long)offset, (unsigned long long)nbytes);
-    if (piece && piece != Py_None && PyObject_GetBuffer(piece, &data, PyBUF_SIMPLE) == 0) {
+    if (piece && PyObject_GetBuffer(piece, &data, PyBUF_SIMPLE) == 0) {
         n = (size_t)data.len <= nbytes ? (size_t)data.len : 0;
         memcpy(buffer, data.buf, n);
         PyBuffer_Release(&data);
     }
     Py_XDECREF(piece);
-    PyErr_Clear(); /* the stream keeps the file's own */
     return n;
 }
 
+/*
+ * What the file object raises stays raised, and nothing more is read: the thread is that of the
+ * call, which ends by it (bpy_raise). Only a cache of rows reads on threads of its own; there it is
+ * printed.
+ */
 static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     size_t done = 0, n = 1;
     bpy_gil gil = bpy_gil_take();
-    while (done < nbytes && n > 0) {
+    while (done < nbytes && n > 0 && !PyErr_Occurred()) {
         size_t left = nbytes - done;
         n = read_piece(context, (char *)buffer + done, left < STREAM_PIECE ? left : STREAM_PIECE,
                        offset + done);
         done += n;
     }
+    if (gil.made && PyErr_Occurred())
+        PyErr_WriteUnraisable(context);
     bpy_gil_give(gil);
     return done == nbytes ? 0 : EIO;
 }
 
-/* The stream reads in order, on the thread of the call: a file object may know one thread only. */
-const char *bpy_source_options(const berth_source *source)
+berth_config *bpy_source_config(const berth_source *source, const char *assignments,
+                                berth_error *error)
 {
-    return source->read == stream_read ? "io.threads=1" : "";
+    static const char in_order[] = "io.threads=1 load.prefetch=off";
+    berth_config *config = berth_config_new(error);
+    if (config && berth_config_apply(config, assignments, error) == 0 &&
+        (source->read != stream_read || berth_config_apply(config, in_order, error) == 0) &&
+        berth_source_url_tune(source, config, error) == 0)
+        return config;
+    berth_config_free(config);
+    return NULL;
 }
 
 static int stream_source(PyObject *stream, berth_source *source, PyObject **owner)

@@ -21,13 +21,18 @@ static void add_record(void *context, const berth_record_verdict *record)
 
 static PyObject *verify(berth_source *source, PyObject *records)
 {
-    const berth_params params = {.progress = bpy_source_check_signals, .progress_context = source};
     berth_verdict verdict;
     berth_error error;
+    berth_config *config = bpy_source_config(source, "", &error);
+    const berth_params params = {
+        .config = config, .progress = bpy_source_check_signals, .progress_context = source};
     int status;
+    if (!config)
+        return bpy_raise(&error);
     Py_BEGIN_ALLOW_THREADS;
     status = berth_verify(source, &params, add_record, records, &verdict, &error);
     Py_END_ALLOW_THREADS;
+    berth_config_free(config);
     if (PyErr_Occurred())
         return NULL;
     /* What cannot be read at all is an exception; a broken file is an answer. The network is none.
