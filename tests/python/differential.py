@@ -334,6 +334,12 @@ def is_no_refusal(error):
     return isinstance(error, UnicodeDecodeError) or (isinstance(error, AttributeError) and "'dtype'" in str(error))
 
 
+def sparse_of_torch():
+    """The sparse tensors that PyTorch checks at the end of a load; before 2.15 one list of all threads."""
+    find = getattr(torch._utils, "_get_sparse_tensors_to_validate", None)
+    return find() if find else torch._utils._sparse_tensors_to_validate
+
+
 class Reading:
     """One mutant, read in every way. differences: sentences."""
 
@@ -373,6 +379,7 @@ class Reading:
             with Watch() as watch:
                 value, error = outcome(safetensors.torch.load_file, self.path)
             return (by_name(value), error), watch
+        sparse_of_torch().clear()  # what a load that failed has left there: the next one is refused for it
         with Watch() as watch:
             read = outcome(_records.originals()["load"], self.path, weights_only=True)
         return read, watch

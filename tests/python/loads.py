@@ -93,6 +93,23 @@ class Values(Folder):
             with self.assertRaises(berth.Error):
                 berth.load(file)
 
+    def test_a_file_object_can_be_closed_while_its_tensors_live(self):
+        """As PyTorch's own test_save_different_dtype_unallocated does: nothing of a BytesIO stays lent."""
+        value = {"a": torch.arange(5.), "empty": torch.ones(0), "view": torch.arange(9.)[3:5]}
+        for is_zip in (False, True):
+            with io.BytesIO() as file:
+                torch.save(value, file, _use_new_zipfile_serialization=is_zip)
+                file.seek(0)
+                loaded = berth.load(file)
+                file.seek(0)
+                with berth.open(file) as opened:
+                    tensors = {name: opened[name] for name in opened.keys()}
+                del opened
+                with self.subTest(is_zip=is_zip):
+                    file.truncate(0)
+            for name, tensor in value.items():
+                self.assertTrue(loaded[name].equal(tensor) and tensors[name].equal(tensor))
+
     def test_an_old_file_whose_last_storage_has_a_part_of_an_element(self):
         for nbytes, kind in ((7, torch.float32), (23, torch.complex128), (3, torch.int16)):
             bytes_of = torch.UntypedStorage(nbytes).fill_(1)

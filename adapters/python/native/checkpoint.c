@@ -23,7 +23,7 @@ static void release_buffer(bpy_checkpoint *checkpoint)
         return;
     bpy_gil gil = bpy_gil_take();
     PyBuffer_Release(&checkpoint->buffer);
-    Py_DECREF(checkpoint->owner);
+    Py_CLEAR(checkpoint->owner);
     bpy_gil_give(gil);
 }
 
@@ -46,8 +46,11 @@ void bpy_checkpoint_release_memory(bpy_checkpoint *checkpoint)
 static void checkpoint_end(bpy_held *held)
 {
     bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
-    if (atomic_load(&checkpoint->n_memories) > 1)
+    if (atomic_load(&checkpoint->n_memories) > 1) {
         berth_close_descriptors(checkpoint->handle);
+        if (!checkpoint->is_own) /* the tensors have copies of what was lent (Y10) */
+            release_buffer(checkpoint);
+    }
     bpy_checkpoint_release_memory(checkpoint);
 }
 
