@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Whether two values are the same to every eye: types, order, identity, sharing, bits, flags."""
 
-import ctypes
 import collections
+import ctypes
 import struct
 
 import torch
@@ -13,6 +13,11 @@ SHARED = (str, bytes, bytearray, tuple, list, dict, set, complex, torch.Size, to
 
 class Different(AssertionError):
     pass
+
+
+def bytes_of(storage):
+    """bytes(storage) makes a Python int of each byte: 2 s a MiB."""
+    return ctypes.string_at(storage.data_ptr(), storage.nbytes())
 
 
 class Comparison:
@@ -85,8 +90,7 @@ class Comparison:
         if (mine.nbytes() or self.empty_are_shared) and self.met(mine._cdata, theirs._cdata, where):
             return
         if mine.device.type == "cpu":
-            self.expect(*(ctypes.string_at(each.data_ptr(), each.nbytes()) for each in (mine, theirs)),
-                        f"{where}: bytes")  # bytes(storage) takes 10 us for each
+            self.expect(bytes_of(mine), bytes_of(theirs), f"{where}: bytes")
 
     def tensor(self, mine, theirs, where):
         state = torch._utils._get_obj_state

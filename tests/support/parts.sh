@@ -234,10 +234,15 @@ take_event() {
     esac
 }
 
-# The test that a suite was in, by the log of Criterion or of unittest.
+# The tests that a suite was in, by the log of Criterion or of unittest (suite.py: two at a time).
 last_test() {
-    sed 's/\x1b\[[0-9;]*m//g' "$1" 2>/dev/null | sed -nE \
-        -e 's/^\[ *RUN *\] *([^ ]+).*/\1/p' -e 's/^(test\w* \([^)]*\)).*/\1/p' | tail -n 1
+    sed 's/\x1b\[[0-9;]*m//g' "$1" 2>/dev/null | awk '
+        /^\[ *RUN *\] / { sub(/^\[ *RUN *\] */, ""); split("", begun); begun[$1] = 1 }
+        match($0, /^test[A-Za-z0-9_]* \([^)]*\)/) {
+            name = substr($0, 1, RLENGTH)
+            if (RLENGTH < length($0)) delete begun[name]; else begun[name] = 1
+        }
+        END { for (name in begun) { printf "%s%s", separator, name; separator = ", " } }'
 }
 
 start_part() {

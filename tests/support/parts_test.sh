@@ -38,7 +38,8 @@ check() {
         once() { [ -e "$1" ] || { : >"$1"; return 1; }; }
         part_steady() { script steady ./counted 5 0; }
         part_once() { one again once "$folder/a" && one other true; script both ./counted 2 0; }
-        part_hanging() { one hanging eval 'once b || sleep 60'; }
+        in_tests='test_x (m.A)\ntest_y (m.B)\ntest_x (m.A) ... ok, 0.1 s\n' # of two processes
+        part_hanging() { one hanging eval 'once b || { printf "$in_tests"; sleep 60; }'; }
         part_halves() {
             printf 'end\thalves\thalves\t' >&"$events"
             sleep 1.5 # longer than the loop waits
@@ -60,6 +61,8 @@ expect '9 passed, 0 failed'
 [ -e check/again.first.log ] && expect 'exit code 0'
 rm -f a b
 check steady hanging
+sed -i 's/ended after [0-9]* s/ended/' out
+expect '  hanging: ended, its limit, in hanging, in test_y (m.B)'
 expect '6 passed, 0 failed'
 expect 'exit code 0'
 rm -f a b
