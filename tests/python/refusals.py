@@ -187,8 +187,8 @@ class Refusals(Folder):
     def test_a_directory_of_dcp_with_a_broken_piece(self):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dcp.save(STATE, checkpoint_id=self.path("dcp"), no_dist=True)
-            dcp.save({"args": HYPER, **STATE}, checkpoint_id=self.path("named"), no_dist=True)
+            dcp.save(STATE, checkpoint_id=self.path("dcp"))
+            dcp.save({"args": HYPER, **STATE}, checkpoint_id=self.path("named"))
         piece = self.path("dcp/__0_0.distcp")
         data, metadata = self.read(piece), self.read(self.path("dcp/.metadata"))
         self.assertEqual(self.check_is_whole(self.path("dcp")).n_storages, 2)
