@@ -38,7 +38,6 @@ class Command(Folder):
 
     def ended_by(self, program, end):
         """How `ls` ends that waits for its reader."""
-        torch.save({f"t{i}": torch.ones(1) for i in range(5000)}, self.file)
         with subprocess.Popen([*program, "ls", self.file], stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE) as process:
             process.stdout.readline()
@@ -47,6 +46,7 @@ class Command(Folder):
             return process.wait(), process.stderr.read()
 
     def test_pipes_and_signals(self):
+        torch.save({f"t{i}": torch.ones(1) for i in range(5000)}, self.file)
         for end, code in ((lambda _: None, -signal.SIGPIPE),
                           (lambda process: process.send_signal(signal.SIGTERM), None),
                           (lambda process: process.send_signal(signal.SIGINT), None)):

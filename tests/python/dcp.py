@@ -16,6 +16,7 @@ import unittest
 import berth
 from berth import _dcp_group, _dcp_save, _native
 
+import starter
 from folder import Folder
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
@@ -39,9 +40,9 @@ class Ranks(unittest.TestCase):
         cls.folder = tempfile.mkdtemp(prefix="berth-python-")
         cls.addClassCleanup(shutil.rmtree, cls.folder)
         worlds = ",".join(map(str, WORLDS))
-        done = subprocess.run([sys.executable, PROGRAM, cls.folder, worlds], capture_output=True, text=True,
-                              timeout=SECONDS)
-        cls.output = done.stdout + done.stderr
+        with open(PROGRAM, encoding="utf-8") as file:
+            _, *said = starter.run(file.read(), cls.folder, worlds, seconds=SECONDS)
+        cls.output = "".join(said)
         with open(os.path.join(cls.folder, "report"), encoding="utf-8") as file:
             cls.report = [json.loads(line) for line in file]
 

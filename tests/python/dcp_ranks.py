@@ -21,7 +21,6 @@ import berth
 import dcp_cases
 import dcp_columns
 import torch
-import torch._dynamo  # noqa: F401: DTensor imports it at its first use, in each process
 import torch.distributed as dist
 from berth import _dcp_group, _dcp_save, _native
 from dcp_cases import SECONDS, Rank, alone, read

@@ -9,8 +9,8 @@ import sys
 import berth
 import torch
 
+import starter
 from folder import Folder
-from starter import Starter
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 HEAD = """
@@ -38,15 +38,10 @@ value = {"a": torch.arange(LENGTH), "b": "text"}
 
 
 class Ends(Folder):
-    @classmethod
-    def setUpClass(cls):
-        cls.starter = Starter()
-        cls.addClassCleanup(cls.starter.close)
-
     def run_code(self, code, length=1000., status=0):
         """stdout and stderr of a process that ends with this exit code."""
         code = HEAD.replace("LENGTH", str(length)) + code
-        got, out, err = self.starter.run(code, self.path("v.pt"))
+        got, out, err = starter.run(code, self.path("v.pt"))
         self.assertEqual(got, status, err)
         return out, err
 

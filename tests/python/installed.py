@@ -8,8 +8,6 @@ import io
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -22,6 +20,7 @@ from berth import _install
 from records import Mine, Runs, delta, model
 from saves import comparable
 
+import starter
 from folder import Folder
 
 VALUE = {"a": torch.arange(1000.), "b": [1, "two"]}
@@ -218,7 +217,8 @@ class Installed(Folder):
 
     def test_the_variables_of_torch(self):
         torch.save([Mine()], self.path("v.pt"))
-        code = ("import sys, warnings; warnings.simplefilter('ignore')\n"
+        code = ("import os, sys, warnings; warnings.simplefilter('ignore')\n"
+                "os.environ.update(dict.fromkeys(sys.argv[2:], '1'))\n"
                 "import torch, berth, records; berth.install()\n"
                 f"try: torch.load({self.path('v.pt')!r}, **eval(sys.argv[1])); print('loaded')\n"
                 "except Exception as error: print(type(error).__name__)\n")
@@ -228,9 +228,8 @@ class Installed(Folder):
                 ((no,), "{'weights_only': True}", "UnsafeFileError"),
                 ((only,), "{'weights_only': False}", "UnsafeFileError"),
                 ((no, only), "{}", "UnsafeFileError"), ((no,), "{'weights_only': False}", "loaded")):
-            done = subprocess.run([sys.executable, "-c", code, options], capture_output=True, text=True,
-                                  env={**os.environ, **dict.fromkeys(variables, "1")})
-            self.assertEqual(done.stdout, expected + "\n", done.stderr[-500:])
+            _, out, err = starter.run(code, options, *variables)
+            self.assertEqual(out, expected + "\n", err[-500:])
 
     @unittest.skipUnless(hasattr(torch.utils, "serialization"), "since PyTorch 2.7")
     def test_the_options_of_torch(self):
@@ -275,10 +274,10 @@ class Installed(Folder):
                 ("torch.serialization.load = lambda f: f", "has a torch.load that this version"),
                 ("def _save(zip_file): zip_file.set_min_version(1)\n"
                  "torch.serialization._save = _save", "uses PyTorchFileWriter.set_min_version, which")):
-            done = subprocess.run([sys.executable, "-c", code.format(change, path, path)],
-                                  capture_output=True, text=True, check=True)
-            self.assertIn(message, done.stdout)
-            self.assertIn("[tensor([1., 1.])]\ntorch.serialization", done.stdout)
+            status, out, err = starter.run(code.format(change, path, path))
+            self.assertEqual(status, 0, err)
+            self.assertIn(message, out)
+            self.assertIn("[tensor([1., 1.])]\ntorch.serialization", out)
 
 
 class Overlapping(Folder):

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +20,7 @@ import berth
 import torch
 from berth import _in_place
 
+import starter
 from folder import Folder
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
@@ -40,7 +40,7 @@ NO_RENAME = ("rename", "over", "hidden", "both")
 
 def state():
     """More than a tile, so that several threads would write; and small values."""
-    return {"weight": torch.arange(700_000, dtype=torch.float32), "bias": torch.ones(5)}
+    return {"weight": torch.arange(350_000, dtype=torch.float32), "bias": torch.ones(5)}
 
 
 def run(*words):
@@ -216,12 +216,12 @@ class InPlaceTest(Mounts):
         with self.mounted("rename=ENOSYS", "slow") as (below, above):
             for name in ("model.pt", "second.pt"):
                 path, there = os.path.join(above, name), os.path.join(below, name)
-                saving = subprocess.Popen([sys.executable, "-c", program, path])
+                saving = starter.Process(program, path)
                 while not (os.path.exists(there) and os.path.getsize(there) > 1_000_000):
-                    self.assertIsNone(saving.poll())
+                    os.kill(saving.pid, 0)  # it goes on
                     time.sleep(0.002)
-                saving.send_signal(signal.SIGKILL)
-                saving.wait()
+                os.kill(saving.pid, signal.SIGKILL)
+                self.assertEqual(saving.wait()[0], -signal.SIGKILL)
                 nbytes = os.path.getsize(there)
                 self.assertLess(nbytes, 20_000_000)
                 for load in (berth.load, berth.open):
@@ -323,14 +323,12 @@ class SpecialPathsTest(Folder):
         program = ("import signal, sys, torch, berth\n"
                    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                    "berth.install(); print('begins', flush=True); torch.save([1], sys.argv[1])")
-        saving = subprocess.Popen([sys.executable, "-c", program, self.path("pipe")], text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        with saving:
-            saving.stdout.readline()
-            time.sleep(0.3)
-            saving.send_signal(signal.SIGINT)
-            _, said = saving.communicate(timeout=20)
-        self.assertIn("KeyboardInterrupt", said)
+        saving = starter.Process(program, self.path("pipe"))
+        while not saving.printed():
+            time.sleep(0.002)
+        time.sleep(0.3)
+        os.kill(saving.pid, signal.SIGINT)
+        self.assertIn("KeyboardInterrupt", saving.wait()[2])
 
     @unittest.skipUnless(os.geteuid() == 0, "mounting needs root")
     def test_a_file_that_is_mounted_over(self):

@@ -7,8 +7,8 @@ import re
 import textwrap
 import unittest
 
+import starter
 from folder import Folder
-from starter import Starter
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 PAGES = ("README.md", "docs/python.md", "docs/map.md", "docs/urls.md", "docs/file-systems.md")
@@ -117,11 +117,6 @@ def programs():
 
 
 class Pages(Folder):
-    @classmethod
-    def setUpClass(cls):
-        cls.starter = Starter()
-        cls.addClassCleanup(cls.starter.close)
-
     def test_each_program_is_known(self):
         """A new one needs a row, and its heading is its name."""
         self.assertEqual([which for which, _ in programs()], list(PROGRAMS))
@@ -134,7 +129,7 @@ class Pages(Folder):
         if which in NEEDS and not importlib.util.find_spec(NEEDS[which]):
             self.skipTest(f"needs {NEEDS[which]}: BERTH_LONG=1 runs it, by integrations.py")
         code = "\n".join([SETUP, needed[0], dict(programs())[which], textwrap.dedent(needed[1])])
-        status, printed, errors = self.starter.run(code, self.folder)
+        status, printed, errors = starter.run(code, self.folder)
         self.assertEqual(status, 0, errors)
         self.assertEqual(printed, PRINTED.get(which, printed))
 

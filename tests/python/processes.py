@@ -6,7 +6,6 @@ import io
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import torch
 from berth import _native
 from berth._errors import Declined
 
+import starter
 from folder import Folder
 
 
@@ -351,9 +351,8 @@ class Processes(Folder):
                 "def interrupt(seconds=0.3):\n"
                 "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it\n"
                 "    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()\n" + code)
-        done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
-                              text=True, check=False, timeout=120)
-        self.assertEqual((done.returncode, done.stdout), (0, "interrupted\n"), done.stderr)
+        status, out, err = starter.run(code, self.path("v.pt"))
+        self.assertEqual((status, out), (0, "interrupted\n"), err)
 
     def test_an_interrupt_cancels_a_save(self):
         """A sink that never ends: only the signal ends it. The path has its old file."""
@@ -402,16 +401,14 @@ class Processes(Folder):
                 "kept = [berth.load(path, mmap=True), berth.open(path)['0'],\n"
                 "        berth.open(io.BytesIO(open(path, 'rb').read()))['0'], berth.open(path)]\n"
                 "sys.kept = kept\n")
-        done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
-                              text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        status, _, err = starter.run(code, self.path("v.pt"))
+        self.assertEqual((status, err), (0, ""))
 
     @unittest.skipUnless(hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), "this PyTorch is older")
     def test_values_without_the_table_of_dlpack(self):
-        tests = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tests.py")
-        done = subprocess.run([sys.executable, tests, "--old-dlpack", "saves.Bytes", "loads.Values",
-                               "Leaks.test_loads"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        status, out, _ = starter.run("import tests; tests.main()", "--old-dlpack", "saves.Bytes", "loads.Values",
+                                     "Leaks.test_loads")
+        self.assertEqual(status, 0, out[-2000:])
 
     def test_signals_of_others_do_not_disturb(self):
         calls = []

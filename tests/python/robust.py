@@ -19,10 +19,10 @@ from torch import nn
 
 import jobs
 import processes
+import starter
 from differential import MOST_MEMORY, UNDER_ASAN
 from folder import Folder
 from same import same
-from starter import Starter
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -295,21 +295,16 @@ print(watch.nbytes)
 
 
 class Memory(Folder):
-    @classmethod
-    def setUpClass(cls):
-        cls.starter = Starter()
-        cls.addClassCleanup(cls.starter.close)
-
     def script(self, name):
         with open(os.path.join(HERE, name), encoding="utf-8") as file:
             return file.read()
 
     def says_ok(self, name):
-        status, out, err = self.starter.run(self.script(name), self.path(""))
+        status, out, err = starter.run(self.script(name), self.path(""))
         self.assertEqual((status, out.split("\n")[-2:]), (0, ["ok", ""]), out + err)
 
     def peak(self, package, path):
-        status, out, err = self.starter.run(PEAK, package, path)
+        status, out, err = starter.run(PEAK, package, path)
         self.assertEqual(status, 0, err)
         return int(out)
 

@@ -50,6 +50,11 @@ def say(line):
     os.write(2, (line + "\n").encode(errors="replace"))
 
 
+def processor_seconds():
+    """Of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
 class Told(unittest.TestResult):
     """Tells of each test when it begins and when it ends: a dict, as JSON can carry it."""
 
@@ -59,7 +64,7 @@ class Told(unittest.TestResult):
 
     def startTest(self, test):
         super().startTest(test)
-        self.began = time.monotonic()
+        self.began, self.processor = time.monotonic(), processor_seconds()
         self.tell({"began": str(test)})
         say(str(test))
 
@@ -68,8 +73,9 @@ class Told(unittest.TestResult):
         seconds = time.monotonic() - self.began
         bad, skipped = self.take()
         end = "FAILED" if bad else f"skipped: {skipped[0][1]}" if skipped else "ok"
-        say(f"{test} ... {end}, {seconds:.1f} s")
-        self.tell({"test": str(test), "bad": bad, "skipped": skipped[:1], "seconds": seconds})
+        processor = processor_seconds() - self.processor
+        say(f"{test} ... {end}, {seconds:.1f} s, {processor:.1f} of a processor")
+        self.tell({"test": str(test), "bad": bad, "skipped": skipped[:1], "seconds": seconds, "processor": processor})
 
     def take(self):
         """What has failed and what was skipped since the last time. A subtest counts for its test."""
@@ -183,7 +189,7 @@ def run(tests):
             print(f"skipped: {test}: {why}")
     for each in sorted(ended, key=lambda each: -each["seconds"]):
         if each["seconds"] >= SLOW_SECONDS:
-            print(f"slow: {each['seconds']:.1f} s: {each['test']}")
+            print(f"slow: {each['seconds']:.1f} s, {each['processor']:.1f} of a processor: {each['test']}")
     n_failed = sum(bool(each["bad"]) for each in ended)
     print(f"{sum(not each['bad'] and not each['skipped'] for each in ended)} passed, {n_failed} failed")
     sys.exit(1 if n_failed or not ended else 0)
