@@ -39,7 +39,8 @@ def start():
     folder = tempfile.mkdtemp(prefix="berth-served-")
     program, address = os.path.join(folder, "python"), os.path.join(folder, "socket")
     with open(program, "w", encoding="utf-8") as file:
-        file.write(f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r})\n"
+        here = os.path.dirname(os.path.abspath(__file__))
+        file.write(f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {here!r})\n"
                    f"import served\nserved.ask({real!r}, {address!r}, sys.argv[1:])\n")
     os.chmod(program, 0o755)
     server = subprocess.Popen([real, os.path.abspath(__file__), folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
