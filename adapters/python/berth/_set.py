@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import subprocess
 
 from berth import _native
@@ -76,7 +77,9 @@ class Index:
     def __init__(self, path):
         self.path, self.folder = path, os.path.dirname(path)
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise self._refused("it is no file: a pipe or a device is not read as one")
                 data = file.read(MAX_INDEX_NBYTES + 1)
         except OSError as error:
             status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
@@ -120,6 +123,11 @@ class Index:
 
     def open(self, assignments):
         return Files(self, assignments), lambda: [self.path_of(file) for file in self.files]
+
+
+def _open_at_once(path, flags):
+    """A pipe is not waited for (F1)."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _without_twins(pairs):
