@@ -2076,7 +2076,9 @@ typedef struct berth_source {
     int fd; /* of BERTH_SOURCE_FD. Of a function: above 0, if that reads this regular file, as pread
                does: then short reads cost little, and the system is told which are next. It must
                stay open until what was opened is closed */
-    const char *path;
+    const char *path; /* of BERTH_SOURCE_PATH. Of others: what the command `berth` takes in place of
+                         a file to read the same, such as a URL: messages that propose such a
+                         command have it. NULL: nothing */
     const void *bytes;
     uint64_t nbytes;  /* size of the whole; for memory and functions */
     const char *name; /* of a function, for messages; NULL: "source" */
@@ -2556,7 +2558,8 @@ typedef struct berth_verdict {
  * Lifetime: everything is valid during the callback only.
  */
 typedef struct berth_record_verdict {
-    const char *name; /* without the archive's folder; "" for a storage of the legacy format */
+    const char *name; /* without the archive's folder. Of a safetensors file: the tensor's; of the
+                         legacy format: the storage's key */
     uint64_t offset;  /* of its data */
     uint64_t nbytes;
     berth_crc_verdict crc32;
@@ -2605,9 +2608,9 @@ typedef void (*berth_global_function)(void *context, const char *module, const c
  * Lists all classes and functions that the pickles of a file name, of any pickle protocol, refused
  * or not, in the order in which they are met. Nothing of them is made or looked up. Of a zip: all
  * records *.pkl; if its directory is damaged, the first record. A file without a pickle has none.
- * At most 4,096 different ones are reported.
- * Returns: 0, also if the file is damaged; or that it cannot be read.
- * Threads: any.
+ * At most 4,096 different ones are reported. This is no verdict: a file that berth_verify finds
+ * good is good, also if this cannot read it a second time. Returns: 0, also if the file is damaged;
+ * or that it cannot be read. Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_list_globals(const berth_source *source,
                                                   berth_global_function report, void *context,

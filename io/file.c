@@ -19,8 +19,9 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
         return bth_fail_system(error, errno, "cannot be examined");
     if (!S_ISREG(status.st_mode))
         return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s",
-                               S_ISDIR(status.st_mode) ? "is a folder, not a file"
-                                                       : "is not a regular file");
+                               S_ISDIR(status.st_mode)    ? "is a folder, not a file"
+                               : S_ISFIFO(status.st_mode) ? BTH_FILE_IS_PIPE
+                                                          : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
     return 0;
 }

@@ -43,7 +43,11 @@ static int reader_initialize_and_name(bth_reader *reader, const berth_source *so
         name = text;
     }
     reader->name = bth_duplicate_text(name, strlen(name));
-    return reader->name ? 0 : bth_fail_memory(error, strlen(name) + 1);
+    if (reader->name && !reader->has_path && source->path)
+        reader->stand_in = bth_duplicate_text(source->path, strlen(source->path));
+    if (!reader->name || (!reader->has_path && source->path && !reader->stand_in))
+        return bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
+    return 0;
 }
 
 static int reader_open_fd(bth_reader *reader, int fd, berth_error *error)
@@ -101,6 +105,7 @@ void bth_reader_close(bth_reader *reader)
     if (reader->name)
         bth_file_close(reader->fd);
     bth_release(reader->name);
+    bth_release(reader->stand_in);
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
 }

@@ -19,6 +19,7 @@ typedef struct bth_reader {
     uint64_t nbytes; /* of the whole source */
     int fd;          /* -1 unless it is a file */
     bool has_path;   /* the name is a path */
+    char *stand_in;  /* of a source without a path: what the command takes in its place; or NULL */
     const uint8_t *memory;           /* NULL unless it is memory */
     berth_source source;             /* used if it is neither */
     atomic_uint_fast64_t n_requests; /* reads done so far */

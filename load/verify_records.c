@@ -164,13 +164,28 @@ static void verify_prepare_storages(verification *v)
     for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
         if (!storage->root && !verify_leaves_storage_to_load(v, storage))
-            v->records[v->n_records++] =
-                (bth_scan_record){.offset = storage->offset, .nbytes = storage->nbytes};
+            v->records[v->n_records++] = (bth_scan_record){
+                .storage = storage, .offset = storage->offset, .nbytes = storage->nbytes};
     }
     qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
 }
 
 /* ---- results ---- */
+
+/* What users know a record by: where there is no archive, the tensor of a safetensors file, which
+ * has the storage's number among them, or the storage's key. */
+static const char *verify_record_name(const verification *v, const bth_scan_record *record)
+{
+    const berth_storage *storage = record->storage;
+    berth_value *name, *value;
+
+    if (record->entry)
+        return record->entry->record;
+    if (v->checkpoint->contents.kind == BTH_CONTAINER_SAFETENSORS &&
+        berth_dict_at(v->checkpoint->contents.root, storage->index, &name, &value))
+        return berth_as_text(name, NULL);
+    return storage->key;
+}
 
 /* Counts and reports one record. Keeps the error of the first bad one. */
 static void verify_count_and_report_record(verification *v, const bth_scan_record *record,
@@ -194,7 +209,7 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
         v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
     if (v->request->report)
         v->request->report(v->request->context,
-                           &(berth_record_verdict){.name = entry ? entry->record : "",
+                           &(berth_record_verdict){.name = verify_record_name(v, record),
                                                    .offset = record->offset,
                                                    .nbytes = nbytes,
                                                    .crc32 = crc32,

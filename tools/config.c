@@ -167,7 +167,8 @@ static int option_fail_set(const char *name, size_t n, const char *value)
         return fail(&error);
     bool is_long = strlen(own_name) + strlen(value) + 2 > sizeof whole;
     snprintf(whole, sizeof whole, "%s=%s", own_name, is_long ? "VALUE" : value);
-    print_word(whole, word, sizeof word);
+    if (!print_word(whole, word, sizeof word))
+        snprintf(word, sizeof word, "%s=VALUE", own_name);
     return print_trouble("`berth config` sets nothing: add `--set %s` to a command, or "
                          "`eval \"$(berth config --export --set %s)\"` sets it for this shell",
                          word, word);

@@ -71,16 +71,16 @@ static void copy_restore_read_error(copy *c, const char *out, berth_error *error
 static void copy_blame_source(const copy *c, const char *in, berth_error *error)
 {
     const berth_error was = *error;
-    char word[512];
+    char word[200];
 
     for (size_t i = 0; error->code == BERTH_E_CHECKSUM && i < c->n_records; i++) {
         if (strcmp(c->records[i].name, was.record) != 0)
             continue;
-        print_word(in, word, sizeof word);
+        bool is_word = print_word(in, word, sizeof word);
         (void)snprintf(error->message, sizeof error->message,
                        "%.200s: %.100s: its bytes do not have the CRC 0x%08x of the directory: "
-                       "`berth verify %.200s` lists all such records",
-                       in, was.record, c->records[i].crc32, word);
+                       "`berth verify%s%s` lists all such records",
+                       in, was.record, c->records[i].crc32, is_word ? " " : "", word);
     }
 }
 

@@ -19,7 +19,8 @@ typedef struct dcp_piece {
     const dcp *in;
     const char *file; /* its name in the directory; NULL: `.metadata` does not say where it is */
     uint64_t offset, nbytes;
-    char *name; /* for messages, once it is opened */
+    char *name;   /* for messages, once it is opened */
+    char *broken; /* why it cannot be read, with keeps_broken; else NULL */
 } dcp_piece;
 
 /* A box of a tensor. */
@@ -50,8 +51,9 @@ typedef struct dcp_entry {
 
 struct dcp {
     const char *path;
-    int folder;   /* descriptor */
-    void *pickle; /* .metadata in an archive */
+    bool keeps_broken; /* a piece that is not in its file is noted, not refused */
+    int folder;        /* descriptor */
+    void *pickle;      /* .metadata in an archive */
     size_t pickle_nbytes;
     char *pickle_name;
     berth_checkpoint *metadata; /* it owns all texts and shapes */
@@ -66,7 +68,7 @@ struct dcp {
 /* ---- dcp_metadata.c ---- */
 
 /* Returns 0, or an exit code after printing why. The caller frees *read with dcp_free. */
-int dcp_read(const char *path, dcp **read);
+int dcp_read(const char *path, bool keeps_broken, dcp **read);
 void dcp_free(void *read);
 
 /* ---- dcp_outline.c ---- */
@@ -104,6 +106,7 @@ int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict
 /* Opens the piece of a chunk, and checks that it is what `.metadata` says. */
 int dcp_chunk_open(const dcp_entry *entry, dcp_chunk *chunk, berth_error *error);
 void dcp_chunk_close(dcp_chunk *chunk);
+void dcp_piece_free(dcp_piece *piece);
 /* A set_read_function of an entry. */
 int dcp_entry_read(void *entry, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Sets an error of the command's own. Returns the code. */

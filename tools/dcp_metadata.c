@@ -223,13 +223,14 @@ static int dcp_open_and_read(dcp *d)
     return code ? code : dcp_read_parts(d);
 }
 
-int dcp_read(const char *path, dcp **read)
+int dcp_read(const char *path, bool keeps_broken, dcp **read)
 {
     dcp *d = *read = calloc(1, sizeof *d);
 
     if (!d)
         return print_trouble("out of memory");
     d->path = path;
+    d->keeps_broken = keeps_broken;
     d->folder = -1;
     d->names = json_object();
     d->files = json_object();
@@ -246,7 +247,7 @@ void dcp_free(void *read)
         for (size_t k = 0; k < d->entries[i].n_chunks; k++)
             dcp_chunk_close(&d->entries[i].chunks[k]);
         free(d->entries[i].chunks);
-        free(d->entries[i].piece.name);
+        dcp_piece_free(&d->entries[i].piece);
     }
     free(d->entries);
     berth_close(d->metadata);

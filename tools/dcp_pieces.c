@@ -60,16 +60,16 @@ berth_source dcp_piece_source(dcp_piece *piece)
     if (!piece->name && asprintf(&piece->name, "%s/%s at byte %llu", piece->in->path, piece->file,
                                  (unsigned long long)piece->offset) < 0)
         piece->name = NULL;
-    return berth_from_function(piece_read, piece, piece->nbytes, piece->name);
+    berth_source source = berth_from_function(piece_read, piece, piece->nbytes, piece->name);
+    source.path = piece->in->path;
+    return source;
 }
 
 int dcp_piece_open(dcp_piece *piece, berth_checkpoint **checkpoint, berth_error *error)
 {
     const berth_source source = dcp_piece_source(piece);
 
-    if (berth_open_source(&source, NULL, checkpoint, error) < 0)
-        name_in_steps(piece->in->path, error);
-    return error->code;
+    return berth_open_source(&source, NULL, checkpoint, error);
 }
 
 /* ---- opening a chunk ---- */
@@ -135,11 +135,10 @@ int dcp_piece_verify(dcp_piece *piece, const berth_params *params, berth_verdict
 
     if (bytes && piece_read(piece, bytes, (size_t)piece->nbytes, 0) == 0)
         source = berth_from_memory(bytes, (size_t)piece->nbytes);
+    source.path = piece->in->path;
     int status = berth_verify(&source, params, NULL, NULL, verdict, error);
-    if (status < 0) {
+    if (status < 0)
         error_name_memory(error, piece->name);
-        name_in_steps(piece->in->path, error);
-    }
     free(bytes);
     return status;
 }
@@ -186,10 +185,16 @@ int dcp_chunk_open(const dcp_entry *entry, dcp_chunk *chunk, berth_error *error)
     return code;
 }
 
+void dcp_piece_free(dcp_piece *piece)
+{
+    free(piece->name);
+    free(piece->broken);
+}
+
 void dcp_chunk_close(dcp_chunk *chunk)
 {
     berth_close(chunk->checkpoint);
-    free(chunk->piece.name);
+    dcp_piece_free(&chunk->piece);
     (void)pthread_mutex_destroy(&chunk->lock);
 }
 

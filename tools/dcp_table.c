@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -165,9 +167,32 @@ int dcp_read_tensors(dcp *d, const berth_value *tensors)
 
 /* ---- places ---- */
 
-/* The size of a file of the directory, which is looked up once. */
-static int dcp_find_file(dcp *d, const char *file, uint64_t *nbytes)
+/* Why the bytes of a piece are not there: noted, or printed. Returns 0 or the code. */
+static int dcp_break_piece(const dcp *d, const char *name, dcp_piece *piece, int code,
+                           const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+static int dcp_break_piece(const dcp *d, const char *name, dcp_piece *piece, int code,
+                           const char *format, ...)
 {
+    va_list arguments;
+    char text[600];
+
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (code == EXIT_TROUBLE && !d->keeps_broken)
+        return print_trouble("%s/%s", d->path, text);
+    if (!d->keeps_broken)
+        return dcp_refuse(d, "\"%.200s\": %s", name, text);
+    free(piece->broken);
+    piece->broken = strdup(text);
+    return piece->broken ? 0 : print_trouble("out of memory");
+}
+
+/* The size of the file of a piece, which is looked up once. */
+static int dcp_find_file(dcp *d, const char *name, dcp_piece *piece, uint64_t *nbytes)
+{
+    const char *file = piece->file;
     json_t *known = json_object_get(d->files, file);
     struct stat status;
 
@@ -177,9 +202,9 @@ static int dcp_find_file(dcp *d, const char *file, uint64_t *nbytes)
     if (!*file || strchr(file, '/') || !strcmp(file, ".") || !strcmp(file, ".."))
         return dcp_refuse(d, "\"%.200s\" is no name of a file of the directory", file);
     if (fstatat(d->folder, file, &status, 0) < 0)
-        return print_trouble("%s/%s: %s", d->path, file, strerror(errno));
+        return dcp_break_piece(d, name, piece, EXIT_TROUBLE, "%.200s: %s", file, strerror(errno));
     if (!S_ISREG(status.st_mode))
-        return dcp_refuse(d, "\"%.200s\" is no file", file);
+        return dcp_break_piece(d, name, piece, EXIT_NO, "\"%.200s\" is no file", file);
     *nbytes = (uint64_t)status.st_size;
     return json_object_set_new_nocheck(d->files, file, json_integer((json_int_t)status.st_size)) < 0
                ? print_trouble("out of memory")
@@ -205,19 +230,19 @@ static int dcp_read_piece(dcp *d, const char *name, const berth_value *value, dc
                           name);
     if (piece->file)
         return dcp_refuse(d, "\"%.200s\" has two places for one piece", name);
-    int code = dcp_find_file(d, file, &file_nbytes);
-    if (code)
-        return code;
-    if (offset < 0 || length <= 0 || (uint64_t)offset > file_nbytes ||
-        (uint64_t)length > file_nbytes - (uint64_t)offset)
-        return dcp_refuse(d,
-                          "\"%.200s\": %" PRId64 " bytes from byte %" PRId64
-                          " on are not in %.200s, "
-                          "which has %" PRIu64,
-                          name, length, offset, file, file_nbytes);
+    if (offset < 0 || length <= 0)
+        return dcp_refuse(d, "\"%.200s\": no piece has %" PRId64 " bytes from byte %" PRId64 " on",
+                          name, length, offset);
     *piece =
         (dcp_piece){.in = d, .file = file, .offset = (uint64_t)offset, .nbytes = (uint64_t)length};
-    return 0;
+    int code = dcp_find_file(d, name, piece, &file_nbytes);
+    if (code || piece->broken ||
+        ((uint64_t)offset <= file_nbytes && (uint64_t)length <= file_nbytes - (uint64_t)offset))
+        return code;
+    return dcp_break_piece(d, name, piece, EXIT_NO,
+                           "%" PRId64 " bytes from byte %" PRId64
+                           " on are not in %.200s, which has %" PRIu64 ": cut off?",
+                           length, offset, file, file_nbytes);
 }
 
 static int compare_starts(const int64_t *a, const int64_t *b, int32_t rank)
@@ -270,7 +295,8 @@ static int dcp_check_pieces(const dcp *d, const dcp_piece **pieces, size_t n)
 {
     qsort(pieces, n, sizeof *pieces, compare_pieces);
     for (size_t i = 1; i < n; i++)
-        if (!strcmp(pieces[i]->file, pieces[i - 1]->file) &&
+        if (!pieces[i]->broken && !pieces[i - 1]->broken &&
+            !strcmp(pieces[i]->file, pieces[i - 1]->file) &&
             pieces[i]->offset < pieces[i - 1]->offset + pieces[i - 1]->nbytes)
             return dcp_refuse(d,
                               "the pieces at bytes %" PRIu64 " and %" PRIu64 " of %.200s overlap",

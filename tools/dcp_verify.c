@@ -24,18 +24,16 @@ static int findings_progress(void *context, uint64_t done_nbytes, uint64_t total
 }
 
 /* A piece that is bad, or whole and refused. */
-static int findings_add(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
-                        bool is_intact, const berth_error *error)
+static void findings_add(dcp_findings *found, const dcp_entry *entry, const dcp_piece *piece,
+                         bool is_intact, const berth_error *error)
 {
-    if (exit_code(error) != EXIT_NO)
-        return fail(error);
     if (found->bad) {
         json_array_append_new(
             found->bad, json_pack("{s:o,s:o,s:I,s:I,s:b,s:o}", "name", text_json(entry->name), "in",
                                   text_json(piece->file), "offset", (json_int_t)piece->offset,
                                   "nbytes", (json_int_t)piece->nbytes, "intact", is_intact,
                                   "reason", text_json(error->message)));
-        return 0;
+        return;
     }
     files_print_prefix(found->files);
     fputs("\"", stdout);
@@ -43,22 +41,31 @@ static int findings_add(dcp_findings *found, const dcp_entry *entry, const dcp_p
     fputs("\": ", stdout);
     print_shown(stdout, error->message);
     putchar('\n');
-    return 0;
 }
 
-/* Every record of the piece; then, of a tensor, that it is the one that is expected. */
+/* Of the bytes that are to be read. */
+static uint64_t piece_nbytes(const dcp_piece *piece)
+{
+    return piece->broken ? 0 : piece->nbytes;
+}
+
+/* Every record of the piece; then, of a tensor, that it is the one that is expected. A piece that
+ * is not there, or that cannot be read, is bad; the others are verified all the same. */
 static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *piece,
                         dcp_chunk *chunk)
 {
     const berth_params params = {.progress = findings_progress, .progress_context = found};
     berth_verdict verdict = {0};
     berth_error error;
-    int status = dcp_piece_verify(piece, &params, &verdict, &error);
+    int status = piece->broken ? error_set(&error, BERTH_E_TRUNCATED, "%s", piece->broken)
+                               : dcp_piece_verify(piece, &params, &verdict, &error);
 
     if (status == 0 && chunk)
         status = dcp_chunk_open(entry, chunk, &error);
+    if (status == BERTH_E_MEMORY || status == BERTH_E_CANCELLED)
+        return fail(&error);
     found->n_pieces++;
-    found->done_nbytes += piece->nbytes;
+    found->done_nbytes += piece_nbytes(piece);
     found->n_verified += verdict.n_verified;
     found->n_unverified += verdict.n_unverified;
     if (status == 0)
@@ -70,7 +77,8 @@ static int verify_piece(dcp_findings *found, const dcp_entry *entry, dcp_piece *
         found->n_refused += verdict.is_intact;
         globals_add(&source, &found->globals);
     }
-    return findings_add(found, entry, piece, is_intact, &error);
+    findings_add(found, entry, piece, is_intact, &error);
+    return 0;
 }
 
 static int verify_entry(dcp_findings *found, dcp_entry *entry)
@@ -122,9 +130,9 @@ static void findings_count_nbytes(dcp_findings *found)
 {
     for (size_t i = 0; i < found->d->n_entries; i++) {
         const dcp_entry *entry = &found->d->entries[i];
-        found->total_nbytes += entry->is_bytes ? entry->piece.nbytes : 0;
+        found->total_nbytes += entry->is_bytes ? piece_nbytes(&entry->piece) : 0;
         for (size_t k = 0; k < entry->n_chunks; k++)
-            found->total_nbytes += entry->chunks[k].piece.nbytes;
+            found->total_nbytes += piece_nbytes(&entry->chunks[k].piece);
     }
 }
 
@@ -133,7 +141,7 @@ int dcp_verify(files *all, const common *options)
     dcp_findings found = {.files = all};
     berth_stats stats = {0};
     berth_params params;
-    int code = dcp_read(all->path, &found.d);
+    int code = dcp_read(all->path, true, &found.d);
 
     found.bad = options->json ? json_array() : NULL;
     progress_begin(&found.bar, "verify", options, &params, &stats);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What the pickle of a file names: the second answer of `berth verify` and `berth info`. */
+#include <string.h>
+
 #include "tools/shared.h"
 
 static void add_global(void *context, const char *module, const char *name, bool is_allowed)
@@ -34,6 +36,15 @@ void globals_find(const char *path, named_globals *globals)
     *globals = (named_globals){.n_refused = 0};
     bool is_found = find_source(path, &source, &globals->error) == 0;
     globals_add(is_found ? &source : NULL, globals);
+}
+
+size_t globals_find_said(const named_globals *globals, const char *message)
+{
+    static const char before[] = "; it names the global ";
+    const char *said = strstr(message, before);
+
+    return said && globals->n_refused > 0 && globals->error.code == 0 ? (size_t)(said - message)
+                                                                      : strlen(message);
 }
 
 void globals_set_json(const named_globals *globals, json_t *report)

@@ -232,8 +232,9 @@ static void print_refused(const char *path, const named_globals *globals)
 {
     char word[512];
 
-    print_word(path, word, sizeof word);
-    printf("%-18s by its directory; `berth verify %s` reads every byte\n", "intact", word);
+    bool is_word = print_word(path, word, sizeof word);
+    printf("%-18s by its directory; `berth verify%s%s` reads every byte\n", "intact",
+           is_word ? " " : "", word);
     if (globals_print_refused(globals, "not allowed        it "))
         putchar('\n');
 }

@@ -141,18 +141,18 @@ static const char *find_elsewhere(const char *word)
 static int fail_missing_command(const char *word)
 {
     struct stat status;
-    char file[512] = "URL";
+    char file[512] = "";
 
     if (find_elsewhere(word))
         return 0;
     if (!strstr(word, "://")) {
         if (stat(word, &status) < 0 || !S_ISREG(status.st_mode))
             return 0;
-        print_word(word, file, sizeof file);
+        (void)print_word(word, file, sizeof file);
     }
-    return print_trouble("a command is missing: `berth info %s` shows what the file contains; "
+    return print_trouble("a command is missing: `berth info%s%s` shows what the file contains; "
                          "`berth --help` lists all commands",
-                         file);
+                         *file ? " " : "", file);
 }
 
 static void offer_words(nearest *near, const char *group)

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
 
 static size_t smaller_of(size_t a, size_t b)
@@ -53,16 +52,18 @@ const char *nearest_hint(const nearest *best, const char *prefix, char *buffer)
     return buffer;
 }
 
-void print_word(const char *path, char *text, size_t room)
+bool print_word(const char *path, char *text, size_t room)
 {
     static const char plain[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:%+,@=";
     bool is_plain = path[strspn(path, plain)] == '\0';
-    size_t n = is_plain ? 0 : 1;
+    size_t n = is_plain ? 0 : 1, nbytes = strlen(path) + sizeof "./''";
 
-    if (!is_shown_as_it_is(path) || 4 * strlen(path) + 5 > room) {
-        snprintf(text, room, "IN");
-        return;
+    for (const char *at = path; *at; at++)
+        nbytes += *at == '\'' ? 3 : 0;
+    if (!is_shown_as_it_is(path) || nbytes > room) {
+        *text = '\0';
+        return false;
     }
     if (*path == '-') { /* no option */
         text += snprintf(text, room, "./");
@@ -73,23 +74,5 @@ void print_word(const char *path, char *text, size_t room)
         n += (size_t)snprintf(text + n, room - n, *path == '\'' ? "'\\''" : "%c", *path);
     if (!is_plain)
         snprintf(text + n, room - n, "'");
-}
-
-void name_in_steps(const char *path, berth_error *error)
-{
-    static const char unnamed[] = " FILE";
-    char word[2048], rest[sizeof error->message];
-    char *step = strstr(error->message, ": `"), *at = step ? strstr(step, unnamed) : NULL;
-
-    if (!at)
-        return;
-    print_word(path, word, sizeof word);
-    size_t n = strlen(error->message) - (sizeof unnamed - 2) + strlen(word);
-    if (n >= sizeof error->message || !strcmp(word, "IN") ||
-        (berth_is_url(path) && strncmp(step, ": `berth ", 9) != 0)) {
-        *step = '\0'; /* it cannot be taken */
-        return;
-    }
-    (void)snprintf(rest, sizeof rest, "%s", at + sizeof unnamed - 1);
-    (void)snprintf(at, sizeof error->message - (size_t)(at - error->message), " %s%s", word, rest);
+    return true;
 }

@@ -437,13 +437,13 @@ int check_is_one_file(const char *path)
 
     if (!is_index && !is_dcp_directory(path))
         return 0;
-    print_word(path, word, sizeof word);
-    (void)print_trouble("%s: %s, and this command takes one file: `berth convert %s NEW.pt` makes "
-                        "one of it",
+    bool is_word = print_word(path, word, sizeof word);
+    (void)print_trouble("%s: %s, and this command takes one file: `berth convert%s%s%s` makes one "
+                        "of it",
                         path,
                         is_index ? "the index of a checkpoint in several files"
                                  : "a checkpoint of torch.distributed.checkpoint in several files",
-                        word);
+                        is_word ? " " : "", word, is_word ? " NEW.pt" : "");
     return EXIT_NO;
 }
 

@@ -211,6 +211,8 @@ typedef struct named_globals {
 void globals_find(const char *path, named_globals *globals);
 /* Adds those of a source. */
 void globals_add(const berth_source *source, named_globals *globals);
+/* How much of a refusal stands before the global that it names, if the list will name it. */
+size_t globals_find_said(const named_globals *globals, const char *message);
 /* As members of a report. */
 void globals_set_json(const named_globals *globals, json_t *report);
 void globals_free(named_globals *globals);
@@ -315,11 +317,9 @@ typedef struct nearest {
 void nearest_offer(nearest *best, const char *candidate);
 /* "; the nearest is '--json'", or "". Buffer of NEAREST_HINT_NBYTES; returned. */
 const char *nearest_hint(const nearest *best, const char *prefix, char *buffer);
-/* The path as a word of a command line, in quotes if it needs them; "IN": it is too long. */
-void print_word(const char *path, char *text, size_t room);
-/* The library knows no path of a URL or of a piece, and its next step names FILE: this one stands
- * for it. A step that cannot be taken is left out. */
-void name_in_steps(const char *path, berth_error *error);
+/* The path as a word of a command line, in quotes if it needs them. False, and "": it is too long,
+ * or a terminal does not show it. */
+bool print_word(const char *path, char *text, size_t room);
 
 /* ---- select.c ---- */
 

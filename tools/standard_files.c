@@ -129,8 +129,9 @@ static int refuse_pipe(const char *word)
         return 0;
     if (strncmp(word, "/dev/fd/", 8) == 0) /* made by a shell, which gives the next one its own */
         return print_trouble("%s: %s: in its place, `- < <(...)` reads it", word, why);
-    print_word(word, path, sizeof path);
-    if (strcmp(path, "IN") == 0) /* its name cannot be shown */
+    if (is_shard_index(word)) /* its files lie beside it */
+        return print_trouble("%s: is a pipe: an index is read only as a file", word);
+    if (!print_word(word, path, sizeof path)) /* it cannot be shown */
         return print_trouble("%s: %s", word, why);
     return print_trouble("%s: %s: in its place, `- <%s` reads it", word, why, path);
 }

@@ -195,17 +195,13 @@ int open_file_or_url(const char *path, const berth_params *params, berth_checkpo
 
     *checkpoint = NULL;
     error = error ? error : &unseen;
-    if (!find_input(path)) {
-        if (berth_open(path, params, checkpoint, error) < 0)
-            name_in_steps(path, error);
-        return error->code;
-    }
+    if (!find_input(path))
+        return berth_open(path, params, checkpoint, error);
     int code = find_source(path, &source, error);
     if (code == 0)
         code = tuned_make(&source, params, &call, error);
     if (code == 0)
         code = berth_open_source(&source, &call.params, checkpoint, error);
-    name_in_steps(path, error);
     berth_config_free(call.config);
     return code;
 }

@@ -225,7 +225,8 @@ static void findings_print_bad(const findings *found)
         printf("%sbad%s: %zu of %zu records", paint(RED), paint(PLAIN), found->n,
                found->verdict.n_records);
     else
-        printf("%sbad%s: %s", paint(RED), paint(PLAIN), found->error.message);
+        printf("%sbad%s: %.*s", paint(RED), paint(PLAIN),
+               (int)globals_find_said(&found->globals, found->error.message), found->error.message);
     if (strcmp(found->globals.error.message, found->error.message) != 0) /* said already */
         (void)globals_print_refused(&found->globals, "; it ");
     putchar('\n');
@@ -425,7 +426,6 @@ static int verify_file(void *context, files *all)
         code =
             berth_verify(&source, &params, findings_add_bad, &found, &found.verdict, &found.error);
     progress_finish(&bar);
-    name_in_steps(all->path, &found.error);
     int exit = findings_print_verdict_or_error(&found, code, options, &stats);
     findings_free(&found);
     return exit;

@@ -203,6 +203,15 @@ static int url_open(bcurl_url *url, const char *text, berth_error *error)
     return bcurl_ends_get(url, error);
 }
 
+/* A URL of which nothing is hidden can be given to the command. */
+static berth_source url_make_source(bcurl_url *url, const char *text)
+{
+    berth_source source = berth_from_function(url_read, url, url->nbytes, url->address.shown);
+
+    source.path = strcmp(url->address.shown, text) == 0 ? url->address.shown : NULL;
+    return source;
+}
+
 int berth_source_url(const char *text, const berth_url_params *params, berth_source *source,
                      berth_error *error)
 {
@@ -215,7 +224,7 @@ int berth_source_url(const char *text, const berth_url_params *params, berth_sou
     if (params)
         url->params = *params;
     if (params_check(params, &own) == 0 && url_open(url, text, &own) == 0)
-        *source = berth_from_function(url_read, url, url->nbytes, url->address.shown);
+        *source = url_make_source(url, text);
     else
         url_free(url);
     if (error)

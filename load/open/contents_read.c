@@ -317,15 +317,12 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
 #define FOLLOW_LAST " follow the last "
 
 /* What leaves out the bytes at the error's offset and behind it. */
-static int opening_explain_trailing(const bth_opening *opening, const char *suffix,
+static int opening_explain_trailing(const bth_opening *opening, const char *after,
                                     berth_error *error)
 {
-    bth_file_word word = bth_file_word_make(opening->cache.reader);
-
-    if (error->code != BERTH_E_ARCHIVE || !*word.text || !strstr(error->message, FOLLOW_LAST))
+    if (error->code != BERTH_E_ARCHIVE || !strstr(error->message, FOLLOW_LAST))
         return error->code;
-    return bth_error_append(error, ": `head -c %llu %s >NEW%s` leaves them out",
-                            (unsigned long long)error->offset, word.text, suffix);
+    return bth_error_append_leaves_out(error, error->offset, after, opening->cache.reader);
 }
 
 /* ---- the legacy format ---- */
@@ -379,7 +376,7 @@ static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, be
     if (file_nbytes - at > legacy_max_tail_nbytes(opening, legacy))
         (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
                        (unsigned long long)(file_nbytes - at));
-    return opening_explain_trailing(opening, ".pt", error);
+    return opening_explain_trailing(opening, " >NEW.pt", error);
 }
 
 static int legacy_read(bth_opening *opening, berth_error *error)
@@ -413,7 +410,7 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
             0 ||
         bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
                              &read, error) < 0)
-        return opening_explain_trailing(opening, ".safetensors", error);
+        return opening_explain_trailing(opening, " >NEW.safetensors", error);
     if (tied_names != BTH_TIED_NAMES_OFF &&
         bth_safetensors_add_tied_names(contents->tree, &read, tied_names == BTH_TIED_NAMES_RULE,
                                        error) < 0)

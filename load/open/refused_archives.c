@@ -3,6 +3,7 @@
  * What a zip archive is that is no checkpoint: by the name of its first record, by the names in its
  * directory, by what surrounds it.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -14,9 +15,17 @@
 
 typedef unsigned long long ull;
 
+#define LISTS_RECORDS                                                                              \
+    {                                                                                              \
+        "berth ls -r ", "", "lists its records", NULL, false                                       \
+    }
+
 /* ---- zip archives ---- */
 
-#define UNZIPS "unzip ", "", "unpacks it"
+#define UNZIPS                                                                                     \
+    {                                                                                              \
+        "unzip ", "", "unpacks it", NULL, false                                                    \
+    }
 
 /* By the end of a record's name. */
 static const struct suffix {
@@ -26,12 +35,15 @@ static const struct suffix {
 } suffixes[] = {
     {".npy",
      {"arrays of NumPy (.npz), not a PyTorch checkpoint",
-      BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
-      "makes one of them if they are numbers in this machine's byte order"},
+      {BTH_RESAVES("{k: torch.from_numpy(v) for k, v in numpy.load(sys.argv[1]).items()}"), "",
+       "makes one of them " BTH_IF_NUMBERS,
+       "torch.from_numpy of each array that numpy.load gives is its tensor, " BTH_IF_NUMBERS,
+       false}},
      false},
     {"/data.pkl",
-     {"a zip archive that holds a checkpoint's folder in another folder", "unzip -d NEW ",
-      " && (cd NEW/* && zip -0r ../../NEW.pt *)", "leaves the other folder out"},
+     {"a zip archive that holds a checkpoint's folder in another folder",
+      {"unzip -d NEW ", " && (cd NEW/* && zip -0r ../../NEW.pt *)", "leaves the other folder out",
+       "unpacked, and packed again by `zip -0r` inside the other folder, it is one", false}},
      false},
     {".pt", {"a zip archive that holds a .pt file", UNZIPS}, true},
     {".pth", {"a zip archive that holds a .pth file", UNZIPS}, true},
@@ -42,15 +54,18 @@ static const struct suffix {
 
 static const bth_file_kind exported_program = {
     "a .pt2 program of torch.export, not a checkpoint",
-    "python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
-    "'NEW.pt')\" ",
-    "", "saves its weights as one, but runs what is in it: only if you trust the file"};
+    {"python3 -c \"import sys, torch; torch.save(torch.export.load(sys.argv[1]).state_dict, "
+     "'NEW.pt')\" ",
+     "", "saves its weights as one, but runs what is in it: only if you trust the file",
+     "torch.export.load(f).state_dict is its weights, but runs what is in it: only if you trust "
+     "the file",
+     false}};
 
 /* By AOTInductor: there are weights, if any, in its machine code. */
 static const bth_file_kind compiled_program = {
     "a .pt2 archive without the programs and weights of torch.export (compiled by AOTInductor?), "
     "not a checkpoint",
-    "berth ls -r ", "", "lists its records"};
+    LISTS_RECORDS};
 
 /* NULL: no row has the name's end. */
 static const struct suffix *name_find_suffix(const char *name, size_t nbytes)
@@ -102,12 +117,13 @@ static bool container_has_models(const bth_container *container)
 /* What other tools unpack; they ask for the password. */
 static int archive_explain_unsupported(const bth_reader *reader, berth_error *error)
 {
+    static const bth_step packs_again = {
+        "7z x -oNEW ", " && (cd NEW && zip -0r ../NEW.pt *)", "makes a checkpoint of it",
+        "unpacked by `7z x`, and packed again by `zip -0r`, it is a checkpoint", false};
+
     if (strstr(error->message, ": " BTH_ZIP_REFUSED_ENCRYPTION) ||
         strstr(error->message, ": " BTH_ZIP_REFUSED_METHOD))
-        return bth_error_append(error,
-                                ": `7z x -oNEW %s && (cd NEW && zip -0r ../NEW.pt *)` makes a "
-                                "checkpoint of it",
-                                bth_file_word_make(reader).text);
+        return bth_error_append_step(error, ": ", &packs_again, reader);
     return error->code;
 }
 
@@ -133,7 +149,10 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
     enum { SIZES_AT = 28 }; /* in an entry: of its name, extra fields and comment */
     bth_cursor cursor = bth_cursor_make(directory, nbytes);
     names_seen seen = {0};
-    bth_file_word word = bth_file_word_make(reader);
+    static const bth_step unzips = {"unzip ", "", "unpacks it)", NULL, false};
+    static const bth_step puts_together = {"unzip -d NEW ", " && zip -0r NEW.pt NEW",
+                                           "puts them into one)", "put into one, it is read)",
+                                           false};
 
     if (error->code == BERTH_E_UNSUPPORTED)
         return archive_explain_unsupported(reader, error);
@@ -147,12 +166,12 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         if (cursor.good)
             names_seen_add(&seen, name, n);
     }
-    if (seen.file)
-        return bth_error_append(error, " (it is %s: `unzip %s` unpacks it)", seen.file->kind.what,
-                                word.text);
+    if (seen.file) {
+        (void)bth_error_append(error, " (it is %s", seen.file->kind.what);
+        return bth_error_append_step(error, ": ", &unzips, reader);
+    }
     if (seen.data_pkl && seen.data)
-        return bth_error_append(
-            error, " (`unzip -d NEW %s && zip -0r NEW.pt NEW` puts them into one)", word.text);
+        return bth_error_append_step(error, " (", &puts_together, reader);
     return error->code;
 }
 
@@ -177,13 +196,13 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
     static const bth_file_kind script = {
         "a TorchScript archive (it has constants.pkl): a program, which is "
         "never run, without values to read",
-        "berth ls -r ", "", "lists its records"};
+        LISTS_RECORDS};
     static const bth_file_kind package = {
         "a torch.package archive (.data/extern_modules, no data.pkl): a "
         "program, which is never run, without values to read",
-        "berth ls -r ", "", "lists its records"};
-    static const bth_file_kind any = {"a zip archive without data.pkl: not a PyTorch checkpoint",
-                                      NULL, NULL, NULL};
+        LISTS_RECORDS};
+    static const bth_file_kind any = {
+        .what = "a zip archive without data.pkl: not a PyTorch checkpoint"};
     const bth_file_kind *kind;
 
     if (bth_container_find(container, "constants.pkl"))
@@ -234,18 +253,20 @@ static int archive_refuse_several(const bth_reader *reader, uint64_t begin, bert
 {
     static const char suffix[] = ".distcp";
     size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
-    bth_file_word word = bth_file_word_make(reader);
+    char tail[40];
+    const bth_step takes_out = {tail, " >NEW.pt", "takes it out", NULL, false};
 
     bth_error_clear(error);
-    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0)
-        return bth_fail_status(error, BERTH_E_ARCHIVE,
-                               "a shard of torch.distributed.checkpoint, one archive for each "
-                               "tensor: " BTH_DCP_TO_TORCH,
-                               bth_folder_word_make(reader).text);
-    return bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
-                    "several archives in one file: the last one begins here: `tail -c +%llu %s "
-                    ">NEW.pt` takes it out",
-                    (ull)begin + 1, word.text);
+    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0) {
+        (void)bth_fail_status(
+            error, BERTH_E_ARCHIVE,
+            "a shard of torch.distributed.checkpoint, one archive for each tensor");
+        return bth_error_append_step(error, ": ", &bth_dcp_to_torch, reader);
+    }
+    (void)snprintf(tail, sizeof tail, "tail -c +%llu ", (ull)begin + 1);
+    (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
+                   "several archives in one file: the last one begins here");
+    return bth_error_append_step(error, ": ", &takes_out, reader);
 }
 
 int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
@@ -263,11 +284,10 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
     begin = tail_find_begin_of_last(tail, at, tail_at);
     if (end < cache->reader->nbytes) {
         bth_error_clear(error);
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
-                        "%llu bytes follow the archive, which ends here: `head -c %llu %s >NEW.pt` "
-                        "leaves them out",
-                        (ull)(cache->reader->nbytes - end), (ull)end,
-                        bth_file_word_make(cache->reader).text);
+        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
+                       "%llu bytes follow the archive, which ends here",
+                       (ull)(cache->reader->nbytes - end));
+        return bth_error_append_leaves_out(error, end, " >NEW.pt", cache->reader);
     }
     if (begin == 0 || bth_head_cache_get_or_read(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
         memcmp(bytes, "PK\3\4", 4) != 0)

@@ -11,7 +11,7 @@
 /* A file of words is no longer. */
 #define WORDS_MAX_NBYTES 512
 
-/* ---- sentences ---- */
+/* ---- sentences, and next steps ---- */
 
 static bool name_is_word(const char *name)
 {
@@ -29,71 +29,105 @@ static bool name_can_be_quoted(const char *name)
     return berth_show_text(name, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
 }
 
-/* In single quotes; one in the name stands outside of them: '\''. If it is too long: `otherwise`.
- */
-static bth_file_word name_quote(const char *name, bth_file_word otherwise)
+/* A file or a folder as a word of a command line; "": it cannot be one. */
+typedef struct file_word {
+    char text[BTH_WORD_NBYTES + 12];
+} file_word;
+
+/* In single quotes; one in the name stands outside of them: '\''. */
+static file_word name_quote(const char *name)
 {
-    bth_file_word word = {"'"};
+    file_word word = {"'"};
     size_t n = 1;
 
     for (; *name; name++) {
         const char *piece = *name == '\'' ? "'\\''" : (const char[2]){*name, '\0'};
         if (n + strlen(piece) + 2 > sizeof word.text)
-            return otherwise;
+            return (file_word){""};
         n += (size_t)snprintf(word.text + n, sizeof word.text - n, "%s", piece);
     }
     word.text[n] = '\'';
     return word;
 }
 
-static bth_file_word word_make(const char *name, bth_file_word otherwise)
+static file_word word_make(const char *name)
 {
-    bth_file_word word;
+    file_word word = {""};
     char beside[BTH_WORD_NBYTES + 3];
 
     if (strlen(name) > BTH_WORD_NBYTES || !name_can_be_quoted(name))
-        return otherwise;
+        return word;
     if (*name == '-') { /* no option */
         (void)snprintf(beside, sizeof beside, "./%s", name);
         name = beside;
     }
     if (!name_is_word(name))
-        return name_quote(name, otherwise);
+        return name_quote(name);
     (void)snprintf(word.text, sizeof word.text, "%s", name);
     return word;
 }
 
-bth_file_word bth_file_word_make(const bth_reader *reader)
+static file_word folder_word_make(const char *path)
 {
-    const bth_file_word file = {"FILE"};
-
-    return reader->has_path ? word_make(reader->name, file) : file;
-}
-
-bth_file_word bth_folder_word_make(const bth_reader *reader)
-{
-    const bth_file_word folder = {"DIRECTORY"};
-    const char *slash = strrchr(reader->name, '/');
-    size_t n = !slash ? 0 : slash > reader->name ? (size_t)(slash - reader->name) : 1;
+    const char *slash = strrchr(path, '/');
+    size_t n = !slash ? 0 : slash > path ? (size_t)(slash - path) : 1;
     char name[BTH_WORD_NBYTES + 2] = ".";
 
-    if (!reader->has_path || n > BTH_WORD_NBYTES)
-        return folder;
+    if (n > BTH_WORD_NBYTES)
+        return (file_word){""};
     if (n > 0) {
-        memcpy(name, reader->name, n);
+        memcpy(name, path, n);
         name[n] = '\0';
     }
-    return word_make(name, folder);
+    return word_make(name);
+}
+
+/* What the command of a step takes. */
+static file_word step_word_make(const bth_step *step, const bth_reader *reader)
+{
+    static const char ours[] = "berth ";
+
+    if (reader->has_path)
+        return step->of_folder ? folder_word_make(reader->name) : word_make(reader->name);
+    if (reader->stand_in && !step->of_folder && strncmp(step->before, ours, sizeof ours - 1) == 0)
+        return word_make(reader->stand_in);
+    return (file_word){""};
+}
+
+int bth_error_append_step(berth_error *error, const char *lead, const bth_step *step,
+                          const bth_reader *reader)
+{
+    file_word word = step_word_make(step, reader);
+    size_t n = strlen(step->before);
+
+    if (*word.text)
+        return bth_error_append(error, "%s`%s%s%s`%s%s", lead, step->before, word.text, step->after,
+                                *step->does ? " " : "", step->does);
+    if (step->without)
+        return *step->without ? bth_error_append(error, "%s%s", lead, step->without) : error->code;
+    while (n > 0 && step->before[n - 1] == ' ')
+        n--;
+    return bth_error_append(error, "%s`%.*s` %s", lead, (int)n, step->before, step->does);
+}
+
+const bth_step bth_dcp_to_torch = {"berth convert ", " NEW.pt",
+                                   "makes a checkpoint of its directory", NULL, true};
+
+int bth_error_append_leaves_out(berth_error *error, uint64_t nbytes, const char *after,
+                                const bth_reader *reader)
+{
+    char before[40];
+    const bth_step step = {before, after, "leaves them out", NULL, false};
+
+    (void)snprintf(before, sizeof before, "head -c %llu ", (unsigned long long)nbytes);
+    return bth_error_append_step(error, ": ", &step, reader);
 }
 
 int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error)
 {
-    bth_file_word word = bth_file_word_make(reader);
-
-    if (!kind->before)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", kind->what);
-    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s: `%s%s%s` %s", kind->what,
-                           kind->before, word.text, kind->after, kind->does);
+    (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", kind->what);
+    return kind->step.before ? bth_error_append_step(error, ": ", &kind->step, reader)
+                             : error->code;
 }
 
 /* ---- the first bytes: signatures ---- */
@@ -102,14 +136,21 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
     " of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"
 #define NO_CHECKPOINT ", not a checkpoint"
 #define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF" NO_CHECKPOINT
-#define UNPACKS(command) command " -dc ", " >NEW.pt", "unpacks it"
+#define UNPACKS(command)                                                                           \
+    {                                                                                              \
+        command " -dc ", " >NEW.pt", "unpacks it", NULL, false                                     \
+    }
+#define NO_STEP                                                                                    \
+    {                                                                                              \
+        NULL, NULL, NULL, NULL, false                                                              \
+    }
 
 static const struct signature {
     const char *bytes;
     size_t nbytes;
     bth_file_kind kind;
 } signatures[] = {
-    {"PK\5\6", 4, {"a zip archive without any record", NULL, NULL, NULL}},
+    {"PK\5\6", 4, {"a zip archive without any record", NO_STEP}},
     {"\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
     {"\xfd"
      "7zXZ\0",
@@ -120,51 +161,55 @@ static const struct signature {
     {"BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
     {"\x1f\x9d", 2, {"compressed by compress", UNPACKS("gzip")}},
     {"\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
-    {"UEsD", 4, {"a zip archive in base64", "base64 -d ", " >NEW.pt", "decodes it"}},
-    {"Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NULL, NULL, NULL}},
-    {"PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NULL, NULL, NULL}},
+    {"UEsD", 4, {"a zip archive in base64", {"base64 -d ", " >NEW.pt", "decodes it", NULL, false}}},
+    {"Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NO_STEP}},
+    {"PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NO_STEP}},
     {"HTTP/",
      5,
      {"a download with the server's header in front of it: `curl` without `-i` leaves that out",
-      NULL, NULL, NULL}},
-    {"7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", "7z x ", "", "unpacks it"}},
-    {"Rar!\x1a\x07", 6, {"a rar archive", "unrar x ", "", "unpacks it"}},
+      NO_STEP}},
+    {"7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", {"7z x ", "", "unpacks it", NULL, false}}},
+    {"Rar!\x1a\x07", 6, {"a rar archive", {"unrar x ", "", "unpacks it", NULL, false}}},
     {"GGUF",
      4,
-     {"a GGUF file, the format of llama.cpp, not of PyTorch", "gguf-dump ", "",
-      "(of Python's package gguf) lists it"}},
+     {"a GGUF file, the format of llama.cpp, not of PyTorch",
+      {"gguf-dump ", "", "(of Python's package gguf) lists it", NULL, false}}},
     {"\x89HDF\r\n\x1a\n",
      8,
-     {"an HDF5 file, as Keras and h5py write them, not PyTorch", "h5ls -r ", "", "lists it"}},
+     {"an HDF5 file, as Keras and h5py write them, not PyTorch",
+      {"h5ls -r ", "", "lists it", NULL, false}}},
     {"\x93NUMPY",
      6,
      {"an array of NumPy (.npy), not a PyTorch checkpoint",
-      BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
-      "makes one of it if it holds numbers in this machine's byte order"}},
-    {"lmgg", 4, {GGML("ggml"), NULL, NULL, NULL}},
-    {"fmgg", 4, {GGML("ggmf"), NULL, NULL, NULL}},
-    {"tjgg", 4, {GGML("ggjt"), NULL, NULL, NULL}},
+      {BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
+       "makes one of it if it holds numbers in this machine's byte order",
+       "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's byte "
+       "order",
+       false}}},
+    {"lmgg", 4, {GGML("ggml"), NO_STEP}},
+    {"fmgg", 4, {GGML("ggmf"), NO_STEP}},
+    {"tjgg", 4, {GGML("ggjt"), NO_STEP}},
     {"\4\0\0\0\1\0\0\0",
      8,
-     {"a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0", NULL,
-      NULL, NULL}},
-    {"\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NULL, NULL, NULL}},
-    {"\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NULL, NULL, NULL}},
+     {"a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0",
+      NO_STEP}},
+    {"\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NO_STEP}},
+    {"\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NO_STEP}},
     {"\x7f"
      "ELF",
      4,
-     {"an ELF program or library" NO_CHECKPOINT, NULL, NULL, NULL}},
-    {"%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NULL, NULL, NULL}},
-    {"SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NULL, NULL, NULL}},
-    {"PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NULL, NULL, NULL}},
+     {"an ELF program or library" NO_CHECKPOINT, NO_STEP}},
+    {"%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NO_STEP}},
+    {"SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NO_STEP}},
+    {"PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NO_STEP}},
 };
 
 /* FlatBuffers have the name of their format there. */
 enum { FLATBUFFER_AT = 4 };
 
 static const struct signature flatbuffers[] = {
-    {"TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NULL, NULL, NULL}},
-    {"ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NULL, NULL, NULL}},
+    {"TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
+    {"ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
 };
 
 static bool head_has_at(const bth_head_cache *cache, size_t at, const char *bytes, size_t nbytes)

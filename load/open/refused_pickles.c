@@ -23,7 +23,7 @@
 static void kind_refuse(const bth_file_kind *kind, const bth_head_cache *cache,
                         const bth_found_global *found, berth_error *error)
 {
-    const bth_file_kind what = {kind->what, NULL, NULL, NULL};
+    const bth_file_kind what = {.what = kind->what};
 
     (void)bth_file_kind_refuse(*found->words ? &what : kind, cache->reader, error);
     if (*found->words)
@@ -63,8 +63,8 @@ static void tar_find_global(const uint8_t *bytes, uint64_t nbytes, bth_found_glo
 void bth_head_refuse_tar(const bth_head_cache *cache, berth_error *error)
 {
     static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
-    static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint", "tar -xf ", "",
-                                        "unpacks it"};
+    static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint",
+                                        {"tar -xf ", "", "unpacks it", NULL, false}};
     const char *first = (const char *)cache->head;
     bth_found_global found;
 
@@ -88,6 +88,9 @@ void bth_head_refuse_tar(const bth_head_cache *cache, berth_error *error)
 
 /* ---- the legacy format, bare pickles ---- */
 
+static const bth_step resave_by_pytorch = {BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES,
+                                           "PyTorch (weights_only=False) " BTH_RESAVE_DOES, false};
+
 /* The legacy format in another protocol than 2 and 3: its first pickle is the magic number. */
 static const char *head_find_other_legacy_protocol(const bth_head_cache *cache)
 {
@@ -107,7 +110,7 @@ void bth_head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *e
 {
     const char *protocol = head_find_other_legacy_protocol(cache);
     char what[160];
-    const bth_file_kind kind = {what, BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES};
+    const bth_file_kind kind = {what, resave_by_pytorch};
     bth_found_global found;
 
     if (!protocol)
@@ -129,7 +132,9 @@ static bool head_is_distributed_metadata(const bth_head_cache *cache)
 
 void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 {
-    static const bth_file_kind bare = {"a bare pickle, not a PyTorch checkpoint", NULL, NULL, NULL};
+    static const bth_file_kind bare = {.what = "a bare pickle, not a PyTorch checkpoint"};
+    const bth_file_kind metadata = {"the .metadata of a checkpoint of torch.distributed.checkpoint",
+                                    bth_dcp_to_torch};
     bool has_protocol = cache->head_nbytes >= 2 && cache->head[0] == 0x80;
     bool is_distributed = has_protocol && head_is_distributed_metadata(cache);
     bth_found_global found;
@@ -139,13 +144,7 @@ void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
     bth_pickle_find_global(cache->head, (size_t)cache->head_nbytes, is_distributed, &found);
     if (!has_protocol && !found.is_pickle)
         return;
-    if (is_distributed && !*found.words)
-        (void)bth_fail_status(
-            error, BERTH_E_NOT_CHECKPOINT,
-            "the .metadata of a checkpoint of torch.distributed.checkpoint: " BTH_DCP_TO_TORCH,
-            bth_folder_word_make(cache->reader).text);
-    else
-        kind_refuse(&bare, cache, &found, error);
+    kind_refuse(is_distributed && !*found.words ? &metadata : &bare, cache, &found, error);
 }
 
 int bth_folder_explain(const berth_source *source, berth_error *error)
@@ -202,25 +201,22 @@ static bool pickle_is_read_inert(const uint8_t *bytes, size_t nbytes)
 int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
                                berth_error *error)
 {
-    bth_file_word word = bth_file_word_make(reader);
+    static const bth_step convert = {BTH_CONVERT_INERT, " NEW.pt",
+                                     "saves it again without running anything", NULL, false};
+    static const bth_step list = {"berth ls --set load.unknown_globals=inert ", "", "", "", false};
     bth_found_global found;
 
     if (!error_is_refusal(error))
         return error->code;
     bth_pickle_find_global(bytes, nbytes, false, &found);
     if (error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL) && pickle_is_read_inert(bytes, nbytes))
-        (void)bth_error_append(error,
-                               ": `" BTH_CONVERT_INERT "%s NEW.pt` saves it again without running "
-                               "anything",
-                               word.text);
+        (void)bth_error_append_step(error, ": ", &convert, reader);
     if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
         return bth_error_append(error, NAMES, found.words);
     if (error_ends_with(error, BTH_REFUSED_FOR_GLOBAL))
-        return bth_error_append(error, ": `berth ls --set load.unknown_globals=inert %s`",
-                                word.text);
+        return bth_error_append_step(error, ": ", &list, reader);
     if (!*found.words && error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL))
-        return bth_error_append(error, ": `" BTH_RESAVE_BY_PYTORCH "%s` " BTH_RESAVE_DOES,
-                                word.text);
+        return bth_error_append_step(error, ": ", &resave_by_pytorch, reader);
     return error->code;
 }
 

@@ -52,12 +52,14 @@ static int contents_note_difference(bth_opening *opening, berth_error *error)
 
 static int contents_refuse_repacked(const bth_opening *opening, berth_error *error)
 {
+    static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
+                                   " NEW.pt", "mends it",
+                                   "debug=off and load.repacked=accept read it", false};
+
     *error = opening->difference;
-    return bth_error_append(error,
-                            "; the file was repacked, which debug mode and load.repacked=refuse "
-                            "refuse: `berth convert --set debug=off --set load.repacked=accept %s "
-                            "NEW.pt` mends it",
-                            bth_file_word_make(opening->cache.reader).text);
+    (void)bth_error_append(error, "; the file was repacked, which debug mode and "
+                                  "load.repacked=refuse refuse");
+    return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
 }
 
 /*

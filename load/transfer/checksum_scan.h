@@ -12,13 +12,14 @@
 
 /* One record. The array is in the order of the file, and no two overlap. */
 typedef struct bth_scan_record {
-    const bth_zip_entry *entry; /* NULL: a storage of a legacy file, which has no entry */
-    uint64_t offset;            /* of the data in the file */
-    uint64_t nbytes;            /* of a deflated one: when it is inflated */
-    bool is_deflated;           /* `entry` is; its header was checked */
-    bool wants_header;          /* the header was not compared yet; `offset` is computed */
-    bool wants_descriptor;      /* the same */
-    bool is_left_out;           /* not scanned; nbytes is 0 */
+    const bth_zip_entry *entry; /* NULL: a storage of a file without a directory: */
+    const berth_storage *storage;
+    uint64_t offset;       /* of the data in the file */
+    uint64_t nbytes;       /* of a deflated one: when it is inflated */
+    bool is_deflated;      /* `entry` is; its header was checked */
+    bool wants_header;     /* the header was not compared yet; `offset` is computed */
+    bool wants_descriptor; /* the same */
+    bool is_left_out;      /* not scanned; nbytes is 0 */
     /* Results: */
     bool header_is_good;     /* it agrees with entry and offset (Z5). False proves nothing: two
                                 requests may share it */

@@ -46,7 +46,7 @@ TRANSCRIPTS = {
         ("berth cp demo.pt a.pt", 2, "", NEAREST.format("cp", "copy")),
         ("berth demo.pt", 2, "", r"berth: a command is missing: `berth info demo\.pt` shows .*\n"),
         ("cp demo.pt 'a b.pt'; berth 'a b.pt'", 2, "", r"berth: .*: `berth info 'a b\.pt'` shows .*\n"),
-        ("berth http://me:secret@host/a.pt", 2, "", r"berth: .*: `berth info URL` shows .*\n"),
+        ("berth http://me:secret@host/a.pt", 2, "", r"berth: a command is missing: `berth info` shows .*\n"),
         ("berth --verbose", 2, "", r"berth: unknown command '--verbose'; .*\n"),
     ],
     "ls": [

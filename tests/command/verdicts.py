@@ -2,8 +2,11 @@
 """Two questions about a file, two answers: is it whole, and what does its pickle name. Files as PyTorch,
 Lightning, NumPy and safetensors write them, whole and cut; nothing of them is run."""
 
+import argparse
 import json
 import os
+import pathlib
+import pickle
 import re
 import shutil
 import subprocess
@@ -250,6 +253,34 @@ class Verdicts(Case):
         found = json.loads(self.berth("verify", "--json", "dcp", code=1).out)
         self.assertEqual((found["ok"], found["intact"], found["allowed"], found["globals"]), (False, False, True, []))
 
+    def test_each_piece_of_a_directory_has_its_verdict(self):
+        """Also if another one is cut off, or is not there."""
+        data = bytearray(self.read("dcp/__0_0.distcp"))
+        data[data.index(b"\x00\x00\x80\x3f\x00\x00\x00\x40")] ^= 1
+        self.write("dcp/__0_0.distcp", data[:-1])
+        lines = self.berth("verify", "dcp", code=1).out.splitlines()
+        self.assertEqual(len(lines), 3, lines)
+        self.assertEqual(sorted(line[:3] for line in lines[:2]), ['"a"', '"b"'])
+        self.assertEqual(sum("its bytes have CRC" in line for line in lines), 1, lines)
+        self.assertEqual(sum(line.endswith(f"are not in __0_0.distcp, which has {len(data) - 1}: cut off?")
+                             for line in lines), 1, lines)
+        self.assertEqual(lines[2], "bad: 2 of 2 pieces")
+        os.remove(self.path("dcp/__0_0.distcp"))
+        self.assertEqual(self.berth("verify", "dcp", code=1).out, "".join(
+            f'"{name}": __0_0.distcp: No such file or directory\n' for name in "ab") + "bad: 2 of 2 pieces\n")
+        found = json.loads(self.berth("verify", "--json", "dcp", code=1).out)
+        self.assertEqual((found["ok"], found["intact"], found["pieces"], found["nbytes"]), (False, False, 2, 0))
+        self.assertEqual([(row["name"], row["intact"]) for row in found["bad"]], [("a", False), ("b", False)])
+
+    def test_a_bare_pickle_names_its_globals_once(self):
+        self.write("one.pkl", pickle.dumps(argparse.Namespace(), 2))
+        self.write("two.pkl", pickle.dumps([argparse.Namespace(), pathlib.PurePosixPath("a")], 2))
+        for name, names in (("one.pkl", "1 class or function that is not allowed: argparse Namespace"),
+                            ("two.pkl", "2 classes or functions that are not allowed: argparse Namespace, "
+                                        "pathlib PurePosixPath")):
+            self.assertEqual(self.berth("verify", name, code=1).out,
+                             f"bad: {name}: a bare pickle, not a PyTorch checkpoint; it names {names}\n")
+
     def test_a_directory_that_is_whole_and_names_classes(self):
         lines = self.berth("verify", "hyper", code=1).out.splitlines()
         self.assertRegex(lines[0], r"\A\"h\": hyper/__0_0\.distcp at byte .* is not allowed")
@@ -295,8 +326,14 @@ class Verdicts(Case):
                               check=False)  # no terminal shows the name: no step can be pasted
         self.assertEqual(done.returncode, 1)
         self.assertIn(b"is not allowed in a checkpoint", done.stderr)
-        self.assertNotIn(b"FILE", done.stderr)
         self.assertNotIn(b"`", done.stderr)
+        for made in ("protocol4.pt", "script.pt"):  # the tool is named, but no file that the shell takes
+            shutil.copy(self.path(made), os.fsencode(self.path("")) + b"\xff.pt")
+            for command in (b"verify", b"info", b"ls"):
+                done = subprocess.run([os.fsencode(BERTH), command, b"\xff.pt"], cwd=self.folder, capture_output=True,
+                                      check=False)
+                self.assertNotRegex(done.stdout + done.stderr, rb"\b(FILE|IN|NEW\.pt)\b")
+                self.assertRegex(done.stdout + done.stderr, rb": `berth (ls -r|convert --set \S+)` ")
 
     def test_a_pipe_has_the_same_answers(self):
         for name in ("lightning.ckpt", "protocol4.pt", "script.pt", "cut.lightning.ckpt"):
@@ -323,6 +360,9 @@ class Verdicts(Case):
                                           timeout=60, check=False)
                     self.assertEqual(done.returncode, 0, step)
         self.assertFalse(os.path.exists(self.path("no")))
+        os.mkfifo(self.path("m.safetensors.index.json"))
+        self.assertEqual(self.refused("verify", "m.safetensors.index.json", code=2),
+                         "berth: m.safetensors.index.json: is a pipe: an index is read only as a file\n")
         os.mkfifo(self.path("\u202e"))  # no terminal shows it
         self.assertNotIn("`", self.refused("verify", "\u202e", code=2))
         shell = ["bash", "-c", '"$0" verify <(cat modules.pt)', BERTH]

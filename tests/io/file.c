@@ -333,7 +333,7 @@ Test(file, that_is_none_is_told_by_what_it_is_f1)
 
     cr_assert_eq(mkfifo(pipe_path, 0600), 0);
     expect_not_opened(folder, BERTH_E_NOT_CHECKPOINT, "is a folder, not a file");
-    expect_not_opened(pipe_path, BERTH_E_NOT_CHECKPOINT, "is not a regular file");
+    expect_not_opened(pipe_path, BERTH_E_NOT_CHECKPOINT, BTH_FILE_IS_PIPE);
     expect_not_opened("/dev/null", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_not_opened(missing, BERTH_E_NOT_FOUND, "cannot be opened: No such file or directory");
     free(pipe_path);

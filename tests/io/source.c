@@ -9,6 +9,7 @@
 
 #define NBYTES 5000
 
+#include "io/file.h"
 #include "tests/support/io/small_file.h"
 
 static int result_of_read;
@@ -189,7 +190,7 @@ Test(source, that_cannot_be_opened_leaves_nothing)
     cr_assert_eq(pipe(ends), 0);
     error = (berth_error){0};
     cr_assert_eq(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT);
-    cr_assert_str_eq(error.message, "is not a regular file");
+    cr_assert_str_eq(error.message, BTH_FILE_IS_PIPE);
     expect_closed(&reader);
     (void)close(ends[0]);
     (void)close(ends[1]);

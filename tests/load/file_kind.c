@@ -49,33 +49,32 @@ Test(file_kind, by_their_signatures)
     static const kind_case cases[] = {
         {BYTES(""), "the file is empty: a download or a save in place that did not end?"},
         {BYTES("PK\5\6"), "a zip archive without any record"},
-        {BYTES("\x1f\x8b"), "compressed by gzip: `gzip -dc FILE >NEW.pt` unpacks it"},
+        {BYTES("\x1f\x8b"), "compressed by gzip: `gzip -dc` unpacks it"},
         {BYTES("\xfd"
                "7zXZ\0"),
-         "compressed by xz: `xz -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("\x28\xb5\x2f\xfd"), "compressed by zstd: `zstd -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("\x04\x22\x4d\x18"), "compressed by lz4: `lz4 -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("BZh"), "compressed by bzip2: `bzip2 -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("\x1f\x9d"), "compressed by compress: `gzip -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("\x5d\0\0"), "compressed by lzma: `xz -dc FILE >NEW.pt` unpacks it"},
-        {BYTES("UEsDBA=="), "a zip archive in base64: `base64 -d FILE >NEW.pt` decodes it"},
+         "compressed by xz: `xz -dc` unpacks it"},
+        {BYTES("\x28\xb5\x2f\xfd"), "compressed by zstd: `zstd -dc` unpacks it"},
+        {BYTES("\x04\x22\x4d\x18"), "compressed by lz4: `lz4 -dc` unpacks it"},
+        {BYTES("BZh"), "compressed by bzip2: `bzip2 -dc` unpacks it"},
+        {BYTES("\x1f\x9d"), "compressed by compress: `gzip -dc` unpacks it"},
+        {BYTES("\x5d\0\0"), "compressed by lzma: `xz -dc` unpacks it"},
+        {BYTES("UEsDBA=="), "a zip archive in base64: `base64 -d` decodes it"},
         {BYTES("Salted__\1"), "encrypted by openssl: `openssl enc -d` decrypts it"},
         {BYTES("PK\7\10PK\3\4"),
          "a part of a zip archive in several files: `zip -s 0 NAME.zip --out "
          "NEW.zip` joins them"},
         {BYTES("HTTP/1.1 200 OK\r\n\r\nPK\3\4"),
          "a download with the server's header in front of it: `curl` without `-i` leaves that out"},
-        {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x FILE` unpacks it"},
-        {BYTES("Rar!\x1a\x07"), "a rar archive: `unrar x FILE` unpacks it"},
-        {BYTES("GGUF"),
-         "a GGUF file, the format of llama.cpp, not of PyTorch: `gguf-dump FILE` (of "
-         "Python's package gguf) lists it"},
+        {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x` unpacks it"},
+        {BYTES("Rar!\x1a\x07"), "a rar archive: `unrar x` unpacks it"},
+        {BYTES("GGUF"), "a GGUF file, the format of llama.cpp, not of PyTorch: `gguf-dump` (of "
+                        "Python's package gguf) lists it"},
         {BYTES("\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras and h5py write them, not PyTorch: "
-                                     "`h5ls -r FILE` lists it"},
+                                     "`h5ls -r` lists it"},
         {BYTES("\x93NUMPY"),
-         "an array of NumPy (.npy), not a PyTorch checkpoint: `python3 -c \"import sys, numpy, "
-         "torch; torch.save(torch.from_numpy(numpy.load(sys.argv[1])), 'NEW.pt')\" FILE` makes one "
-         "of it if it holds numbers in this machine's byte order"},
+         "an array of NumPy (.npy), not a PyTorch checkpoint: "
+         "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's byte "
+         "order"},
         {BYTES("lmgg\1"), GGML("ggml")},
         {BYTES("fmgg"), GGML("ggmf")},
         {BYTES("tjgg"), GGML("ggjt")},
@@ -201,7 +200,7 @@ Test(file_kind, tar_files)
     expect_failure_of(bytes, 261, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "73 79 73 5f");
     bytes[8] = '2';
     expect_failure_of(bytes, 262, "", BERTH_E_NOT_CHECKPOINT,
-                      "memory: a tar archive, not a PyTorch checkpoint: `tar -xf FILE` unpacks it");
+                      "memory: a tar archive, not a PyTorch checkpoint: `tar -xf` unpacks it");
     read_file("old/tar-0.1.pth");
     expect_failure("", BERTH_E_NOT_CHECKPOINT, OLD_TAR);
 }
@@ -238,11 +237,10 @@ Test(file_kind, is_the_same_from_memory_and_by_reads)
         for (size_t k = 0; k < sizeof says / sizeof *says; k++)
             is_seen |= strstr(first, says[k]) != NULL;
         cr_expect_eq(is_seen, cases[i].is_seen, "%s", first);
-        char *word = strstr(first, "DIRECTORY"); /* memory is in none */
-        if (word) {
-            memmove(word + 1, word + 9, strlen(word + 9) + 1);
-            *word = '.';
-        }
+        char *step = strstr(first, "`berth convert` "); /* memory is in no folder */
+        if (step)
+            (void)snprintf(step, sizeof first - (size_t)(step - first), "%s",
+                           "`berth convert . NEW.pt` makes a checkpoint of its directory");
         test_write_file("a", bytes, 80000);
         cr_expect_lt(berth_open("a", only("load.head_nbytes=1", NULL), &checkpoint, &error), 0);
         cr_expect_str_eq(strstr(error.message, ": "), first);
@@ -287,9 +285,9 @@ Test(file_kind, files_in_commands)
         {"a-b_1.gz", "a-b_1.gz"}, {"./-a.gz", "./-a.gz"},
         {"-a.gz", "./-a.gz"},     {"a b.gz", "'a b.gz'"},
         {"$(a).gz", "'$(a).gz'"}, {"it's.gz", "'it'\\''s.gz'"},
-        {"a\nb.gz", "FILE"},      {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
-        {"a\x7f.gz", "FILE"},     {"a\xc2\x9b.gz", "FILE"},
-        {"\xc3.gz", "FILE"},      {"''.gz", "''\\'''\\''.gz'"},
+        {"a\nb.gz", ""},          {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
+        {"a\x7f.gz", ""},         {"a\xc2\x9b.gz", ""},
+        {"\xc3.gz", ""},          {"''.gz", "''\\'''\\''.gz'"},
         {HUNDRED, HUNDRED},       {HUNDRED "x", HUNDRED "x"},
     };
     char *place = test_folder_new(), says[300];
@@ -298,11 +296,33 @@ Test(file_kind, files_in_commands)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_write_file(cases[i].name, "\x1f\x8b", 2);
         cr_expect_eq(berth_open(cases[i].name, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT);
-        (void)snprintf(says, sizeof says, ": compressed by gzip: `gzip -dc %s >NEW.pt` unpacks it",
-                       cases[i].word);
+        bool is_word = *cases[i].word;
+        (void)snprintf(says, sizeof says, ": compressed by gzip: `gzip -dc%s%s%s` unpacks it",
+                       is_word ? " " : "", cases[i].word, is_word ? " >NEW.pt" : "");
         cr_expect_not_null(strstr(error.message, says), "%s", error.message);
     }
     test_folder_remove(place);
+}
+
+/* What has no path gets the path that the caller gives for it, in commands of ours alone. */
+Test(file_kind, a_stand_in_for_the_path)
+{
+    static const uint8_t gzip[] = "\x1f\x8b";
+    berth_source source;
+    berth_verdict verdict;
+
+    read_file("old/unknown-1.13-zip.pth");
+    source = berth_from_memory(file, file_nbytes);
+    source.path = "https://host/a b.pt";
+    cr_expect_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN);
+    cr_expect_not_null(strstr(error.message, "memory: "));
+    cr_expect_not_null(strstr(error.message, ": `berth ls --set load.unknown_globals=inert "
+                                             "'https://host/a b.pt'`"),
+                       "%s", error.message);
+    source = berth_from_memory(gzip, sizeof gzip - 1);
+    source.path = "https://host/a.gz";
+    cr_expect_eq(berth_verify(&source, NULL, NULL, NULL, &verdict, &error), BERTH_E_NOT_CHECKPOINT);
+    cr_expect_str_eq(error.message, "memory: compressed by gzip: `gzip -dc` unpacks it");
 }
 
 /* ---- zip archives ---- */
@@ -331,7 +351,7 @@ Test(file_kind, zip_archives_of_several_files)
 #define NO_FOLDER                                                                                  \
     "memory: at byte 66: 'README.md' lies in no top folder; a checkpoint's records share one"
 #define IT_HOLDS(suffix)                                                                           \
-    NO_FOLDER " (it is a zip archive that holds a " suffix " file: `unzip FILE` unpacks it)"
+    NO_FOLDER " (it is a zip archive that holds a " suffix " file: `unzip` unpacks it)"
     static const char *const cases[][2] = {{"m.pt", IT_HOLDS(".pt")},
                                            {"mmm", NO_FOLDER},
                                            {"w.npy", NO_FOLDER},
@@ -369,9 +389,7 @@ Test(file_kind, a_checkpoint_without_its_folder)
         (void)snprintf(says, sizeof says,
                        "memory: at byte %zu: 'data.pkl' lies in no top folder; a checkpoint's "
                        "records share one%s",
-                       zip.central_at[0],
-                       i < 2 ? " (`unzip -d NEW FILE && zip -0r NEW.pt NEW` puts them into one)"
-                             : "");
+                       zip.central_at[0], i < 2 ? " (put into one, it is read)" : "");
         expect_failure_of(zip.bytes, zip.nbytes, "", BERTH_E_ARCHIVE, says);
         test_zip_free(&zip);
     }
@@ -380,16 +398,16 @@ Test(file_kind, a_checkpoint_without_its_folder)
 #define PROGRAM                                                                                    \
     "memory: a TorchScript archive (it has constants.pkl): a program, which is never run, "        \
     "without "                                                                                     \
-    "values to read: `berth ls -r FILE` lists its records"
-#define UNZIP ": `unzip FILE` unpacks it"
+    "values to read: `berth ls -r` lists its records"
+#define UNZIP ": `unzip` unpacks it"
 #define HOLDS(suffix) "memory: a zip archive that holds a " suffix " file" UNZIP
 #define EXPORTED                                                                                   \
-    "memory: a .pt2 program of torch.export, not a checkpoint: `python3 -c \"import sys, torch; "  \
-    "torch.save(torch.export.load(sys.argv[1]).state_dict, 'NEW.pt')\" FILE` saves its weights "   \
-    "as one, but runs what is in it: only if you trust the file"
+    "memory: a .pt2 program of torch.export, not a checkpoint: "                                   \
+    "torch.export.load(f).state_dict is its weights, but runs what is in it: only if you trust "   \
+    "the file"
 #define COMPILED                                                                                   \
     "memory: a .pt2 archive without the programs and weights of torch.export (compiled by "        \
-    "AOTInductor?), not a checkpoint: `berth ls -r FILE` lists its records"
+    "AOTInductor?), not a checkpoint: `berth ls -r` lists its records"
 #define NO_PICKLE "memory: a zip archive without data.pkl: not a PyTorch checkpoint"
 
 /* A checkpoint by its layout, with what makes TorchScript of it behind: PyTorch refuses it, too. */
@@ -420,11 +438,10 @@ Test(file_kind, archives_that_hold_programs)
         {"old/torchscript-1.13.pt", "load.check=none", BERTH_E_NOT_CHECKPOINT, PROGRAM},
         {"old/package-1.13.pt", "", BERTH_E_NOT_CHECKPOINT,
          "memory: a torch.package archive (.data/extern_modules, no data.pkl): a program, which is "
-         "never run, without values to read: `berth ls -r FILE` lists its records"},
+         "never run, without values to read: `berth ls -r` lists its records"},
         {"old/unknown-1.13-zip.pth", "", BERTH_E_FORBIDDEN,
          "memory: data.pkl at byte 242: global __main__ Unknown is not allowed in a checkpoint "
-         "(load.unknown_globals=inert lists such files without running anything): `berth ls --set "
-         "load.unknown_globals=inert FILE`"},
+         "(load.unknown_globals=inert lists such files without running anything)"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -446,8 +463,8 @@ Test(file_kind, archives_without_data_pkl)
         {"pytorch_model.bin", HOLDS(".bin")},
         {"model.safetensors", HOLDS(".safetensors")},
         {"inner/data.pkl",
-         "memory: a zip archive that holds a checkpoint's folder in another folder: `unzip -d NEW "
-         "FILE && (cd NEW/* && zip -0r ../../NEW.pt *)` leaves the other folder out"},
+         "memory: a zip archive that holds a checkpoint's folder in another folder: unpacked, and "
+         "packed again by `zip -0r` inside the other folder, it is one"},
         {"archive_format", COMPILED},
     };
 
@@ -481,10 +498,9 @@ Test(file_kind, archives_without_a_folder)
         const char *says;
     } cases[] = {
         {LOCAL("\x05", "w.npy"),
-         "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: `python3 -c \"import sys, "
-         "numpy, torch; torch.save({k: torch.from_numpy(v) for k, v in "
-         "numpy.load(sys.argv[1]).items()}, 'NEW.pt')\" FILE` makes one of them if they "
-         "are numbers in this machine's byte order"},
+         "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: torch.from_numpy of each "
+         "array that numpy.load gives is its tensor, if they are numbers in this machine's byte "
+         "order"},
         {LOCAL("\x04", "m.pt/"), HOLDS(".pt")},
         {LOCAL("\x20", "serialized_exported_program.json"), EXPORTED},
     };

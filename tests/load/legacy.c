@@ -155,8 +155,7 @@ Test(legacy, a_pickled_module_is_refused)
     expect_failure(
         "", BERTH_E_FORBIDDEN,
         "memory: object at byte 153: global __main__ Scale is not allowed in a checkpoint "
-        "(load.unknown_globals=inert lists such files without running anything): `berth ls --set "
-        "load.unknown_globals=inert FILE`");
+        "(load.unknown_globals=inert lists such files without running anything)");
 }
 
 Test(legacy, cut_at_any_byte_is_refused)
@@ -176,8 +175,8 @@ Test(legacy, with_bytes_behind_it_is_refused)
     memset(file + file_nbytes, 0, 16);
     file_nbytes += 16;
     expect_failure("", BERTH_E_ARCHIVE,
-                   "memory: at byte 1705: 16 bytes follow the last storage: `head -c 1705 FILE "
-                   ">NEW.pt` leaves them out");
+                   "memory: at byte 1705: 16 bytes follow the last storage: `head -c 1705` "
+                   "leaves them out");
 }
 
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */

@@ -47,7 +47,7 @@ load/open/head_records.c head_find_pickle_record 1 malloc-leak: the same, behind
 load/storage_rules.c rules_allocate_targets 1 malloc-leak: kept in the checkpoint, which berth_close frees
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 save/joint/joint_slices.c slice_add_range 1 malloc-leak: kept in parts->parts, which bth_slice_parts_free_all frees
-tools/dcp_table.c entry_read_chunks 1 malloc-leak: kept in the entry, which dcp_free frees
+tools/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
 tools/map_storages.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
 tools/set.c set_list_extents 1 malloc-leak: kept in the set, which set_free frees
 tools/shards.c path_beside 1 malloc-leak: kept in the set, which shard_set_free frees

@@ -118,6 +118,7 @@ class Report:
     n_unverified: int
     n_bad: int
     nbytes: int
+    globals_unknown: str
     def __bool__(self) -> bool: ...
 
 # ---- rows of large tables ----

@@ -85,9 +85,14 @@ CLASSES = {
 }
 
 
-# A shell's next step at the end of a refusal; Python has its own.
-IN_SHELL = re.compile(r"( \(load\.unknown_globals=inert[^)]*\))?: `berth ls --set load\.unknown_globals=inert .*\Z"
-                      r"|: `[^`]* (FILE|DIRECTORY)\b[^`]*`.*\Z", re.DOTALL)
+# The command's next step at the end of a refusal; Python has its own.
+IN_SHELL = re.compile(r" \(load\.unknown_globals=inert[^)]*\)(: `berth ls --set load\.unknown_globals=inert .*)?\Z",
+                      re.DOTALL)
+# What Berth says of a global in front of the list of all of them.
+FIRST_GLOBAL = re.compile(r"; it names the global [^;]*, which Berth never calls\Z")
+# The library's sentence about a pipe (io/file.h), and what to do in Python.
+PIPE, OPEN_PIPE = ": read it into memory or into a file, and open that", (
+    ": open it, `with open(path, \"rb\") as f`, and give f, which is read into memory")
 # No class of a checkpoint is in these: nobody is told to allow what they have.
 RUNNERS = {"sys", "os", "posix", "nt", "builtins", "__builtin__", "subprocess", "commands", "pty", "shutil",
            "socket", "runpy", "importlib", "ctypes", "code", "webbrowser"}
@@ -105,12 +110,15 @@ def advised(message, named):
     named: rows (module, name, is_allowed), as the native module lists them
     """
     message = IN_SHELL.sub("", message)
+    if message.endswith(PIPE):
+        message = message.removesuffix(PIPE) + OPEN_PIPE
     refused = [(module, name) for module, name, is_allowed in named if not is_allowed]
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
     words = shown(", ".join(f"{module} {name}" for module, name in refused))
     if refused:
+        message = FIRST_GLOBAL.sub("", message)
         what = ("1 class or function that is" if len(refused) == 1
                 else f"{len(refused)} classes or functions that are")
         message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import stat
 import subprocess
 
 from berth import _native
@@ -82,7 +83,9 @@ class Index:
 
     def _read(self, most):
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=_open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise self._refused("it is no file: a pipe or a device is not read as one")
                 data = file.read(most + 1)
         except OSError as error:
             status = "BERTH_E_NOT_FOUND" if isinstance(error, FileNotFoundError) else "BERTH_E_SYSTEM"
@@ -122,6 +125,11 @@ class Index:
 
     def open(self, assignments):
         return Files(self, assignments), lambda: [self.path_of(file) for file in self.files]
+
+
+def _open_at_once(path, flags):
+    """A pipe is not waited for (F1)."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _without_twins(pairs):

@@ -14,7 +14,9 @@ from berth._source import from_caller, source_of
 class RecordReport:
     """One record of a file.
 
-    name: in the archive, "data/3"; offset: of its data; nbytes: its size
+    name: in the archive, "data/3"; of a safetensors file, that of the tensor; of a file from before PyTorch
+        1.6, the storage's key
+    offset: of its data; nbytes: its size
     crc32: "good", "bad", "absent" (none is recorded), or "unchecked"
     error: what is wrong with it; None: nothing
     """
@@ -35,6 +37,8 @@ class Report:
         for what it is or for what its pickle names; then the error says so
     globals, refused: all classes and functions that its pickle names, "argparse.Namespace", and those
         of them that are not allowed
+    globals_unknown: why they cannot be listed, or not all of them; "": they are. That is no verdict: a good
+        file is good
     records: a RecordReport each, in the file's order. Of a directory of torch.distributed.checkpoint: the
         pieces with which something is wrong; n_storages then counts pieces
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
@@ -52,6 +56,7 @@ class Report:
     n_unverified: int
     n_bad: int
     nbytes: int
+    globals_unknown: str = ""
 
     def __bool__(self):
         return not self.error
@@ -103,7 +108,8 @@ def _report_of_directory(directory):
                   globals=[f"{module}.{name}" for module, name, _ in named],
                   refused=[f"{module}.{name}" for module, name, is_allowed in named if not is_allowed],
                   n_storages=found["pieces"], n_verified=found["verified"], n_unverified=found["unverified"],
-                  n_bad=sum(not row["intact"] for row in found["bad"]), nbytes=found["nbytes"])
+                  n_bad=sum(not row["intact"] for row in found["bad"]), nbytes=found["nbytes"],
+                  globals_unknown=found.get("globals_unknown", ""))
 
 
 def report_of(source):
@@ -111,11 +117,12 @@ def report_of(source):
     named = found["globals"]
     found["globals"] = [f"{module}.{name}" for module, name, _ in named]
     found["refused"] = [f"{module}.{name}" for module, name, is_allowed in named if not is_allowed]
+    is_told = found["globals_unknown"] in found["error"]  # or empty
     # Other errors are about damage, or about what the file is; a program's own classes say nothing.
     found["error"] = advised(found["error"], named if found.pop("is_refusal") else ())
     del found["errno"]
-    if not found.pop("is_listed"):
-        found["error"] = "; ".join(filter(None, (found["error"], "what its pickle names cannot be listed now")))
+    if found["error"] and not is_told:
+        found["error"] += f"; it names what cannot be listed: {found['globals_unknown']}"
     found["records"] = [RecordReport(*row) for row in found["records"]]
     return Report(**found)
 
@@ -129,5 +136,6 @@ def report_of_files(paths):
             for field in fields(Report) if field.type is int}
     names = {what: list(dict.fromkeys(name for _, report in reports for name in getattr(report, what)))
              for what in ("globals", "refused")}
-    error = next((report.error for _, report in reports if report.error), "")
-    return Report(error=error, intact=all(report.intact for _, report in reports), records=records, **names, **sums)
+    first = {what: next((getattr(report, what) for _, report in reports if getattr(report, what)), "")
+             for what in ("error", "globals_unknown")}
+    return Report(intact=all(report.intact for _, report in reports), records=records, **first, **names, **sums)

@@ -21,22 +21,18 @@ static void add_global(void *context, const char *module, const char *name, bool
     bpy_gil_give(gil);
 }
 
-PyObject *bpy_globals_of(const berth_source *source, bool *is_listed)
+PyObject *bpy_globals_of(const berth_source *source, berth_error *error)
 {
     PyObject *list = PyList_New(0);
-    berth_error error;
-    int status = 0;
     if (!list)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_list_globals(source, add_global, list, &error);
+    error->code = berth_list_globals(source, add_global, list, error);
     Py_END_ALLOW_THREADS;
-    if (is_listed)
-        *is_listed = status != BERTH_E_SYSTEM;
-    if ((status == 0 || status == BERTH_E_SYSTEM) && !PyErr_Occurred())
+    if (!PyErr_Occurred())
         return list;
     Py_DECREF(list);
-    return status < 0 ? bpy_raise(&error) : NULL;
+    return NULL;
 }
 
 PyObject *bpy_raise(const berth_error *error)
@@ -57,8 +53,9 @@ PyObject *bpy_raise_refusal(const berth_error *failure, const berth_source *sour
                                              "backslashreplace");
     PyObject *record =
         PyUnicode_DecodeUTF8(error->record, (Py_ssize_t)strlen(error->record), "backslashreplace");
+    berth_error unlisted; /* then the refusal stands alone */
     bool is_refusal = source && error->code == BERTH_E_FORBIDDEN;
-    PyObject *named = is_refusal ? bpy_globals_of(source, NULL) : PyTuple_New(0);
+    PyObject *named = is_refusal ? bpy_globals_of(source, &unlisted) : PyTuple_New(0);
     PyObject *exception = NULL;
     if (message && record && named)
         exception = PyObject_CallMethod(errors, "make", "sOiKOO", berth_status_name(error->code),

@@ -82,11 +82,11 @@ PyObject *bpy_raise(const berth_error *error);
 PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source);
 
 /*
- * What the pickle of a source names. *is_listed, if not NULL: false: it cannot be read now, and
- * nothing is listed; whoever asks has a verdict on the file, which stays.
- * Returns: a new list of rows (module, name, is_allowed); NULL: an exception is raised.
+ * What the pickle of a source names. *error: why it cannot be listed now: then the list is empty,
+ * and no exception is raised; whoever asks has a verdict on the file, which stays. Returns: a new
+ * list of rows (module, name, is_allowed); NULL: an exception is raised.
  */
-PyObject *bpy_globals_of(const berth_source *source, bool *is_listed);
+PyObject *bpy_globals_of(const berth_source *source, berth_error *error);
 
 /*
  * A str as bytes, in the encoding of paths. What cannot be one text is refused: a NUL would end it

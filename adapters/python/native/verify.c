@@ -8,14 +8,19 @@ static void add_record(void *context, const berth_record_verdict *record)
 {
     static const char *const VERDICTS[] = {"unchecked", "good", "absent", "bad"};
     bpy_gil gil = bpy_gil_take();
-    PyObject *row = PyErr_Occurred()
-                        ? NULL
-                        : Py_BuildValue("(sKKsz)", record->name, (unsigned long long)record->offset,
+    PyObject *name = PyErr_Occurred()
+                         ? NULL
+                         : PyUnicode_DecodeUTF8(record->name, (Py_ssize_t)strlen(record->name),
+                                                "backslashreplace");
+    PyObject *row = name
+                        ? Py_BuildValue("(OKKsz)", name, (unsigned long long)record->offset,
                                         (unsigned long long)record->nbytes, VERDICTS[record->crc32],
-                                        record->bad ? record->bad->message : NULL);
+                                        record->bad ? record->bad->message : NULL)
+                        : NULL;
     if (row)
         PyList_Append(context, row);
     Py_XDECREF(row);
+    Py_XDECREF(name);
     bpy_gil_give(gil);
 }
 
@@ -43,16 +48,16 @@ static PyObject *verify(berth_source *source, PyObject *records)
     if ((status == BERTH_E_SYSTEM && verdict.n_bad == 0) || status == BERTH_E_NOT_FOUND ||
         status == BERTH_E_MEMORY || status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)
         return bpy_raise(&error);
-    bool is_listed;
-    PyObject *globals = bpy_globals_of(source, &is_listed);
+    berth_error unlisted;
+    PyObject *globals = bpy_globals_of(source, &unlisted);
     if (!globals)
         return NULL;
     return Py_BuildValue(
-        "{sOsNsOsOsOsisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
+        "{sOsNsOsOsssisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
         verdict.is_intact ? Py_True : Py_False, "is_refusal",
-        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "is_listed",
-        is_listed ? Py_True : Py_False, "errno", status < 0 ? error.system_errno : 0, "n_storages",
-        (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
+        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "globals_unknown",
+        unlisted.code < 0 ? unlisted.message : "", "errno", status < 0 ? error.system_errno : 0,
+        "n_storages", (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
         "n_unverified", (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad,
         "nbytes", (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
         (Py_ssize_t)(status < 0 ? strlen(error.message) : 0));

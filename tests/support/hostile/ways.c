@@ -36,16 +36,16 @@ static void mark_repacked(said text, const berth_stats *stats, bool is_opened)
         (void)snprintf(text + strlen(text), sizeof(said) - strlen(text), "%s", mark);
 }
 
-/* Writes FILE for the file's name in the command that a sentence holds. */
-static void say_file_for_name(said text, const char *name)
+/* Leaves out the next step: only what has a path has one that can be pasted. */
+static void say_no_step(said text)
 {
-    char *found = strstr(text, name);
-    size_t n = strlen(name);
+    static const char *const steps[] = {": `", ": debug=off and ", ": unpacked by `"};
 
-    if (!found)
-        return;
-    memmove(found + 4, found + n, strlen(found + n) + 1); /* no name is shorter than FILE */
-    memcpy(found, "FILE", 4);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        char *found = strstr(text, steps[i]);
+        if (found)
+            *found = '\0';
+    }
 }
 
 /* The error's sentence without the names of what was opened and of a tensor. */
@@ -59,7 +59,7 @@ static void say(said text, const char *name, const berth_error *error)
     const char *sentence = error->message + (is_named ? n + 2 : 0);
     const char *record = *sentence == '"' ? strstr(sentence, "\": ") : NULL;
     (void)snprintf(text, sizeof(said), "%s", record ? record + 3 : sentence);
-    say_file_for_name(text, name);
+    say_no_step(text);
 }
 
 static berth_config *configured(const char *options, const char *more, bool debug)
@@ -283,6 +283,6 @@ int run_command(said text, const char *words, const char *path, const char *more
         (void)snprintf(text, sizeof(said), "read");
     else
         (void)snprintf(text, sizeof(said), "%.*s", (int)strcspn(sentence, "\n"), sentence);
-    say_file_for_name(text, path);
+    say_no_step(text);
     return WEXITSTATUS(status);
 }

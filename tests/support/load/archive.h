@@ -29,11 +29,13 @@ struct archive {
 #define OTHER_BYTEORDER "big"
 #endif
 
-/* How a message ends that refuses a repacked file; the file as a word of a command line. */
+/* How a message ends that refuses a repacked file: with a path, as a word of a command line, and
+ * without. */
+#define REPACKED_WHY "; the file was repacked, which debug mode and load.repacked=refuse refuse: "
 #define REPACKED_REFUSED_AT(file)                                                                  \
-    "; the file was repacked, which debug mode and load.repacked=refuse refuse: `berth convert "   \
-    "--set debug=off --set load.repacked=accept " file " NEW.pt` mends it"
-#define REPACKED_REFUSED REPACKED_REFUSED_AT("FILE")
+    REPACKED_WHY "`berth convert --set debug=off --set load.repacked=accept " file                 \
+                 " NEW.pt` mends it"
+#define REPACKED_REFUSED REPACKED_WHY "debug=off and load.repacked=accept read it"
 
 static const float sample_weight[6] = {0, 1, 2, 3, 4, 5};
 static const int64_t sample_bias[3] = {-1, 0, 1};
