@@ -56,7 +56,9 @@ static json_t *option_json(const berth_option *option)
 
 static void print_option_text(const berth_option *option)
 {
-    printf("%s = %s   (%s)\n", option->name, option_value(option), option->source);
+    printf("%s = ", option->name);
+    print_shown(stdout, option_value(option));
+    printf("   (%s)\n", option->source);
     printf("    %s\n", option->help);
     printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
     if (option->unit[0])
@@ -127,6 +129,16 @@ static int environment_check(int code)
     return config ? code : fail(&error);
 }
 
+/* A value may be a path: F7. */
+static void print_option_line(const berth_option *option)
+{
+    char value[512];
+
+    (void)berth_show_text(option_value(option), strlen(option_value(option)), BERTH_TEXT_PLAIN,
+                          value, sizeof value);
+    printf("%-32s %-12s %s\n", option->name, value, option->source);
+}
+
 static int options_show_all(bool json)
 {
     json_t *array = json ? json_array() : NULL;
@@ -141,7 +153,7 @@ static int options_show_all(bool json)
         if (json)
             json_array_append_new(array, option_json(&option));
         else
-            printf("%-32s %-12s %s\n", option.name, option_value(&option), option.source);
+            print_option_line(&option);
     }
     return json ? print_json(array) : finish_output(EXIT_YES);
 }

@@ -36,9 +36,14 @@ static void note_file(const char *path)
     readers.group = status.st_gid;
 }
 
+void note_standard_input(void)
+{
+    note_file(STDIN_PATH);
+}
+
 void note_input(const char *path)
 {
-    if (berth_is_url(path) || is_standard(path))
+    if (berth_is_url(path) || is_standard(path) || strcmp(path, STDIN_PATH) == 0)
         return;
     DIR *folder = opendir(path);
     if (!folder)

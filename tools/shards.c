@@ -114,8 +114,8 @@ static bool shard_set_make_paths(shard_set *set)
 
 /* ---- reading the index ---- */
 
-/* 256 MiB is that of two million tensors; U4: a server's word is enough for 64. */
-enum { MAX_INDEX_NBYTES = 256 << 20, MAX_URL_INDEX_NBYTES = 64 << 20 };
+/* As the header of a safetensors file, and in Python; U4: a server's word is enough for 64 MiB. */
+enum { MAX_INDEX_NBYTES = 100000000, MAX_URL_INDEX_NBYTES = 64 << 20 };
 
 /* P3: the parser needs some 200 bytes for `{}`; an index has three objects, whatever it names. */
 static json_t *parse_index(const char *bytes, size_t nbytes, json_error_t *why)
@@ -169,7 +169,7 @@ static int load_index_from_file(const char *path, json_t **json, json_error_t *w
     else if (is_small)
         snprintf(why->text, sizeof why->text, "out of memory");
     else
-        snprintf(why->text, sizeof why->text, "no file of at most %d MiB", MAX_INDEX_NBYTES >> 20);
+        snprintf(why->text, sizeof why->text, "no file of at most %d bytes", MAX_INDEX_NBYTES);
     free(bytes);
     (void)fclose(file);
     return 0;

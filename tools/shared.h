@@ -410,11 +410,14 @@ bool is_standard(const char *word);
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);
+#define STDIN_PATH "/dev/stdin"
 /*
  * F6: nobody reads what a command writes who could not read all that it was made of: the file, or
- * the files of the folder. Rights of URLs and of standard input are not known.
+ * the files of the folder. Rights of URLs, and of a pipe as standard input, are not known.
  */
 void note_input(const char *path);
+/* The same for standard input: a file that a shell has opened. input_path() does it. */
+void note_standard_input(void);
 /* Sets save.readers for a new file there, unless the user has. */
 void limit_readers_of(const char *out);
 /* Refuses a URL, of any scheme, where something is written. Returns an exit code. */

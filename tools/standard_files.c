@@ -11,8 +11,6 @@
 #include "adapters/curl/berth_curl.h"
 #include "tools/shared.h"
 
-static const char stdin_path[] = "/dev/stdin";
-
 bool is_standard(const char *word)
 {
     return strcmp(word, "-") == 0;
@@ -24,7 +22,7 @@ static bool stdin_is_whole_file(void)
     struct stat status;
 
     return fstat(STDIN_FILENO, &status) == 0 && S_ISREG(status.st_mode) &&
-           lseek(STDIN_FILENO, 0, SEEK_CUR) == 0 && access(stdin_path, R_OK) == 0;
+           lseek(STDIN_FILENO, 0, SEEK_CUR) == 0 && access(STDIN_PATH, R_OK) == 0;
 }
 
 /* *max_nbytes: so much it may hold. Less than 0: none can be made, and why was printed. */
@@ -140,10 +138,13 @@ const char *input_path(const char *word)
 {
     static bool is_there;
 
-    if (!is_standard(word) && strcmp(word, stdin_path) != 0)
+    if (!is_standard(word) && strcmp(word, STDIN_PATH) != 0)
         return check_scheme(word) || refuse_pipe(word) ? NULL : resolve_folder(word);
-    is_there = is_there || stdin_is_whole_file() || replace_stdin() == 0;
-    return is_there ? stdin_path : NULL;
+    if (!is_there) {
+        note_standard_input(); /* before a temporary takes its place */
+        is_there = stdin_is_whole_file() || replace_stdin() == 0;
+    }
+    return is_there ? STDIN_PATH : NULL;
 }
 
 berth_target output_target(const char *word)

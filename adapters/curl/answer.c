@@ -110,12 +110,21 @@ static void copy_value(char *to, size_t room, const char *value)
         (void)snprintf(to, room, "%s", value);
 }
 
+/* It goes into headers of later requests, also to other hosts: a bare CR would end one there. */
+static bool has_control_character(const char *value)
+{
+    while (*value && (unsigned char)*value >= ' ' && *value != 0x7f)
+        value++;
+    return *value != '\0';
+}
+
 /* What the object is known by is said once, and compared whole. */
 static void answer_copy_validator(bcurl_answer *answer, char *to, size_t room, const char *value)
 {
     bool is_another = *to && strcmp(to, value) != 0;
 
-    answer->has_bad_validator |= is_another || strlen(value) >= room;
+    answer->has_bad_validator |=
+        is_another || strlen(value) >= room || has_control_character(value);
     copy_value(to, room, value);
 }
 
@@ -136,6 +145,7 @@ static bool read_number(const char **at, uint64_t *number, char after)
 /* "bytes 0-9/100", or of an object without such a range "bytes *" "/100". */
 static void answer_read_range(bcurl_answer *answer, const char *value)
 {
+    answer->has_range = false; /* of two, the last one counts, whole */
     answer->total = UINT64_MAX;
     if (strncmp(value, "bytes ", 6) != 0)
         return;
@@ -274,7 +284,8 @@ static bcurl_use answer_check_range(bcurl_answer *answer)
                            has_other(url->modified, answer->modified)))
         return answer_refuse_changed(answer);
     if (answer->has_bad_validator)
-        return answer_refuse_lie(answer, "two ETags or times of change, or one that is too long");
+        return answer_refuse_lie(answer, "two ETags or times of change, or one that is too long or "
+                                         "has control characters");
     if (!answer_is_range_asked_for(answer))
         return answer_refuse_lie(answer, "Content-Range is not the range that was asked for");
     if (answer->has_length && answer->length != answer->last - answer->first + 1)

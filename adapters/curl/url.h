@@ -176,7 +176,7 @@ typedef struct bcurl_answer {
     uint64_t received_nbytes;
     char etag[BCURL_TAG_NBYTES], modified[64], region[32];
     bool is_redirected;     /* an answer of this request was a redirect */
-    bool has_bad_validator; /* an ETag or a time that is too long, or two different ones */
+    bool has_bad_validator; /* an ETag or a time that is too long or no text, or two different */
     char text[2048];        /* the beginning of a body that says why not */
     size_t text_nbytes;
     double next_check; /* seconds; when to ask whether the caller cancels */

@@ -143,6 +143,8 @@ class Shards(Case):
                 self.refused("ls", "m.bin.index.json", code=1, says="m.bin.index.json: ")
         self.write("m.bin.index.json", rows["many objects"].encode())
         self.refused("ls", "m.bin.index.json", code=1, says="too many objects")
+        os.truncate(self.path("m.bin.index.json"), 100_000_001)
+        self.refused("ls", "m.bin.index.json", code=1, says="no file of at most 100000000 bytes")
         os.remove(self.path("m.bin.index.json"))
         os.mkfifo(self.path("m.bin.index.json"))
         self.refused("ls", "m.bin.index.json", code=2, says="is a pipe")

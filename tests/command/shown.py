@@ -72,7 +72,8 @@ class Shown(Case):
                       ["verify", file, "none" + other], ["info", "m" + other + ".safetensors.index.json"],
                       ["ls", "a.pt", "--only", name + "no"], ["ls", "a.pt", "--set", name + "=1"],
                       ["ls", "a.pt", "--" + name], [name], ["verify", "m" + other + ".safetensors.index.json"],
-                      ["copy", file, "no" + other + "/out.pt"], ["clean", "none" + other]):
+                      ["copy", file, "no" + other + "/out.pt"], ["clean", "none" + other],
+                      ["config", "--set", "trace=x" + other], ["config", "trace", "--set", "trace=x" + other]):
             done = subprocess.run([BERTH, *words], cwd=self.folder, capture_output=True, check=False, timeout=60)
             yield words, done.stdout.decode(), done.stderr.decode()
 

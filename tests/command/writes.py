@@ -290,11 +290,23 @@ class Rights(Case):
         self.berth("copy", self.demo, "out.pt")
         self.assertEqual(os.stat(self.path("out.pt")).st_mode & 0o777, 0o640)
 
-    def test_the_user_and_standard_input_decide_otherwise(self):
+    def test_the_file_that_is_standard_input_counts(self):
+        os.chmod(self.demo, 0o600)
+        for word in ("-", "/dev/stdin"):
+            for skipped in (0, 1):  # behind its first byte a temporary takes its place
+                self.write("in.pt", bytes(skipped) + self.read(self.demo))
+                os.chmod(self.path("in.pt"), 0o600)
+                with open(self.path("in.pt"), "rb", buffering=0) as file:
+                    file.seek(skipped)
+                    self.berth("convert", word, "out.pt", stdin=file, umask=0o022)
+                self.assertEqual(os.stat(self.path("out.pt")).st_mode & 0o777, 0o600)
+                os.remove(self.path("out.pt"))
+
+    def test_the_user_and_a_pipe_decide_otherwise(self):
         os.chmod(self.demo, 0o600)
         self.berth("copy", self.demo, "out.pt", "--set", "save.readers=all", umask=0o022)
-        with open(self.demo, "rb") as file:
-            self.berth("copy", "-", "piped.pt", stdin=file, umask=0o022)
+        with subprocess.Popen(["cat", self.demo], stdout=subprocess.PIPE) as cat:
+            self.berth("copy", "-", "piped.pt", stdin=cat.stdout, umask=0o022)
         for name in ("out.pt", "piped.pt"):
             self.assertEqual(os.stat(self.path(name)).st_mode & 0o777, 0o644)
         self.berth("demo", "mine.pt", "--set", "save.readers=group", umask=0)

@@ -188,7 +188,8 @@ class Changes(Misbehaves):
                          Content_Range=f"bytes {request.first}-{request.last}/{len(self.data)}")
 
         for behave in (twice, lambda request: request.send_range(etag='"' + 300 * "a" + '"'),
-                       lambda request: request.send_range(etag='"' + 5000 * "a" + '"')):
+                       lambda request: request.send_range(etag='"' + 5000 * "a" + '"'),
+                       lambda request: request.send_range(etag='"a\rX-Mine: 1"')):  # it would be sent back
             server = self.serve(behave)
             self.refused("info", f"{server.url}/mid.pt", says="breaks the rules of HTTP: two ETags")
 
@@ -245,6 +246,15 @@ class Lies(Misbehaves):
     def test_a_range_without_content_range(self):
         server = self.serve(lambda request: request.send(206, b"abc"))
         self.refused("info", f"{server.url}/mid.pt", says="without a valid Content-Range")
+
+    def test_two_content_ranges(self):
+        """The second one, which says nothing, does not make the object larger than all files."""
+        self.berth("convert", files.path("mid.pt"), "m.safetensors")
+        server = self.serve(lambda request: request.send(
+            206, request.data[request.first:request.last + 1],
+            Content_Range=f"bytes {request.first}-{request.last}/{len(request.data)}", Content_range="items"),
+            self.read("m.safetensors"))
+        self.refused("info", f"{server.url}/m.safetensors", says="without a valid Content-Range")
 
     def test_content_ranges_that_make_no_sense(self):
         for text in ("bytes 5-3/10", "bytes 0-10/5", "bytes 0-9/*", "bytes 0-9/99999999999999999999999",
