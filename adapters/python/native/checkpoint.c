@@ -48,7 +48,8 @@ static void checkpoint_end(bpy_held *held)
     bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
     if (atomic_load(&checkpoint->n_memories) > 1) {
         berth_close_descriptors(checkpoint->handle);
-        if (!checkpoint->is_own) /* the tensors have copies of what was lent (Y10) */
+        if (checkpoint->source.kind ==
+            BERTH_SOURCE_MEMORY) /* the tensors have copies of what was lent (Y10) */
             release_buffer(checkpoint);
     }
     bpy_checkpoint_release_memory(checkpoint);
