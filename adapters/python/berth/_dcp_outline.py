@@ -136,7 +136,7 @@ class Outliner:
         return made.clone() if self._is_snapshot and made.data_ptr() == tensor.data_ptr() else made
 
     def _snapshot(self, value, keys):
-        """Tensors that share a storage do so in the copy, too. Its methods are called of one without attributes (Y5)."""
+        """Tensors that share a storage do so in the copy, too. What is copied has no attributes of a file (Y5)."""
         grad = value.requires_grad
         made = copy.deepcopy(torch.Tensor.detach(value), self._copies)
         if type(value) is torch.nn.Parameter:

@@ -112,7 +112,8 @@ def _local(path):
     if path.startswith("file://"):
         return path[len("file://"):]
     if "://" in path:
-        raise ValueError(f"{path.partition('://')[0]}://...: BerthCheckpointIO saves to paths of this machine; give the Trainer "
+        scheme = path.partition("://")[0]  # U1: what follows may have a password
+        raise ValueError(f"{scheme}://...: BerthCheckpointIO saves to paths of this machine; give the Trainer "
                          "a local default_root_dir, or use another plugin")
     return path
 
