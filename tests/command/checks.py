@@ -104,7 +104,7 @@ class BadInput(Case):
     def test_files_that_are_none(self):
         os.mkdir(self.path("folder"))
         for name, content, code, says in (
-                ("missing.pt", None, 2, "No such file"), ("folder", None, 1, "folder"),
+                ("missing.pt", None, 2, "No such file"), ("folder", None, 2, "folder"),
                 ("empty.pt", b"", 1, "empty.pt"), ("text.pt", b"hello, world\n" * 9, 1, "text.pt"),
                 ("half.pt", self.read("demo.pt")[:5000], 1, "half.pt")):
             if content is not None:
