@@ -2609,8 +2609,9 @@ typedef void (*berth_global_function)(void *context, const char *module, const c
  * or not, in the order in which they are met. Nothing of them is made or looked up. Of a zip: all
  * records *.pkl; if its directory is damaged, the first record. A file without a pickle has none.
  * At most 4,096 different ones are reported. This is no verdict: a file that berth_verify finds
- * good is good, also if this cannot read it a second time. Returns: 0, also if the file is damaged;
- * or that it cannot be read. Threads: any.
+ * good is good, also if this cannot read it a second time.
+ * Returns: 0, also if the file is damaged; or that it cannot be read.
+ * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK int berth_list_globals(const berth_source *source,
                                                   berth_global_function report, void *context,
