@@ -61,6 +61,8 @@ int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t 
 static bool is_link_local(const struct sockaddr *address)
 {
     static const uint8_t v4[] = {169, 254}, amazon[] = {0xfd, 0x00, 0x0e, 0xc2};
+    static const uint8_t nat64[12] = {0x00, 0x64, 0xff,
+                                      0x9b}; /* RFC 6052: it stands for an IPv4 address */
     struct sockaddr_in6 six;
     struct sockaddr_in four;
 
@@ -74,7 +76,8 @@ static bool is_link_local(const struct sockaddr *address)
     const uint8_t *bytes = six.sin6_addr.s6_addr;
     return (bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80) ||
            memcmp(bytes, amazon, sizeof amazon) == 0 ||
-           (IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) && memcmp(bytes + 12, v4, sizeof v4) == 0);
+           ((IN6_IS_ADDR_V4MAPPED(&six.sin6_addr) || memcmp(bytes, nat64, sizeof nat64) == 0) &&
+            memcmp(bytes + 12, v4, sizeof v4) == 0);
 }
 
 /* U2: libcurl calls it for each connection, when the address is known. */

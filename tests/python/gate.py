@@ -322,6 +322,16 @@ class Damage(Folder):
                 berth.load(self.path("v.pt"), weights_only=False)
             self.assertIs(type(caught.exception), kind)
 
+    def test_calls_of_trusted_files_with_no_arguments(self):
+        """REDUCE with an int in their place: PyTorch's own error stays; an untrusted file is refused."""
+        data = archive(PROTO + b"ccollections\nOrderedDict\nK\1R.")
+        for load in (torch.load, berth.load, installed):
+            with self.assertRaisesRegex(TypeError, "^argument list must be a tuple$"):
+                load(io.BytesIO(data), weights_only=False)
+        for load in (berth.load, installed):
+            with self.assertRaisesRegex(berth.UnsafeFileError, "REDUCE with an int for arguments"):
+                load(io.BytesIO(data))
+
 
 class Raising:
     """Its state raises an exception."""

@@ -11,6 +11,7 @@ import zipfile
 import berth
 import cases
 import torch
+from pickles import ONE, PROTO, archive, tensor
 
 from differential import Watch
 from calls import in_a_child
@@ -377,6 +378,24 @@ class Places(Folder):
                       {"cpu": "cpu"}, {"cuda:0": "cpu"}, {"cpu": "meta"}):
             with self.subTest(where):
                 self.same_as_torch(where)
+
+    def test_locations_of_the_file_that_nobody_knows(self):
+        """An error of ours, which names the file and shows its text; it is the caller's if the caller chose the place."""
+        for location, shown in ((b"\xed\xa0\x80", "\\ud800"), (b"\x1b[2J", "\\x1b[2J"),
+                                (b"\xe2\x80\xae", "\\u202e")):
+            path = self.write("odd.pt", archive(PROTO + tensor(location=location) + b".", ONE))
+            for where in (None, {}, {"cpu": "cpu"}, {"cpu": "meta"}):
+                for mmap in (False, True):
+                    with self.subTest(location, where=where, mmap=mmap):
+                        with self.assertRaises(berth.DamagedFileError) as told:
+                            berth.load(path, where, mmap=mmap)
+                        self.assertTrue(str(told.exception).isprintable())
+                        self.assertIn(path, str(told.exception))
+                        self.assertIn(shown, str(told.exception))
+            self.assertEqual(berth.load(path, "cpu").numel(), 1)
+            with self.assertRaises(RuntimeError) as told:
+                berth.load(path, {location.decode("utf-8", "surrogatepass"): "nowhere"})
+            self.assertIs(type(told.exception), RuntimeError)
 
     def test_functions(self):
         calls = []

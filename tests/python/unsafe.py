@@ -127,6 +127,37 @@ class Unsafe(Folder):
                     elif kind != "float":
                         self.assertTrue(value is None)
 
+    def test_keys_that_are_compared(self):
+        """Few keys of one hash, as -1 and -2 have it: to compare two takes a step for each item (Y6)."""
+        signs = b"J\xff\xff\xff\xff", b"J\xfe\xff\xff\xff"
+
+        def keys(depth):
+            for i in range(64):
+                out = b"K\1K\1\x86"
+                for slot in range(i * depth, (i + 1) * depth):
+                    out += put(slot) + get(slot) + b"\x86"
+                yield out + b"(" + b"".join(signs[i >> bit & 1] for bit in range(6)) + b"t\x86"
+
+        for depth in (2, 14):
+            pairs = b"(" + b"".join(each + b"N" for each in keys(depth)) + b"u"
+            for what, pickle in (("dict", b"}" + pairs), ("ordered", b"ccollections\nOrderedDict\n)R" + pairs),
+                                 ("set", b"c__builtin__\nset\n](" + b"".join(keys(depth)) + b"e\x85R")):
+                with self.subTest(what, depth=depth):
+                    if depth == 2:
+                        self.assertEqual(len(self.in_time(pickle)), 64)
+                        continue
+                    with self.assertRaisesRegex(berth.UnsafeFileError, "hashes collide"):
+                        self.load(pickle)
+
+    def test_keys_of_long_items(self):
+        """A text or a number of many bytes is as many items, each time that it is one."""
+        for item in (text("a" * 40_000), b"B" + struct.pack("<i", 40_000) + b"a" * 40_000,
+                     b"\x8a\xff" + b"a" * 255):
+            key = doubled(item, 20, lambda i: get(i) + b"\x86")
+            with self.subTest(item[:10]), self.assertRaisesRegex(berth.UnsafeFileError, "Python cannot hash"):
+                self.load(b"}" + key + b"Ns")
+            self.assertEqual(len(self.load(b"}" + item + b"\x85Ns")), 1)
+
     def test_keys_that_are_deep(self):
         for n in (400, 100_000):
             key = b"K\x01" + b"\x85" * n

@@ -313,7 +313,7 @@ class Secrets(Misbehaves):
     def test_redirects_lead_to_no_link_local_address(self):
         """U2: where clouds give credentials; in any writing, and with the range asked for."""
         for host in ("169.254.169.254", "0xa9fea9fe", "2852039166", "[::ffff:169.254.169.254]", "[fd00:ec2::254]",
-                     "[fe80::1]"):
+                     "[fe80::1]", "[64:ff9b::a9fe:a9fe]"):
             server = self.serve(lambda request, host=host: request.send(302, Location=f"http://{host}/latest/meta-data"))
             says = self.refused("info", f"{server.url}/mid.pt", says=f"{server.url}/mid.pt: ")
             self.assertIn("a redirect leads to a link-local address", says, host)

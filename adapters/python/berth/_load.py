@@ -133,7 +133,7 @@ def _value_of(file, map_location, mmap, by_caller):
     in_place = mmap or file.is_legacy()
     restore, cpu_stays = restore_of(map_location)
     if restore and map_location is not None:  # else a location of the file is to blame
-        restore = _records.noted(restore, by_caller)
+        restore = _records.noted(restore, by_caller, map_location)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():

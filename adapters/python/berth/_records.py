@@ -256,15 +256,19 @@ def _save_of(writer):
         "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
-def noted(restore, by_caller):
-    """A function that moves storages, which appends to by_caller what it raises."""
+def noted(restore, by_caller, map_location):
+    """A function that moves storages, which appends to by_caller what it raises.
+
+    Not for a location of the file's that a dict, map_location, does not have: the file is to blame.
+    """
     import torch
 
     def of_caller(storage, location):
         try:
             return _untyped(torch, restore(storage, location))
         except Exception as error:
-            by_caller.append(error)
+            if not isinstance(map_location, dict) or location in map_location:
+                by_caller.append(error)
             raise
 
     return of_caller
@@ -275,7 +279,7 @@ def _load_that_notes(by_caller):
     import torch
 
     def restore_location_of(map_location):
-        return noted(torch.serialization._get_restore_location(map_location), by_caller)
+        return noted(torch.serialization._get_restore_location(map_location), by_caller, map_location)
 
     return with_names(torch.serialization._load, {"_get_restore_location": restore_location_of})
 

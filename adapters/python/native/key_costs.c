@@ -9,18 +9,24 @@
  * And it finds a key's place by its hash, which is the same in each process for all but str and
  * bytes: n keys that were chosen so that they meet at one place cost n * n steps. So the steps are
  * counted as Python will make them, in tables of bits: one for each size that Python's table has as
- * it grows.
+ * it grows. Keys of one hash are compared, too, which costs as much as they have items.
  */
 #include "adapters/python/native/native.h"
 
 #define MAX_KEY_DEPTH 500                 /* of tuples in tuples */
 #define MAX_KEY_ITEMS ((uint64_t)1 << 24) /* of all tuples that are keys: 0.2 s of hashing */
 
-/* Keys of any sort of numbers need less than 16 steps each, those of a random hash less than 3. */
+/*
+ * Keys of any sort of numbers need less than 16 steps each, those of a random hash less than 3. To
+ * compare two keys counts as a step for each item; all keys together may have one for each of
+ * theirs.
+ */
 #define MAX_STEPS_PER_KEY 64
 #define FREE_STEPS ((uint64_t)1 << 22)
 #define FEW_KEYS                                                                                   \
-    64 /* containers of so few cost no more than MAX_STEPS_PER_KEY each, whatever they are */
+    64 /* of numbers: they cost no more than MAX_STEPS_PER_KEY each, whatever they are */
+
+#define ITEM_NBYTES 16 /* of a text or a large number: they cost as much as an item does */
 
 #define MIN_BITS 7
 #define MAX_BITS 40
@@ -42,14 +48,35 @@ static tuple_size size_of_tuple(const bpy_loader *loader, const berth_value *tup
     return (tuple_size){packed >> DEPTH_BITS, packed & ((1u << DEPTH_BITS) - 1)};
 }
 
+/* What can be a key, or is in one; a value without items counts by its bytes. */
+static tuple_size size_of(const bpy_loader *loader, const berth_value *value)
+{
+    size_t nbytes = 0;
+    int32_t rank = 0;
+    switch (berth_value_kind(value)) {
+    case BERTH_KIND_TUPLE:
+        return size_of_tuple(loader, value);
+    case BERTH_KIND_STR:
+        (void)berth_as_text(value, &nbytes);
+        break;
+    case BERTH_KIND_INT: /* of bytes if it is large */
+    case BERTH_KIND_BYTES:
+        (void)berth_as_bytes(value, &nbytes);
+        break;
+    case BERTH_KIND_SIZE:
+        (void)berth_as_size(value, &rank);
+        break;
+    default:
+        break;
+    }
+    return (tuple_size){1 + nbytes / ITEM_NBYTES + (uint64_t)rank, 0};
+}
+
 int bpy_count_tuple(bpy_loader *loader, const berth_value *tuple)
 {
-    tuple_size size = {.n_items = 1 + berth_value_count(tuple), .depth = 0};
+    tuple_size size = {.n_items = 1, .depth = 0};
     for (size_t i = 0; i < berth_value_count(tuple); i++) {
-        const berth_value *item = berth_value_at(tuple, i);
-        if (berth_value_kind(item) != BERTH_KIND_TUPLE)
-            continue;
-        tuple_size inner = size_of_tuple(loader, item);
+        tuple_size inner = size_of(loader, berth_value_at(tuple, i));
         size.n_items += inner.n_items;
         if (size.n_items > MAX_KEY_ITEMS)
             size.n_items = MAX_KEY_ITEMS + 1;
@@ -67,6 +94,7 @@ struct bpy_key_table {
     uint64_t n;                    /* keys so far */
     int n_bits;                    /* of the largest size */
     uint64_t *taken[MAX_BITS + 1]; /* slots of the size 2^i */
+    uint32_t *hashes;              /* in the slots of the largest size; of keys of many items */
 };
 
 bpy_key_table *bpy_key_table_new(uint64_t n, bool is_set)
@@ -85,7 +113,11 @@ bpy_key_table *bpy_key_table_new(uint64_t n, bool is_set)
         bpy_key_table_free(table);
         return PyErr_NoMemory(), NULL;
     }
-    return table;
+    table->hashes = PyMem_Calloc(UINT64_C(1) << table->n_bits, sizeof *table->hashes);
+    if (table->hashes)
+        return table;
+    bpy_key_table_free(table);
+    return PyErr_NoMemory(), NULL;
 }
 
 void bpy_key_table_free(bpy_key_table *table)
@@ -94,6 +126,7 @@ void bpy_key_table_free(bpy_key_table *table)
         return;
     for (int bits = MIN_BITS; bits <= table->n_bits; bits++)
         PyMem_Free(table->taken[bits]);
+    PyMem_Free(table->hashes);
     PyMem_Free(table);
 }
 
@@ -106,27 +139,38 @@ static bool take_slot(uint64_t *taken, uint64_t slot)
     return is_free;
 }
 
-/* The steps to a free slot in the table of one size; no more than `most` are made. */
-static uint64_t count_steps(uint64_t *taken, int bits, uint64_t hash, bool is_set, uint64_t most)
+/*
+ * The steps to a free slot in the table of one size, from `most` on not all. A key of many items is
+ * compared with each that has its hash: in one of the tables, as Python does it once.
+ */
+static uint64_t count_steps(bpy_key_table *table, int bits, uint64_t hash, uint64_t n_items,
+                            uint64_t most)
 {
     uint64_t mask = (UINT64_C(1) << bits) - 1, slot = hash & mask, perturb = hash, n = 0;
+    uint32_t *hashes = n_items > 1 && bits == table->n_bits ? table->hashes : NULL;
     for (; n < most; slot = (slot * 5 + perturb + 1) & mask) {
-        uint64_t last = is_set && slot + LINEAR_PROBES <= mask ? slot + LINEAR_PROBES : slot;
-        for (uint64_t at = slot; at <= last; at++, n++)
-            if (take_slot(taken, at))
+        uint64_t last = table->is_set && slot + LINEAR_PROBES <= mask ? slot + LINEAR_PROBES : slot;
+        for (uint64_t at = slot; at <= last; at++, n++) {
+            if (take_slot(table->taken[bits], at)) {
+                if (hashes)
+                    hashes[at] = (uint32_t)hash;
                 return n;
+            }
+            if (hashes && hashes[at] == (uint32_t)hash)
+                n += n_items;
+        }
         perturb >>= PERTURB_SHIFT;
     }
     return n;
 }
 
 /* All steps that a key makes, in the table of each size that it is in. */
-static uint64_t steps_of_key(bpy_key_table *table, uint64_t hash, uint64_t most)
+static uint64_t steps_of_key(bpy_key_table *table, uint64_t hash, uint64_t n_items, uint64_t most)
 {
     uint64_t n = 0;
     for (int bits = table->n_bits; bits >= MIN_BITS && n < most; bits--)
         if (table->n < (UINT64_C(1) << bits) / 3 * 2)
-            n += count_steps(table->taken[bits], bits, hash, table->is_set, most - n);
+            n += count_steps(table, bits, hash, n_items, most - n);
     table->n++;
     return n;
 }
@@ -142,12 +186,10 @@ static int refuse(const char *why)
     return -1;
 }
 
-/* Counts the items of a key that is a tuple. *n receives how many. */
-static int count_items(bpy_loader *loader, const berth_value *key, uint64_t *n)
+/* Counts the items of a key that is a tuple. */
+static int count_items(bpy_loader *loader, tuple_size size)
 {
-    tuple_size size = size_of_tuple(loader, key);
     char why[200];
-    *n = size.n_items;
     loader->n_key_items += size.n_items;
     if (size.depth <= MAX_KEY_DEPTH && loader->n_key_items <= MAX_KEY_ITEMS)
         return 0;
@@ -158,15 +200,15 @@ static int count_items(bpy_loader *loader, const berth_value *key, uint64_t *n)
     return refuse(why);
 }
 
-/* Counts the steps to a key's place; n_items: what each of them can cost, as keys are compared. */
+/* Counts the steps to a key's place. */
 static int count_place(bpy_loader *loader, bpy_key_table *table, PyObject *object, uint64_t n_items)
 {
-    uint64_t most = FREE_STEPS + MAX_STEPS_PER_KEY * loader->n_keys - loader->n_steps;
+    uint64_t allowed = FREE_STEPS + MAX_STEPS_PER_KEY * loader->n_keys + loader->n_key_items;
     Py_hash_t hash = PyObject_Hash(object);
     if (hash == -1)
         return -1;
-    loader->n_steps += n_items * steps_of_key(table, (uint64_t)hash, most / n_items + 1);
-    if (loader->n_steps <= FREE_STEPS + MAX_STEPS_PER_KEY * loader->n_keys)
+    loader->n_steps += steps_of_key(table, (uint64_t)hash, n_items, allowed - loader->n_steps + 1);
+    if (loader->n_steps <= allowed)
         return 0;
     return refuse("its keys were chosen so that their hashes collide: Python would need hours for "
                   "them");
@@ -176,16 +218,16 @@ int bpy_check_key(bpy_loader *loader, bpy_key_table **table, const berth_value *
                   const berth_value *key, PyObject *object)
 {
     berth_kind kind = berth_value_kind(key);
-    uint64_t n_items = 1;
     if (kind == BERTH_KIND_STR || kind == BERTH_KIND_BYTES) /* by a hash that is secret */
         return 0;
-    if (kind == BERTH_KIND_TUPLE && count_items(loader, key, &n_items) < 0)
+    tuple_size size = size_of(loader, key);
+    if (kind == BERTH_KIND_TUPLE && count_items(loader, size) < 0)
         return -1;
-    loader->n_keys += n_items;
-    if (berth_value_count(container) <= FEW_KEYS)
+    loader->n_keys++;
+    if (berth_value_count(container) <= FEW_KEYS && size.n_items == 1)
         return 0;
     if (!*table)
         *table = bpy_key_table_new(berth_value_count(container),
                                    berth_value_kind(container) == BERTH_KIND_SET);
-    return *table ? count_place(loader, *table, object, n_items) : -1;
+    return *table ? count_place(loader, *table, object, size.n_items) : -1;
 }

@@ -28,7 +28,10 @@ static int find_storages(const bpy_loader *loader, placed *all, PyObject *wanted
         if (!info || info->nbytes == 0 || bpy_stays_on_host(loader, storage) ||
             bpy_map_get(&all->by_storage, storage))
             continue;
-        PyObject *item = Py_BuildValue("(Ks)", (unsigned long long)info->nbytes, info->location);
+        PyObject *location = bpy_location_of(storage);
+        PyObject *item =
+            location ? Py_BuildValue("(KO)", (unsigned long long)info->nbytes, location) : NULL;
+        Py_XDECREF(location);
         int status = item ? PyList_Append(wanted, item) : -1;
         Py_XDECREF(item);
         if (status < 0 || bpy_map_set(&all->by_storage, storage, &all->choices[all->n]) < 0)

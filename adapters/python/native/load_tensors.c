@@ -205,13 +205,21 @@ static bool is_untyped(const bpy_loader *loader, PyObject *moved)
     return is_one > 0;
 }
 
+PyObject *bpy_location_of(const berth_storage *storage)
+{
+    const char *text = berth_storage_get_info(storage)->location;
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "surrogatepass");
+}
+
 /* Where map_location sends it. Consumes the reference. */
 static PyObject *restored(bpy_loader *loader, const berth_storage *storage, PyObject *untyped)
 {
     if (!untyped || bpy_stays_on_host(loader, storage))
         return untyped;
-    PyObject *moved = PyObject_CallFunction(loader->restore, "Os", untyped,
-                                            berth_storage_get_info(storage)->location);
+    PyObject *location = bpy_location_of(storage);
+    PyObject *moved =
+        location ? PyObject_CallFunctionObjArgs(loader->restore, untyped, location, NULL) : NULL;
+    Py_XDECREF(location);
     Py_DECREF(untyped);
     if (moved && !is_untyped(loader, moved))
         Py_CLEAR(moved);

@@ -503,6 +503,10 @@ int bpy_load_to_devices(bpy_loader *loader);
 /* Whether nobody has to be asked where a storage goes. */
 bool bpy_stays_on_host(const bpy_loader *loader, const berth_storage *storage);
 
+/* The location that the file gives it, as torch.load reads it: a str. NULL: an exception is raised.
+ */
+PyObject *bpy_location_of(const berth_storage *storage);
+
 /* Sets a storage's UntypedStorage. Returns: 0; -1: MemoryError is raised. */
 int bpy_loader_set_storage(bpy_loader *loader, const berth_storage *storage, PyObject *untyped);
 
