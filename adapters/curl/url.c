@@ -206,9 +206,10 @@ static int url_open(bcurl_url *url, const char *text, berth_error *error)
 /* A URL of which nothing is hidden can be given to the command. */
 static berth_source url_make_source(bcurl_url *url, const char *text)
 {
-    berth_source source = berth_from_function(url_read, url, url->nbytes, url->address.shown);
+    const char *shown = url->address.shown;
+    berth_source source = berth_from_function(url_read, url, url->nbytes, shown);
 
-    source.path = strcmp(url->address.shown, text) == 0 ? url->address.shown : NULL;
+    source.path = shown && strcmp(shown, text) == 0 ? shown : NULL;
     return source;
 }
 
