@@ -87,8 +87,15 @@ class Values(Folder):
         for buffering in (0, -1):
             with open(path, "rb", buffering) as mine, open(path, "rb") as theirs:
                 same(loaded(berth.load, mine), loaded(torch.load, theirs), resizable=False)
+        same(berth.load(path), torch.load(path), resizable=False)
+        with berth.installed():
+            same(torch.load(path), values[0], resizable=False)
         with self.assertRaisesRegex(berth.Error, "follow the last storage"):
-            berth.load(path)
+            berth.load(path, mmap=True)
+        torch.save(values[0], self.path("y.pt"), _use_new_zipfile_serialization=False)
+        self.write("y.pt", self.read(self.path("y.pt")) + bytes(9))
+        with self.assertRaisesRegex(berth.Error, "follow the last storage"):
+            berth.load(self.path("y.pt"))
         with open(path, "rb") as file:
             file.seek(1)
             with self.assertRaises(berth.Error):

@@ -13,6 +13,7 @@ from berth._source import Url, can_seek, from_caller, is_path, source_of
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
 READ = "load.mmap=off load.unknown_globals=refuse"
+MAGIC = 0x1950a86a20f9469cfc6c.to_bytes(10, "little")  # an object in the legacy format begins with it, pickled
 FOLLOW = "follow the last storage"  # the library's words for a file in the legacy format with more behind it
 
 
@@ -109,11 +110,23 @@ def load_plain(kept, map_location, mmap):
     """A file of plain values, in C."""
     try:
         return _value_of_source(kept, map_location, mmap)
-    except Error as error:  # of a file object in the legacy format the first object, as PyTorch does
-        if is_path(kept.f) or FOLLOW not in str(error):
+    except Error as error:  # of several objects in the legacy format the first one, as PyTorch does
+        if FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _is_object_at(kept.f, error.offset)):
             raise
-        kept.cut(error.offset)
-    return _value_of_source(kept, map_location, mmap)
+        end = error.offset
+    with contextlib.ExitStack() as stack:
+        if is_path(kept.f):
+            kept.f = stack.enter_context(open(kept.f, "rb"))
+        kept.cut(end)
+        return _value_of_source(kept, map_location, mmap)
+
+
+def _is_object_at(path, offset):
+    """Whether another object in the legacy format begins there; else something is wrong with the file."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        begin = file.read(32)
+    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def _value_of_source(kept, map_location, mmap):
