@@ -76,17 +76,25 @@ static void print_why_none(const char *folder, struct dirent **found, int n)
                         folder, n, names, n > SHOWN ? ", ..." : "");
 }
 
+/* Its indexes; if there are none, its model files. */
+static int list_entries(const char *folder, struct dirent ***found)
+{
+    const int n = scandir(folder, found, is_index_entry, compare_entries);
+
+    if (n != 0)
+        return n;
+    free(*found);
+    *found = NULL;
+    return scandir(folder, found, is_model_entry, compare_entries);
+}
+
 /* The only such file of the folder; NULL: there are others, or none, and why was printed. */
 static const char *only_file(const char *folder)
 {
     struct dirent **found = NULL;
-    int n = scandir(folder, &found, is_index_entry, compare_entries);
+    const int n = list_entries(folder, &found);
     const char *path = NULL;
 
-    if (n == 0) {
-        free(found);
-        n = scandir(folder, &found, is_model_entry, compare_entries);
-    }
     if (n < 0)
         (void)print_trouble("%s: %s", folder, strerror(errno));
     else if (n == 1)
