@@ -50,9 +50,10 @@ char *berth_url_shown(const char *url);
  * The URL of a file in the folder of another one, or below it: the name stands in the place of what
  * follows the last slash of the path. It is percent-encoded but for its slashes; in S3, where a key
  * has its characters as they are, it is not. User and password stay; the query, which can be a
- * signature of that one object, does not. Parameters: url: of berth_is_url. name: no part of it is
- * "", "." or "..".
+ * signature of that one object, does not.
+ * Parameters: url: berth_is_url says yes to it. name: no part of it is "", "." or "..".
  * Returns: a text that the caller frees; NULL: no memory.
+ * Threads: any.
  */
 char *berth_url_beside(const char *url, const char *name);
 
