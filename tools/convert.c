@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth copy: copies records, in a new layout if options say so. */
+#include <berth/config.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
  * in memory, with load.unknown_globals=inert: its objects become nodes, and nothing is run (D1).
  * Source: torch/distributed/checkpoint/metadata.py.
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>

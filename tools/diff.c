@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth diff: whether two checkpoints are equal. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth info: what a file is and what it contains. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

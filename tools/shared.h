@@ -8,6 +8,7 @@
 
 #include <argp.h>
 #include <berth.h>
+#include <berth/more.h>
 #include <jansson.h>
 #include <stdio.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth verify: checks a file; names bad records and the tensors in them. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>

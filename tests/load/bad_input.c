@@ -3,6 +3,7 @@
  * What is no checkpoint, or cannot be read, or is not what it says: paths, descriptors, sources,
  * ranges. Each is one sentence; none hangs, leaks or is read wrongly (F1, F5, W10).
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>

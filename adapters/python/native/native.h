@@ -48,6 +48,7 @@
 #include <Python.h>
 
 #include <berth.h>
+#include <berth/more.h>
 
 /* ---- the GIL ---- */
 
