@@ -43,6 +43,10 @@ Test(bad_input, a_folder_with_metadata)
          "is a folder, not a file; in it is the .metadata of a checkpoint of "
          "torch.distributed.checkpoint: `berth convert %s NEW.pt` makes a checkpoint of its "
          "directory"},
+        {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\ncbuiltins\ngetattr\n.",
+         "is a folder, not a file; in it is the .metadata of a checkpoint of "
+         "torch.distributed.checkpoint: `berth convert %s NEW.pt` makes a checkpoint of its "
+         "directory"},
         {"\x80\2cposix\nsystem\n.",
          "is a folder, not a file; in it is a bare pickle, not a PyTorch checkpoint; it names the "
          "global posix system, which Berth never calls"},
