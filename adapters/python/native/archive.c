@@ -6,7 +6,7 @@
 
 typedef struct archive_object {
     PyObject_HEAD berth_archive *archive;
-    PyObject *owner; /* of the memory that is read, or a Stream; NULL: a file */
+    PyObject *owner; /* of the memory that is read, a Stream or a Pinned; NULL: a file */
     Py_buffer buffer;
     berth_source source;
 } archive_object;
