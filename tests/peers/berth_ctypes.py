@@ -2,6 +2,7 @@
 """libberth through ctypes: only what the public headers declare, with the same names."""
 
 import ctypes as c
+import glob
 import math
 import os
 import pathlib
@@ -13,10 +14,10 @@ BUILD = os.path.abspath(os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../
 
 def header():
     for folder in (f"{BUILD}/staged", f"{HERE}/../.."):
-        paths = [path for name in ("berth.h", "berth/more.h") if os.path.exists(path := f"{folder}/{name}")]
-        if len(paths) == 2:
+        if os.path.exists(f"{folder}/berth.h"):
+            paths = [f"{folder}/berth.h", *sorted(glob.glob(f"{folder}/berth/*.h"))]
             return "".join(pathlib.Path(path).read_text(encoding="utf-8") for path in paths)
-    raise SystemExit(f"no berth.h and berth/more.h in {BUILD}/staged")
+    raise SystemExit(f"no berth.h in {BUILD}/staged")
 
 
 def load_library():
@@ -82,7 +83,7 @@ class NamedTensor(c.Structure):
 
 def structure(name):
     """A struct of the header that has only numbers, texts and pointers, by its declaration."""
-    body = re.search(rf"typedef struct {name} {{\n(.*?)\n}} {name};", HEADER, re.DOTALL)[1]
+    body = re.search(rf"\bstruct {name} {{\n(.*?)\n}}(?: {name})?;", HEADER, re.DOTALL)[1]
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
     numbers = {"double": c.c_double, "bool": c.c_bool, "size_t": c.c_size_t,
                "uint64_t": c.c_uint64, "int64_t": c.c_int64, "uint32_t": c.c_uint32,
@@ -90,7 +91,9 @@ def structure(name):
     fields = []
     for declaration in body.split(";"):
         words = declaration.replace("*", " * ").replace(",", " ").split()
-        if "*" in words:
+        if function := re.search(r"\(\*(\w+)\)", declaration):
+            fields.append((function[1], c.c_void_p))
+        elif "*" in words:
             fields.append((words[-1], c.c_char_p if "char" in words else c.c_void_p))
         elif words and words[0] == "berth_progress_function":
             fields.append((words[1], c.c_void_p))
