@@ -196,7 +196,7 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
     const struct suffix *format = seen.first[MEANS_FORMAT], *file = seen.first[MEANS_FILE];
     if (!format && seen.n_arrays == seen.n) /* their names have slashes */
         format = seen.first[MEANS_ARRAY];
-    if (format) {
+    if (format && !seen.first[MEANS_FOLDER]) {
         bth_error_clear(error);
         return bth_file_kind_refuse(&format->kind, reader, error);
     }
