@@ -175,11 +175,11 @@ int name_pairs_make(name_pairs *made, berth_checkpoint *const checkpoints[2], in
 {
     const name_list *of_flat = &made->lists[flat], *of_other = &made->lists[1 - flat];
     size_t n_common = 0;
-    int code = 0;
 
     *made = (name_pairs){.longer = 1 - flat};
-    for (int i = 0; i < 2 && !code; i++)
-        code = name_list_make(&made->lists[i], checkpoints[i]);
+    int code = name_list_make(&made->lists[0], checkpoints[0]);
+    if (!code)
+        code = name_list_make(&made->lists[1], checkpoints[1]);
     if (code)
         return code;
     if (other_has_some_deeper(of_flat, of_other, berth_root(checkpoints[1 - flat]), &n_common)) {

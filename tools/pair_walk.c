@@ -236,22 +236,21 @@ static int frame_match_keys(pair_walk *w, frame *f)
     size_t n = berth_value_count(f->a), m = berth_value_count(f->b), i = 0, j = 0;
     named_item *left = container_sorted_names(w, f->a, n),
                *right = left ? container_sorted_names(w, f->b, m) : NULL;
-    int code = EXIT_TROUBLE;
+    match *matches = left && right ? calloc(n + m + 1, sizeof *matches) : NULL;
 
-    if (left && right) {
-        f->matches = calloc(n + m + 1, sizeof *f->matches);
-        code = f->matches ? 0 : print_trouble("out of memory");
-    }
-    while (!code && (i < n || j < m)) {
+    f->matches = matches;
+    if (left && right && !matches)
+        print_trouble("out of memory");
+    while (matches && (i < n || j < m)) {
         int order = i == n ? 1 : j == m ? -1 : compare_names(&left[i], &right[j]);
-        f->matches[f->n++] =
+        matches[f->n++] =
             (match){order <= 0 ? left[i].i : ABSENT, order >= 0 ? right[j].i : ABSENT};
         i += order <= 0;
         j += order >= 0;
     }
     named_items_free(left, n);
     named_items_free(right, m);
-    return code;
+    return matches ? 0 : EXIT_TROUBLE;
 }
 
 /* ---- frames ---- */

@@ -48,6 +48,7 @@ load/storage_rules.c rules_allocate_targets 1 malloc-leak: kept in the checkpoin
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 save/joint/joint_slices.c slice_add_range 1 malloc-leak: kept in parts->parts, which bth_slice_parts_free_all frees
 tools/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
+tools/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
 tools/map_storages.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
 tools/set.c set_list_extents 1 malloc-leak: kept in the set, which set_free frees
 tools/shards.c path_beside 1 malloc-leak: kept in the set, which shard_set_free frees
