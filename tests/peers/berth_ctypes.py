@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""libberth through ctypes: only what berth.h declares, with the same names."""
+"""libberth through ctypes: only what the public headers declare, with the same names."""
 
 import ctypes as c
+import glob
 import math
 import os
+import pathlib
 import re
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -11,10 +13,10 @@ BUILD = os.path.abspath(os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../
 
 
 def header():
-    for path in (f"{BUILD}/staged/berth.h", f"{HERE}/../../berth.h"):
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                return file.read()
+    for folder in (f"{BUILD}/staged", f"{HERE}/../.."):
+        if os.path.exists(f"{folder}/berth.h"):
+            paths = [f"{folder}/berth.h", *sorted(glob.glob(f"{folder}/berth/*.h"))]
+            return "".join(pathlib.Path(path).read_text(encoding="utf-8") for path in paths)
     raise SystemExit(f"no berth.h in {BUILD}/staged")
 
 
@@ -32,13 +34,8 @@ LIBRARY = load_library()
 
 def enum(name, prefix):
     body = re.search(rf"typedef enum {name} {{(.*?)}} {name};", HEADER, re.DOTALL)[1]
-    members = re.findall(r"^\s*BERTH_(\w+)(?: = (\d+))?,?", body, re.MULTILINE)
-    values, at = {}, 0
-    for member, value in members:
-        at = int(value) if value else at
-        values[member.removeprefix(prefix)] = at
-        at += 1
-    return values
+    members = re.findall(r"\bBERTH_(\w+) = (\d+)", re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL))
+    return {member.removeprefix(prefix): int(value) for member, value in members}
 
 
 # dtypes by PyTorch's name; kinds, quantization schemes and layouts by their C names.
@@ -86,7 +83,7 @@ class NamedTensor(c.Structure):
 
 def structure(name):
     """A struct of the header that has only numbers, texts and pointers, by its declaration."""
-    body = re.search(rf"typedef struct {name} {{\n(.*?)\n}} {name};", HEADER, re.DOTALL)[1]
+    body = re.search(rf"\bstruct {name} {{\n(.*?)\n}}(?: {name})?;", HEADER, re.DOTALL)[1]
     body = re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL)
     numbers = {"double": c.c_double, "bool": c.c_bool, "size_t": c.c_size_t,
                "uint64_t": c.c_uint64, "int64_t": c.c_int64, "uint32_t": c.c_uint32,
@@ -94,7 +91,9 @@ def structure(name):
     fields = []
     for declaration in body.split(";"):
         words = declaration.replace("*", " * ").replace(",", " ").split()
-        if "*" in words:
+        if function := re.search(r"\(\*(\w+)\)", declaration):
+            fields.append((function[1], c.c_void_p))
+        elif "*" in words:
             fields.append((words[-1], c.c_char_p if "char" in words else c.c_void_p))
         elif words and words[0] == "berth_progress_function":
             fields.append((words[1], c.c_void_p))

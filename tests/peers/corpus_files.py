@@ -226,7 +226,7 @@ DOWNLOADS = [
     Kind("Keras",
          "echo '{}' >config.json; cp config.json metadata.json; cp model.pt model.weights.h5; zip -q0 new.zip "
          "metadata.json config.json model.weights.h5; mv new.zip new.pt",
-         "at byte 73171: 'metadata.json' lies in no top folder; a checkpoint's records share one"),
+         "a Keras model (.keras), whose weights are an HDF5 file, not a checkpoint"),
     Kind("a program in Python", "echo 'import torch' >new.pt",
          "a text, not a checkpoint: a download that failed? It says: import torch "),
     Kind("a picture", "(printf '\\x89PNG\\r\\n\\x1a\\n'; head -c 64 /dev/zero) >new.pt",

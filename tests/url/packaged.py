@@ -254,6 +254,7 @@ for i, wait in enumerate((lambda: berth.open(url), lambda: berth.load(url.replac
 
 PROGRAM = r"""
 #include "adapters/curl/berth_curl.h"
+#include <berth/more.h>
 #include <stdio.h>
 #include <string.h>
 static int cancel(void *context)

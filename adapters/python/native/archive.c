@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The type Archive: the records of a file, for torch's unpickler (berth._records). */
+#include <berth/config.h>
+
 #include "adapters/python/native/native.h"
 
 typedef struct archive_object {

@@ -49,6 +49,7 @@
 #include <Python.h>
 
 #include <berth.h>
+#include <berth/more.h>
 
 /* ---- the GIL ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where bytes come from. URLs are read by adapters/curl; the GIL guards the list of open ones. */
+#include <berth/config.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>

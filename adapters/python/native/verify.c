@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* verify(source): what berth_verify found, as plain Python values. */
+#include <berth/config.h>
+
 #include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
