@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index and its files, a directory of PyTorch's DCP, a folder."""
 
+import collections
+import contextlib
+import functools
 import json
 import os
 import re
 import stat
 import subprocess
+import threading
 
 from berth import _native
 from berth._config import _text, config
@@ -17,6 +21,7 @@ INDEX, DCP = b".index.json", b".metadata"
 MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
 MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
+MOST_AT_ONCE = 8  # files of an index at a URL that are opened at the same time
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
@@ -188,14 +193,26 @@ class Dcp:
         return _native.open(file.fileno(), assignments), file.fileno  # which keeps the file
 
 
+def _on_threads(functions, stop):
+    """Calls each on a thread of its own. ^C does not wait for them: stop() says that they are to end soon."""
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        stop()
+        raise
+
+
 class Files:
     """The files of an index, as one native file: each of its tensors is in one of them."""
 
     def __init__(self, index, assignments):
         self._index, self._files, self._closed = index, {}, False
         try:
-            for file in index.files:
-                self._files[file] = _native.open(index.path_of(file), assignments)
+            self._open_all(assignments)
             names = {file: set(native.names()) for file, native in self._files.items()}
             for name, file in index.weight_map.items():
                 if name not in names[file]:
@@ -203,6 +220,30 @@ class Files:
         except BaseException:
             self.close()
             raise
+
+    def _open_all(self, assignments):
+        """Of a URL a few at once: each waits for its server. Of those that fail, the first of the index is told."""
+        index, todo, made = self._index, collections.deque(self._index.files), {}
+
+        def work(options):
+            with options, contextlib.suppress(IndexError):
+                while True:
+                    file = todo.popleft()
+                    try:
+                        made[file] = _native.open(index.path_of(file), assignments)
+                    except Exception as error:
+                        made[file] = error
+                        todo.clear()
+
+        if isinstance(index.path, Url):
+            in_force = config.patch(config.get_config_copy())  # on this thread
+            _on_threads([functools.partial(work, in_force)] * min(MOST_AT_ONCE, len(todo)), todo.clear)
+        else:
+            work(contextlib.nullcontext())
+        self._files = {file: made[file] for file in index.files if isinstance(made.get(file), _native.Checkpoint)}
+        for file in index.files:
+            if file not in self._files:
+                raise made[file]
 
     def close(self):
         self._closed = True
