@@ -2,13 +2,19 @@
 /*
  * berth.hpp - Berth for C++17: handles that free themselves, and errors as exceptions.
  *
- * It wraps what most programs need. Each handle converts to the pointer of berth.h, so that all
- * functions of that header can be called with it; berth::check throws what they return.
+ * It wraps what most programs need. Each handle converts to the pointer of C, so that all
+ * functions of the headers can be called with it; berth::check throws what they return.
  */
 #ifndef BERTH_HPP
 #define BERTH_HPP
 
 #include <berth.h>
+#include <berth/config.h>
+#include <berth/device.h>
+#include <berth/joint.h>
+#include <berth/more.h>
+#include <berth/prefetch.h>
+#include <berth/rows.h>
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The error object, the texts of the statuses, the log hook. */
 #include "config/error.h"
+#include "berth/more.h"
 
 #include <assert.h>
 #include <errno.h>

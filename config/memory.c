@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "berth.h"
+#include "berth/more.h"
 #include "config/error.h"
 
 static berth_allocator allocator;

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "berth/config.h"
+#include "berth/more.h"
 #include "config/memory.h"
 
 /* The words that options.def is written in. */

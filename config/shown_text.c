@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "berth.h"
+#include "berth/more.h"
 #include "config/shown_text.h"
 #include "config/utf8.h"
 

@@ -3,6 +3,7 @@
 #ifndef BTH_CONFIG_VALUES_IN_FORCE_H
 #define BTH_CONFIG_VALUES_IN_FORCE_H
 
+#include "berth/config.h"
 #include "config/layer.h"
 
 /*

@@ -6,6 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include <berth.h>
+#include <berth/config.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

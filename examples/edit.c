@@ -6,6 +6,7 @@
  * usage: edit IN OUT
  */
 #include <berth.h>
+#include <berth/more.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -8,6 +8,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <berth.h>
+#include <berth/joint.h>
+#include <berth/more.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/types.h>

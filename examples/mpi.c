@@ -7,6 +7,7 @@
  *     mpicc mpi.c $(pkg-config --variable=sources berth-mpi) $(pkg-config --cflags --libs
  * berth-mpi) mpirun -n 4 ./a.out [FILE]
  */
+#include <berth/more.h>
 #include <berth_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
  * usage: rows FILE    (the file is made, and removed)
  */
 #include <berth.h>
+#include <berth/rows.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -4,6 +4,7 @@
  * Here both are a buffer; they could be an object store, a database or a compressed file.
  */
 #include <berth.h>
+#include <berth/more.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
  * usage: train FILE STEPS
  */
 #include <berth.h>
+#include <berth/more.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Device memory for programs that do not allocate it otherwise. */
+#include "berth/device.h"
 #include "config/error.h"
 #include "io/device.h"
 

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "berth.h"
+#include "berth/more.h"
 
 #define BTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
 

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "berth.h"
+#include "berth/more.h"
 
 /* The events of one thread for one operation that are not in the file yet. */
 typedef struct bth_trace_thread bth_trace_thread;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
+#include "berth/device.h"
 #include "config/error.h"
 #include "config/memory.h"
 #include "format/values/value.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages on devices. */
+#include "berth/device.h"
 #include "config/error.h"
 #include "format/values/value.h"
 #include "io/device.h"

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "berth.h"
+#include "berth/more.h"
 
 #define BTH_TEMPORARY_NAME_NBYTES 48
 #define BTH_TEMPORARY_OWNER_NBYTES 160

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth bench load: the speed of loading a checkpoint, or only of opening it. */
+#include <berth/device.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,8 @@
 #ifndef BERTH_TOOLS_BENCH_LOAD_H
 #define BERTH_TOOLS_BENCH_LOAD_H
 
+#include <berth/more.h>
+
 #include "tools/bench.h"
 
 /* The file that is loaded. */

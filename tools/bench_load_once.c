@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One load, by phases. */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -3,6 +3,8 @@
  * berth bench rows: the speed of reading rows of a table that is larger than the row cache. Batches
  * come by tickets, or with --passes by gathers.
  */
+#include <berth/config.h>
+#include <berth/rows.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

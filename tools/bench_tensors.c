@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The tensors that a benchmark saves: those of a file, or of sizes that were given. */
+#include <berth/device.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

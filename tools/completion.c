@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Completions for shells, made from the table of commands and their parsers. */
+#include <berth/config.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth config: every option, its value, and where the value comes from. */
+#include <berth/config.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

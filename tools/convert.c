@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth convert: .pt, .pth, .bin <-> .safetensors, and old to new .pt. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,8 +93,8 @@ typedef struct conversion {
     const berth_value *value;    /* what is written */
     const berth_value *metadata; /* of safetensors */
     berth_tree *metadata_tree;   /* that it is of, if it is not the file's */
-    berth_tree *selected_tree;   /* that it is of, if it is not the whole */
     berth_tree *modules_tree;    /* that it is of with --state-dict */
+    berth_tree *selected_tree;   /* that it is of, if some of it is chosen */
     berth_tree *tree;            /* of a compact copy; or NULL */
     bool to_safetensors;
 } conversion;
@@ -254,10 +255,12 @@ static int conversion_open_and_run(conversion *c)
     if (!code)
         code = conversion_check_compact(c);
     if (!code)
-        code = select_values(&c->options->selected, c->checkpoint, c->in, &c->selected_tree,
-                             &c->value);
+        code = select_root(&c->options->selected, c->checkpoint, &c->value);
     if (!code && c->options->state_dict)
-        code = modules_to_state_dicts(&c->modules_tree, &c->value);
+        code = modules_to_state_dicts(c->in, c->options->selected.common.quiet, &c->modules_tree,
+                                      &c->value);
+    if (!code)
+        code = select_values(&c->options->selected, c->in, &c->selected_tree, &c->value);
     if (!code)
         code = conversion_set_metadata(c);
     if (!code && c->options->compact && !(c->tree = berth_tree_new(&error)))
@@ -267,8 +270,8 @@ static int conversion_open_and_run(conversion *c)
     if (!code)
         code = is_shard_index(c->out) ? conversion_write_shards(c) : conversion_run(c);
     berth_tree_free(c->tree);
-    berth_tree_free(c->modules_tree);
     berth_tree_free(c->selected_tree);
+    berth_tree_free(c->modules_tree);
     berth_tree_free(c->metadata_tree);
     input_close(&opened);
     return code;
@@ -292,7 +295,8 @@ const struct argp convert_argp = {
     "left out. "
     "Any other value is an error that names it, unless --tensors-only is set. With --state-dict a "
     "pickled torch.nn.Module, as torch.save(model) writes it, becomes what its state_dict() would "
-    "give, without extra states. Checksums are "
+    "give, without extra states; --only and --without choose among the names of that. Checksums "
+    "are "
     "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
     "that. Nobody can read a new file who could not read all of IN, unless --set save.readers=all. "
     "--only, --without and --root write some of the values; in a list or tuple the others "

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth copy: copies records, in a new layout if options say so. */
+#include <berth/config.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -218,9 +219,11 @@ static int copy_save_values(const char *in, const char *out, berth_checkpoint *c
                             copy_options *options, const berth_params *params, berth_error *error)
 {
     const berth_value *value;
-    berth_tree *tree;
-    int code = select_values(&options->selected, checkpoint, in, &tree, &value);
+    berth_tree *tree = NULL;
+    int code = select_root(&options->selected, checkpoint, &value);
 
+    if (code == 0)
+        code = select_values(&options->selected, in, &tree, &value);
     const berth_target target = output_target(out);
     const berth_content content = berth_of_value(value);
     if (code == 0)

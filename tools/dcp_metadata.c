@@ -4,6 +4,7 @@
  * in memory, with load.unknown_globals=inert: its objects become nodes, and nothing is run (D1).
  * Source: torch/distributed/checkpoint/metadata.py.
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -156,6 +157,16 @@ const berth_value *dcp_object(const berth_value *value, const char *class_name)
     return is ? berth_value_part(value, BERTH_PART_STATE) : NULL;
 }
 
+/* getattr(a class of DCP, "MEMBER"), as Python 3.11.0 to 3.11.3 pickle a member of an Enum. */
+static bool is_enum_member(const berth_value *call)
+{
+    const char *class = berth_as_text(berth_value_at(call, 0), NULL);
+    const char *member = berth_as_text(berth_value_at(call, 1), NULL);
+
+    return strcmp(object_class(call), "builtins getattr") == 0 && class && member &&
+           strncmp(class, "torch.distributed.checkpoint.", 29) == 0 && *member != '_';
+}
+
 /*
  * What DCP writes names classes of torch and paths. Anything else would be run by Python; here it
  * is not, but such a file is not to be trusted. With load.unknown_globals=inert it is passed over.
@@ -166,6 +177,8 @@ static int check_global(void *context, const berth_walk *walk, const berth_value
         berth_value_kind(value) == BERTH_KIND_GLOBAL ? berth_as_text(value, NULL) : NULL;
 
     (void)walk;
+    if (is_enum_member(value))
+        return BERTH_WALK_SKIP;
     if (!text || !strncmp(text, "torch.", 6) || !strncmp(text, "torch ", 6) ||
         !strncmp(text, "pathlib", 7) || !strncmp(text, "collections ", 12))
         return 0;

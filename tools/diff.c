@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth diff: whether two checkpoints are equal. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/pair_walk.h"
+#include "tools/diff_names.h"
 #include "tools/set.h"
 
 typedef struct diff_options {
@@ -51,8 +52,10 @@ typedef struct comparison {
     uint8_t *buffer;     /* of two chunks, once there is a tensor to compare */
     size_t chunk_nbytes; /* CHUNK_NBYTES at most */
     size_t long_nbytes;  /* of long paths that were printed */
-    bool json;
+    bool json, is_quiet;
     json_t *differences;
+    name_pairs names;       /* if they are compared, not the dicts */
+    const char *other_path; /* of a value that is in no pair */
     bool shows_all;
     size_t n_differences, n_of[N_DIFFERING];
     const berth_params *params;
@@ -90,7 +93,7 @@ static int comparison_report_difference(comparison *c, const pair_walk *walk, co
     c->n_of[kind]++;
     if (c->n_differences++ >= SHOWN_DIFFERENCES && !c->shows_all && !c->json)
         return 0;
-    char *path = pair_path(walk);
+    char *path = walk ? pair_path(walk) : strdup(c->other_path);
     if (!path)
         return print_trouble("out of memory");
     int code = check_total_of_long_names(&c->long_nbytes, strlen(path));
@@ -323,6 +326,12 @@ static int pair_compare(void *context, const pair_walk *walk, const berth_value 
                                unwrap_parameter_or_subclass(b));
 }
 
+static int comparison_report_only_in(comparison *c, const pair_walk *walk, bool in_left)
+{
+    return comparison_report_difference(c, walk, "only in", in_left ? c->left.file : "",
+                                        in_left ? "" : c->right.file);
+}
+
 static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool in_left)
 {
     comparison *c = context;
@@ -330,16 +339,84 @@ static int pair_report_one_sided_item(void *context, const pair_walk *walk, bool
     /* The version numbers of a state_dict's modules. */
     if (pair_is_attributes(walk) && (c->left.has_no_attributes || c->right.has_no_attributes))
         return 0;
-    return comparison_report_difference(c, walk, "only in", in_left ? c->left.file : "",
-                                        in_left ? "" : c->right.file);
+    return comparison_report_only_in(c, walk, in_left);
 }
 
+/* ---- by names ---- */
+
+/* What a flat file cannot hold; empty containers are no values of their own. */
+static int comparison_report_other_value(comparison *c, const berth_walk *walk,
+                                         const berth_value *value, bool in_left)
+{
+    berth_kind kind = berth_value_kind(value);
+
+    if (berth_as_tensor(value))
+        return BERTH_WALK_SKIP;
+    if (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET)
+        return 0;
+    c->other_path = berth_walk_path(walk);
+    int code = comparison_report_only_in(c, NULL, in_left);
+    return code ? code : BERTH_WALK_SKIP;
+}
+
+static int report_other_value_of_left(void *context, const berth_walk *walk,
+                                      const berth_value *value)
+{
+    return comparison_report_other_value(context, walk, value, true);
+}
+
+static int report_other_value_of_right(void *context, const berth_walk *walk,
+                                       const berth_value *value)
+{
+    return comparison_report_other_value(context, walk, value, false);
+}
+
+static int compare_other_values(comparison *c)
+{
+    const berth_walker of_left = {
+        .flags = BERTH_WALK_ITEMS, .enter = report_other_value_of_left, .context = c};
+    const berth_walker of_right = {
+        .flags = BERTH_WALK_ITEMS, .enter = report_other_value_of_right, .context = c};
+    int code = berth_value_walk(berth_root(c->left.opened.checkpoint), &of_left, NULL);
+
+    if (!code)
+        code = berth_value_walk(berth_root(c->right.opened.checkpoint), &of_right, NULL);
+    return code < 0 ? print_trouble("out of memory") : code;
+}
+
+static void comparison_print_prefix(const comparison *c)
+{
+    bool is_left = c->names.longer == 0;
+
+    if (!*c->names.prefix || c->json || c->is_quiet)
+        return;
+    fputs("names of ", stdout);
+    print_shown(stdout, is_left ? c->left.file : c->right.file);
+    fputs(" below '", stdout);
+    print_shown(stdout, c->names.prefix);
+    fputs("' are compared with those of ", stdout);
+    print_shown(stdout, is_left ? c->right.file : c->left.file);
+    putchar('\n');
+}
+
+/* Safetensors and indices have no dicts in dicts: then names are compared, if they tell more. */
 static int compare_sides(comparison *c)
 {
     const pair_visitor visitor = {pair_compare, pair_report_one_sided_item, c};
+    berth_checkpoint *const checkpoints[2] = {c->left.opened.checkpoint,
+                                              c->right.opened.checkpoint};
+    bool is_left = c->left.has_no_attributes && value_is_flat(berth_root(checkpoints[0]));
+    bool is_right = c->right.has_no_attributes && value_is_flat(berth_root(checkpoints[1]));
+    int code = is_left || is_right ? name_pairs_make(&c->names, checkpoints, !is_left) : 0;
 
-    return walk_pairs(berth_root(c->left.opened.checkpoint), berth_root(c->right.opened.checkpoint),
-                      &visitor);
+    if (!code && c->names.prefix) {
+        comparison_print_prefix(c);
+        code = walk_named_pairs(c->names.pairs, c->names.n, &visitor);
+        return code ? code : compare_other_values(c);
+    }
+    return code ? code
+                : walk_pairs(berth_root(c->left.opened.checkpoint),
+                             berth_root(c->right.opened.checkpoint), &visitor);
 }
 
 static bool file_is_large(const char *file)
@@ -432,6 +509,11 @@ static int comparison_print(comparison *c, const common *options)
             json_pack("{s:b,s:O}", "equal", code == EXIT_YES, "differences", c->differences);
         if (options->stats)
             json_object_set_new(report, "stats", stats_json(c->params->stats));
+        if (c->names.prefix && *c->names.prefix) {
+            const side *longer = c->names.longer == 0 ? &c->left : &c->right;
+            json_object_set_new(report, "prefix", text_json(c->names.prefix));
+            json_object_set_new(report, "prefix_of", text_json(longer->file));
+        }
         int printed = print_json(report);
         return printed ? printed : code;
     }
@@ -451,9 +533,11 @@ const struct argp diff_argp = {
     "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
     "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
     "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta), "
-    "and the attributes of dicts if a side is safetensors, which has none. The first 20 "
-    "differences "
-    "are shown, and a summary. The exit code is 1 if they differ. Indices of sparse tensors are "
+    "and the attributes of dicts if a side is safetensors, which has none. If a side is "
+    "safetensors or an index, names are compared, as `berth convert` makes them of dicts in dicts; "
+    "and if the names of one side are those of the other behind a prefix, without that, which the "
+    "first line says. The first 20 differences are shown, and a summary. The exit code is 1 if "
+    "they differ. Indices of sparse tensors are "
     "checked first; --set "
     "load.check=directory skips that. A can be a DCP directory or an index, and so can B.",
     common_children,
@@ -475,6 +559,7 @@ int run_diff(int argc, char **argv)
         return EXIT_TROUBLE;
     progress_begin_without_signals(&bar, "diff", &options.common, &params, &stats);
     c.json = options.common.json;
+    c.is_quiet = options.common.quiet;
     c.shows_all = options.all;
     c.differences = json_array();
     int code = open_sides(&c, left, right);
@@ -485,6 +570,7 @@ int run_diff(int argc, char **argv)
     if (!code)
         code = comparison_print(&c, &options.common);
     free(c.buffer);
+    name_pairs_free(&c.names);
     json_decref(c.differences);
     input_close(&c.left.opened);
     input_close(&c.right.opened);

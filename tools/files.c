@@ -36,6 +36,18 @@ int files_print_json(files *all, json_t *report)
     return json_array_append_new(all->reports, report) < 0 ? print_trouble("out of memory") : 0;
 }
 
+bool files_is_missing(const files *all, const berth_error *failure)
+{
+    return all->part_of && failure->code == BERTH_E_NOT_FOUND && failure->system_errno != 0;
+}
+
+int files_fail(const files *all, const berth_error *failure)
+{
+    int code = fail(failure);
+
+    return files_is_missing(all, failure) ? EXIT_NO : code;
+}
+
 /* The work of for_each_file. */
 typedef struct file_loop {
     files all;

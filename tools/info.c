@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth info: what a file is and what it contains. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -283,20 +284,20 @@ const struct argp info_argp = {
     NULL};
 
 /* Opens it, a refused file with its unknown classes as they are. Returns 0 or an exit code. */
-static int info_open(const char *path, const berth_params *call, input *opened,
+static int info_open(const files *all, const berth_params *call, input *opened,
                      berth_error *refusal)
 {
-    int code = input_open_quietly(path, call, opened, refusal);
+    int code = input_open_quietly(all->path, call, opened, refusal);
 
     if (code == EXIT_YES || refusal->code != BERTH_E_FORBIDDEN)
-        return refusal->code < 0 ? fail(refusal) : code;
+        return refusal->code < 0 ? files_fail(all, refusal) : code;
     input_close(opened);
     berth_error error = {.code = BERTH_OK};
     berth_config *config = berth_config_new(NULL);
     berth_params inert = *call;
     inert.config = config;
     code = config && berth_config_apply(config, "load.unknown_globals=inert", NULL) == 0
-               ? input_open_quietly(path, &inert, opened, &error)
+               ? input_open_quietly(all->path, &inert, opened, &error)
                : EXIT_TROUBLE;
     berth_config_free(config);
     /* Damage first; else the refusal, and then what can be shown all the same. */
@@ -343,7 +344,7 @@ static int info_of_file(void *context, files *all)
     berth_error refusal;
     refused_file refused = {0};
 
-    int code = info_open(all->path, &call, &opened, &refusal);
+    int code = info_open(all, &call, &opened, &refusal);
     if (!code && refusal.code < 0) {
         refused.why = &refusal;
         globals_find(all->path, &refused.globals);

@@ -256,7 +256,7 @@ static int list_records(files *all, const common *options)
 
     if (open_archive(all->path, &call, &archive, &error) < 0) {
         json_decref(array);
-        return fail(&error);
+        return files_fail(all, &error);
     }
     if (!array)
         files_print_heading(all);
@@ -299,6 +299,7 @@ static int ls_file(void *context, files *all)
 {
     ls_options *options = context;
     input opened;
+    berth_error error;
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
@@ -306,7 +307,9 @@ static int ls_file(void *context, files *all)
         return list_set(all, options);
     if (options->records)
         return list_records(all, &options->selected.common);
-    int code = input_open(all->path, &call, &opened);
+    int code = input_open_quietly(all->path, &call, &opened, &error);
+    if (error.code < 0)
+        code = files_fail(all, &error);
     bool is_open = code == 0;
     options->total.n_files += is_open && all->part_of;
     if (is_open)

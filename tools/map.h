@@ -3,6 +3,8 @@
 #ifndef BERTH_TOOLS_MAP_H
 #define BERTH_TOOLS_MAP_H
 
+#include <berth/more.h>
+
 #include "tools/shared.h"
 
 /* What bytes are. The first nine share the file among them; the others lie over them. */

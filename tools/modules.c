@@ -24,6 +24,22 @@ typedef struct visits {
     size_t n, capacity, nbytes;
 } visits;
 
+/* A state_dict, and what it takes the place of: the value under a key, or the whole (dict NULL). */
+typedef struct replacement {
+    berth_value *dict, *key, *made;
+} replacement;
+
+/* How all of a value is done. */
+typedef struct modules {
+    berth_tree *tree;
+    const berth_value **dicts;
+    replacement *replacements;
+    const berth_value *
+        *written; /* modules of which a state_dict has the tensors, as often as met */
+    size_t n_dicts, n_replacements, n_written;
+    size_t dicts_capacity, replacements_capacity, written_capacity;
+} modules;
+
 static const berth_value *module_part(const berth_value *value, const char *name)
 {
     bool is_object = berth_value_kind(value) == BERTH_KIND_CALL;
@@ -110,12 +126,12 @@ static int add_tensors(berth_value *dict, visits *all, const visit *at, const ch
 
 static int push_modules(visits *all, const visit *at)
 {
-    const berth_value *modules = module_part(at->module, "_modules");
+    const berth_value *children = module_part(at->module, "_modules");
     berth_value *key, *value;
     int code = 0;
 
-    for (size_t i = berth_value_count(modules); i-- > 0 && !code;) { /* the first is taken first */
-        (void)berth_dict_at(modules, i, &key, &value);
+    for (size_t i = berth_value_count(children); i-- > 0 && !code;) { /* the first is taken first */
+        (void)berth_dict_at(children, i, &key, &value);
         const char *text = berth_as_text(key, NULL);
         if (text && is_module(value))
             code = visits_push(all, value, at->prefix, text);
@@ -123,38 +139,43 @@ static int push_modules(visits *all, const visit *at)
     return code;
 }
 
-static int state_dict_make(berth_tree *tree, const berth_value *module, berth_value **dict)
+static int modules_note_written(modules *all, const berth_value *module)
 {
-    visits all = {0};
-    int code = visits_push(&all, module, "", "");
+    if (!array_reserve(&all->written, all->n_written, &all->written_capacity, sizeof *all->written))
+        return EXIT_TROUBLE;
+    all->written[all->n_written++] = module;
+    return 0;
+}
 
-    *dict = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
-    while (!code && all.n > 0) {
-        visit at = all.items[--all.n];
-        code = add_tensors(*dict, &all, &at, "_parameters", NULL);
+static int modules_make_state_dict(modules *all, const berth_value *module, berth_value **dict)
+{
+    visits todo = {0};
+    int code = visits_push(&todo, module, "", "");
+
+    *dict = berth_make_dict(all->tree, BERTH_KIND_ORDERED_DICT);
+    while (!code && todo.n > 0) {
+        visit at = todo.items[--todo.n];
+        code = modules_note_written(all, at.module);
         if (!code)
-            code = add_tensors(*dict, &all, &at, "_buffers",
+            code = add_tensors(*dict, &todo, &at, "_parameters", NULL);
+        if (!code)
+            code = add_tensors(*dict, &todo, &at, "_buffers",
                                module_part(at.module, "_non_persistent_buffers_set"));
         if (!code)
-            code = push_modules(&all, &at);
+            code = push_modules(&todo, &at);
         free(at.prefix);
     }
-    while (all.n > 0)
-        free(all.items[--all.n].prefix);
-    free(all.items);
+    while (todo.n > 0)
+        free(todo.items[--todo.n].prefix);
+    free(todo.items);
     return code;
 }
 
 /* ---- all of a value ---- */
 
-typedef struct dict_list {
-    const berth_value **items;
-    size_t n, capacity;
-} dict_list;
-
 static int list_dict(void *context, const berth_walk *walk, const berth_value *value)
 {
-    dict_list *dicts = context;
+    modules *all = context;
     berth_kind kind = berth_value_kind(value);
 
     (void)walk;
@@ -162,52 +183,174 @@ static int list_dict(void *context, const berth_walk *walk, const berth_value *v
         return BERTH_WALK_SKIP;
     if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT)
         return 0;
-    if (!array_reserve(&dicts->items, dicts->n, &dicts->capacity, sizeof *dicts->items))
+    if (!array_reserve(&all->dicts, all->n_dicts, &all->dicts_capacity, sizeof *all->dicts))
         return EXIT_TROUBLE;
-    dicts->items[dicts->n++] = value;
+    all->dicts[all->n_dicts++] = value;
     return 0;
 }
 
-static int dict_replace_modules(berth_tree *tree, berth_value *dict)
+static int modules_replace(modules *all, berth_value *dict, berth_value *key,
+                           const berth_value *module)
 {
-    berth_value *key, *value, *made;
+    if (!array_reserve(&all->replacements, all->n_replacements, &all->replacements_capacity,
+                       sizeof *all->replacements))
+        return EXIT_TROUBLE;
+    replacement *added = &all->replacements[all->n_replacements++];
+    *added = (replacement){dict, key, NULL};
+    return modules_make_state_dict(all, module, &added->made);
+}
+
+static int modules_replace_in_dicts(modules *all)
+{
+    berth_value *key, *value;
     int code = 0;
 
-    for (size_t i = 0; !code && berth_dict_at(dict, i, &key, &value); i++)
-        if (is_module(value)) {
-            code = state_dict_make(tree, value, &made);
-            (void)berth_dict_set_value(dict, key, made);
-        }
+    for (size_t n = 0; n < all->n_dicts; n++) {
+        berth_value *dict = (berth_value *)(uintptr_t)all->dicts[n]; /* of our own tree */
+        for (size_t i = 0; !code && berth_dict_at(dict, i, &key, &value); i++)
+            if (is_module(value))
+                code = modules_replace(all, dict, key, value);
+    }
     return code;
 }
 
-static int replace_modules(berth_tree *tree, berth_value **root)
+static int modules_replace_all(modules *all, berth_value *root)
 {
-    dict_list dicts = {0};
-    const berth_walker walker = {.flags = BERTH_WALK_ITEMS, .enter = list_dict, .context = &dicts};
+    const berth_walker walker = {.flags = BERTH_WALK_ITEMS, .enter = list_dict, .context = all};
 
-    if (is_module(*root))
-        return state_dict_make(tree, *root, root);
-    int code = berth_value_walk(*root, &walker, NULL);
+    if (is_module(root))
+        return modules_replace(all, NULL, NULL, root);
+    int code = berth_value_walk(root, &walker, NULL);
     if (code < 0)
         code = print_trouble("out of memory");
-    for (size_t i = 0; i < dicts.n && !code; i++)
-        code = dict_replace_modules(tree, (berth_value *)(uintptr_t)dicts.items[i]);
-    free(dicts.items);
-    return code;
+    return code ? code : modules_replace_in_dicts(all);
 }
 
-int modules_to_state_dicts(berth_tree **tree, const berth_value **value)
+static void modules_apply(const modules *all, berth_value **root)
+{
+    for (size_t i = 0; i < all->n_replacements; i++) {
+        const replacement *each = &all->replacements[i];
+        if (each->dict)
+            (void)berth_dict_set_value(each->dict, each->key, each->made);
+        else
+            *root = each->made;
+    }
+}
+
+/* ---- what is no part of a state_dict ---- */
+
+/* Modules that are met and were not written, in written ones or elsewhere; the paths of some. */
+typedef struct others {
+    const modules *all;
+    size_t depth; /* of written modules */
+    size_t n_left_out, n_kept;
+    char left_out[512], kept[512];
+} others;
+
+static int compare_addresses(const void *left, const void *right)
+{
+    const berth_value *const *a = left, *const *b = right;
+
+    return (*a > *b) - (*a < *b);
+}
+
+static bool others_is_written(const others *o, const berth_value *value)
+{
+    return o->all->n_written > 0 &&
+           bsearch(&value, o->all->written, o->all->n_written, sizeof value, compare_addresses);
+}
+
+/* A path, without what the names of a state_dict do not have. */
+static void others_add_path(char *texts, size_t room, size_t n, const berth_walk *walk)
+{
+    enum { MAX_SHOWN = 3, MAX_NBYTES = 150 };
+    static const char *const between[] = {".__dict__['_modules']", ".__dict__"};
+    size_t at = strlen(texts), begin = at;
+
+    if (n == MAX_SHOWN)
+        (void)snprintf(texts + at, room - at, ", ...");
+    if (n >= MAX_SHOWN)
+        return;
+    const char *path = berth_walk_path(walk);
+    at += (size_t)snprintf(texts + at, room - at, "%s", n ? ", " : "");
+    while (*path && at - begin < MAX_NBYTES) {
+        size_t skipped = 0;
+        for (size_t i = 0; i < sizeof between / sizeof *between && !skipped; i++)
+            if (strncmp(path, between[i], strlen(between[i])) == 0)
+                skipped = strlen(between[i]);
+        if (!skipped)
+            texts[at++] = *path++;
+        path += skipped;
+    }
+    (void)snprintf(texts + at, room - at, "%s", *path ? "..." : "");
+}
+
+static int others_enter(void *context, const berth_walk *walk, const berth_value *value)
+{
+    others *o = context;
+
+    if (!is_module(value))
+        return 0;
+    if (others_is_written(o, value)) {
+        o->depth++;
+        return 0;
+    }
+    if (o->depth > 0)
+        others_add_path(o->left_out, sizeof o->left_out, o->n_left_out++, walk);
+    else
+        others_add_path(o->kept, sizeof o->kept, o->n_kept++, walk);
+    return BERTH_WALK_SKIP;
+}
+
+static int others_leave(void *context, const berth_walk *walk, const berth_value *value)
+{
+    others *o = context;
+
+    (void)walk;
+    o->depth -= others_is_written(o, value);
+    return 0;
+}
+
+static int modules_tell_others(modules *all, const char *path, const berth_value *root)
+{
+    others o = {.all = all};
+    const berth_walker walker = {.enter = others_enter, .leave = others_leave, .context = &o};
+
+    if (all->n_written > 0)
+        qsort(all->written, all->n_written, sizeof *all->written, compare_addresses);
+    if (berth_value_walk(root, &walker, NULL) < 0)
+        return print_trouble("out of memory");
+    if (o.n_left_out > 0)
+        (void)print_trouble("%s: left out %zu module%s in lists, dicts and objects, as PyTorch's "
+                            "state_dict() does: %s",
+                            path, o.n_left_out, o.n_left_out == 1 ? "" : "s", o.left_out);
+    if (o.n_kept > 0)
+        (void)print_trouble("%s: %zu module%s in lists and objects, not in dicts, %s as pickled: "
+                            "%s; --root takes one out",
+                            path, o.n_kept, o.n_kept == 1 ? "" : "s",
+                            o.n_kept == 1 ? "stays" : "stay", o.kept);
+    return 0;
+}
+
+int modules_to_state_dicts(const char *path, bool quietly, berth_tree **tree,
+                           const berth_value **value)
 {
     berth_error error;
+    modules all = {.tree = *tree = berth_tree_new(&error)};
 
-    *tree = berth_tree_new(&error);
-    if (!*tree)
+    if (!all.tree)
         return fail(&error);
-    berth_value *root = berth_value_copy(*tree, *value, 0);
-    int code = root ? replace_modules(*tree, &root) : 0;
-    if (!code && berth_tree_error(*tree, &error) < 0)
+    berth_value *root = berth_value_copy(all.tree, *value, 0);
+    int code = root ? modules_replace_all(&all, root) : 0;
+    if (root && !code && !quietly)
+        code = modules_tell_others(&all, path, root);
+    if (!code)
+        modules_apply(&all, &root);
+    if (!code && berth_tree_error(all.tree, &error) < 0)
         code = fail(&error);
+    free(all.dicts);
+    free(all.replacements);
+    free(all.written);
     *value = root;
     return code;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Parsing of the words of a subcommand, and the options that all share. */
+#include <berth/config.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>

@@ -40,6 +40,7 @@ typedef struct frame {
 
 struct pair_walk {
     const pair_visitor *visitor;
+    const char *name; /* of the pair at hand */
     frame *frames;
     size_t n_frames, frame_capacity;
     /* Classes of equal values: each node points to another of its class, or to itself. */
@@ -398,7 +399,7 @@ char *pair_path(const pair_walk *w)
     char *path = NULL;
     size_t nbytes;
     FILE *out = open_memstream(&path, &nbytes);
-    bool done = out != NULL;
+    bool done = out && fputs(w->name, out) >= 0;
 
     for (size_t i = 0; done && i < w->n_frames; i++)
         done = frame_print_step(out, &w->frames[i], w->frames[i].next - 1);
@@ -439,22 +440,33 @@ static int pair_walk_visit(pair_walk *w, const berth_value *a, const berth_value
     return code ? code : pair_walk_push(w, a, b, family);
 }
 
-int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor)
+static int pair_walk_run(pair_walk *w, const named_pair *pair)
 {
-    pair_walk w = {.visitor = visitor};
-    int code = pair_walk_visit(&w, a, b);
+    const berth_value *a, *b;
 
-    while (!code && w.n_frames) {
-        frame *top = &w.frames[w.n_frames - 1];
+    w->name = pair->name;
+    int code = pair_walk_visit(w, pair->a, pair->b);
+    while (!code && w->n_frames) {
+        frame *top = &w->frames[w->n_frames - 1];
         if (top->next == frame_count_children(top)) {
             free(top->matches);
-            w.n_frames--;
+            w->n_frames--;
             continue;
         }
         frame_get_child_pair(top, top->next++, &a, &b);
         if (top->family != BERTH_KIND_SET || !a || !b || !key_text_is_complete(a))
-            code = pair_walk_visit(&w, a, b);
+            code = pair_walk_visit(w, a, b);
     }
+    return code;
+}
+
+int walk_named_pairs(const named_pair *pairs, size_t n, const pair_visitor *visitor)
+{
+    pair_walk w = {.visitor = visitor};
+    int code = 0;
+
+    for (size_t i = 0; i < n && !code; i++)
+        code = pair_walk_run(&w, &pairs[i]);
     while (w.n_frames)
         free(w.frames[--w.n_frames].matches);
     free(w.frames);
@@ -462,4 +474,9 @@ int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *v
     free(w.parents);
     free(w.slots);
     return code;
+}
+
+int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor)
+{
+    return walk_named_pairs(&(named_pair){"", a, b}, 1, visitor);
 }

@@ -24,7 +24,17 @@ typedef struct pair_visitor {
  */
 int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor);
 
-/* The path of the values that are reported, as ['a'][0]; allocated, NULL without memory. */
+/* Two values of one name; NULL: a side has none. */
+typedef struct named_pair {
+    const char *name;
+    const berth_value *a, *b;
+} named_pair;
+
+/* The same of several pairs, one after the other. */
+int walk_named_pairs(const named_pair *pairs, size_t n, const pair_visitor *visitor);
+
+/* The path of the values that are reported, as ['a'][0], behind the name of their pair; allocated,
+ * NULL without memory. */
 char *pair_path(const pair_walk *walk);
 
 /* Whether the values that are reported are the attributes of a dict. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* F6: whoever could not read the inputs cannot read what is made of them. */
+#include <berth/config.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

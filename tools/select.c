@@ -423,17 +423,23 @@ static int chooser_run(chooser *c, const berth_value *root)
     return code < 0 ? print_trouble("out of memory") : code;
 }
 
-int select_values(selection *selected, const berth_checkpoint *checkpoint, const char *path,
-                  berth_tree **tree, const berth_value **value)
+int select_root(const selection *selected, const berth_checkpoint *checkpoint,
+                const berth_value **value)
+{
+    berth_error error;
+
+    *value =
+        selected->root ? berth_find(checkpoint, selected->root, &error) : berth_root(checkpoint);
+    return *value ? 0 : fail(&error);
+}
+
+int select_values(selection *selected, const char *path, berth_tree **tree,
+                  const berth_value **value)
 {
     chooser c = {.selected = selected};
     berth_error error;
 
     *tree = NULL;
-    *value =
-        selected->root ? berth_find(checkpoint, selected->root, &error) : berth_root(checkpoint);
-    if (!*value)
-        return fail(&error);
     if (!selection_has_globs(selected))
         return 0;
     c.tree = *tree = berth_tree_new(&error);

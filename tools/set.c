@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Sets: a planned file, whose storages are read from where their bytes lie. */
+#include <berth/config.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -89,9 +89,11 @@ void input_close(input *opened);
 
 /*
  * Each pickled module of a value becomes its state_dict, in dicts and as the root. *tree: that the
- * new value is of; to be freed in any case. Returns 0, or an exit code after printing why.
+ * new value is of; to be freed in any case. Unless quietly: prints which modules have no part in
+ * that. Returns 0, or an exit code after printing why.
  */
-int modules_to_state_dicts(berth_tree **tree, const berth_value **value);
+int modules_to_state_dicts(const char *path, bool quietly, berth_tree **tree,
+                           const berth_value **value);
 /* Whether it is a pickled module, or a dict with one. */
 bool value_has_modules(const berth_value *value);
 

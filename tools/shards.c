@@ -3,6 +3,7 @@
  * Checkpoints in several files: an index, "model.safetensors.index.json", names them.
  * Source: transformers, {"metadata": {...}, "weight_map": {"NAME": "FILE", ...}}.
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 
 #include <argp.h>
 #include <berth.h>
+#include <berth/more.h>
 #include <jansson.h>
 #include <stdio.h>
 
@@ -284,6 +285,10 @@ void files_print_prefix(const files *all);
  * Releases it. Returns EXIT_YES or EXIT_TROUBLE.
  */
 int files_print_json(files *all, json_t *report);
+/* Whether the file at hand is one that an index names and that is not there. */
+bool files_is_missing(const files *all, const berth_error *failure);
+/* As fail(), but for such a file the answer is EXIT_NO. */
+int files_fail(const files *all, const berth_error *failure);
 
 /* ---- manual.c, completion.c ---- */
 
@@ -354,12 +359,17 @@ bool selection_needs(selection *selected, const char *name);
 /* Reports patterns that matched no name. Returns 0 or EXIT_NO. */
 int selection_check_used(const selection *selected, const char *path);
 /*
- * Makes the value that is chosen. Containers that nothing is left in are left out; what shared
- * storages still does. *tree is the caller's to free in any case; the checkpoint must outlive it.
- * Returns 0, or an exit code after printing why.
+ * *value: what --root names, or the whole. Returns 0, or an exit code after printing why.
  */
-int select_values(selection *selected, const berth_checkpoint *checkpoint, const char *path,
-                  berth_tree **tree, const berth_value **value);
+int select_root(const selection *selected, const berth_checkpoint *checkpoint,
+                const berth_value **value);
+/*
+ * Makes of a value what --only and --without choose. Containers that nothing is left in are left
+ * out; what shared storages still does. *tree is the caller's to free in any case; the checkpoint
+ * must outlive it. Returns 0, or an exit code after printing why.
+ */
+int select_values(selection *selected, const char *path, berth_tree **tree,
+                  const berth_value **value);
 
 /* ---- progress.c ---- */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* "-": standard input and output as files. */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Inputs that are URLs, by adapters/curl. */
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

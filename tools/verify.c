@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth verify: checks a file; names bad records and the tensors in them. */
+#include <berth/config.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -216,6 +217,13 @@ static void print_bad_record(const files *all, const bad_record *bad)
     putchar('\n');
 }
 
+/* Without the global that the list of all says again. */
+static void findings_print_reason(const findings *found)
+{
+    printf("%.*s", (int)globals_find_said(&found->globals, found->error.message),
+           found->error.message);
+}
+
 static void findings_print_bad(const findings *found)
 {
     for (size_t i = 0; i < found->n; i++)
@@ -224,9 +232,11 @@ static void findings_print_bad(const findings *found)
     if (found->n > 0)
         printf("%sbad%s: %zu of %zu records", paint(RED), paint(PLAIN), found->n,
                found->verdict.n_records);
-    else
-        printf("%sbad%s: %.*s", paint(RED), paint(PLAIN),
-               (int)globals_find_said(&found->globals, found->error.message), found->error.message);
+    else {
+        printf("%s%s%s: ", paint(RED),
+               files_is_missing(found->files, &found->error) ? "missing" : "bad", paint(PLAIN));
+        findings_print_reason(found);
+    }
     if (strcmp(found->globals.error.message, found->error.message) != 0) /* said already */
         (void)globals_print_refused(&found->globals, "; it ");
     putchar('\n');
@@ -241,7 +251,7 @@ static void print_whole(const findings *found)
 
     if (!is_ok) {
         files_print_prefix(found->files);
-        print_shown(stdout, found->error.message);
+        findings_print_reason(found);
         putchar('\n');
     }
     files_print_prefix(found->files);
@@ -294,12 +304,14 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
 {
     if (found->is_short)
         return print_trouble("out of memory");
-    if (code < 0 && exit_code(&found->error) != EXIT_NO && !findings_error_is_of_first_bad(found))
+    bool is_missing = files_is_missing(found->files, &found->error);
+    if (code < 0 && !is_missing && exit_code(&found->error) != EXIT_NO &&
+        !findings_error_is_of_first_bad(found))
         return print_stats_if_requested(options, stats, fail(&found->error));
     if (caught_signal_code_or(0)) /* cancelled: nobody wants the verdict */
         return print_cancelled(found->files->path);
-    berth_error broken;
-    if (url_failed(found->files->path, &broken)) /* the network is no verdict on the file */
+    berth_error broken; /* the network is no verdict on the file */
+    if (!is_missing && url_failed(found->files->path, &broken))
         return fail(&broken);
     findings_name_tensors(found);
     if (found->error.code < 0 || options->json)
@@ -323,7 +335,7 @@ const struct argp verify_argp = {
     "that the "
     "pieces are and fill the tensors that .metadata names. An index "
     "(model.safetensors.index.json) stands for its files; then they must have every tensor that it "
-    "names.",
+    "names, and the line of a file that is not there is `missing: ...`.",
     common_children,
     NULL,
     NULL};

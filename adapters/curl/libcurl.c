@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/more.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>

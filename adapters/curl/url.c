@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The source: what is kept of the object's ends, and requests for all else. */
+#include <berth/config.h>
+#include <berth/more.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -24,6 +24,7 @@
 #define BERTH_MPI_H
 
 #include <berth.h>
+#include <berth/joint.h>
 #include <mpi.h>
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rank 0 opens the file, and keeps what that reads; the others open it from that. */
 #define _POSIX_C_SOURCE 200809L
+#include <berth/more.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rank 0 plans the file, all write their slices, rank 0 completes it. */
+#include <berth/more.h>
 #include <errno.h>
 #include <stdlib.h>
 

@@ -7,6 +7,7 @@
 #include "format/pickle/pickle.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/error.h"
@@ -179,16 +180,18 @@ int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *
     const char *key = legacy->keys[i];
     berth_storage *storage = bth_tree_find_storage(tree, key, strlen(key));
     uint64_t numel = 0, nbytes;
+    char record[sizeof error->record];
+    (void)snprintf(record, sizeof record, "storage %s", key);
     for (int byte = COUNT_NBYTES - 1; byte >= 0; byte--)
         numel = numel << 8 | count[byte];
     if (!bth_try_multiply(numel, berth_dtype_nbytes(storage->dtype), &nbytes) ||
         nbytes != storage->nbytes)
-        return bth_fail(error, BERTH_E_TENSOR, key, count_offset,
+        return bth_fail(error, BERTH_E_TENSOR, record, count_offset,
                         "%" PRIu64 " elements of %s, but %" PRIu64 " bytes in the object", numel,
                         berth_dtype_name(storage->dtype), storage->nbytes);
     if (count_offset > file_nbytes || file_nbytes - count_offset < COUNT_NBYTES ||
         nbytes > file_nbytes - count_offset - COUNT_NBYTES)
-        return bth_fail(error, BERTH_E_TRUNCATED, key, count_offset,
+        return bth_fail(error, BERTH_E_TRUNCATED, record, count_offset,
                         "the file ends within this storage's %" PRIu64 " bytes" BTH_CUT_OFF,
                         nbytes);
     storage->offset = count_offset + COUNT_NBYTES;

@@ -7,6 +7,7 @@
 #ifndef BTH_FORMAT_PICKLE_PICKLE_EMIT_H
 #define BTH_FORMAT_PICKLE_PICKLE_EMIT_H
 
+#include "berth/more.h"
 #include "format/pickle/pickle_opcodes.h"
 
 /* A memo slot holds 0 (not begun), BTH_MEMO_OPEN (begun, not complete), or memo number + 1. */

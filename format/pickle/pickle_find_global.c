@@ -204,10 +204,12 @@ static bool name_is_dotted(const shown_name *name)
 
 static const char distributed_package[] = "torch.distributed.checkpoint.";
 
-/* What the .metadata of a checkpoint in a directory consists of: PyTorch's own classes there, and
- * the directory's path. */
+/* What the .metadata of a checkpoint in a directory consists of: PyTorch's own classes there, the
+ * directory's path, and getattr, by which Python 3.11.0 to 3.11.3 pickle members of an Enum. */
 static bool name_is_of_distributed_checkpoint(const shown_name *module, const shown_name *name)
 {
+    if (strcmp(module->text, "builtins") == 0)
+        return strcmp(name->text, "getattr") == 0;
     if (strcmp(module->text, "pathlib") == 0 || strcmp(module->text, "pathlib._local") == 0)
         return strcmp(name->text, "PosixPath") == 0 || strcmp(name->text, "WindowsPath") == 0;
     return strncmp(module->text, distributed_package, sizeof distributed_package - 1) == 0 &&

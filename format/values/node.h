@@ -10,6 +10,7 @@
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
 
+#include "berth/more.h"
 #include "format/seeded_hash.h"
 #include "format/values/value.h"
 

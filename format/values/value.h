@@ -8,6 +8,7 @@
 #define BTH_FORMAT_VALUES_VALUE_H
 
 #include "berth.h"
+#include "berth/more.h"
 
 /* Bytes that tensors view: of the caller (`data`), or of a file; then load/ sets `read`. */
 struct berth_storage {

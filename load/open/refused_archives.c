@@ -27,11 +27,24 @@ typedef unsigned long long ull;
         "unzip ", "", "unpacks it", NULL, false                                                    \
     }
 
-/* By the end of a record's name. */
+/* What a record says of its archive. */
+typedef enum meaning {
+    MEANS_ARRAY,  /* it is NumPy's, if all others are arrays, too */
+    MEANS_FOLDER, /* a folder too many */
+    MEANS_FILE,   /* it holds a file that can be opened by itself */
+    MEANS_FORMAT  /* it is of another format, whatever else is in it */
+} meaning;
+
+#define FORMAT(name, text)                                                                         \
+    {                                                                                              \
+        name, {.what = text ", not a checkpoint"}, MEANS_FORMAT                                    \
+    }
+
+/* By a record's whole name; by its end, if the text begins with a dot or a slash. */
 static const struct suffix {
     const char *text;
     bth_file_kind kind;
-    bool is_file; /* that can be opened by itself */
+    meaning meaning;
 } suffixes[] = {
     {".npy",
      {"arrays of NumPy (.npz), not a PyTorch checkpoint",
@@ -39,17 +52,26 @@ static const struct suffix {
        "makes one of them " BTH_IF_NUMBERS,
        "torch.from_numpy of each array that numpy.load gives is its tensor, " BTH_IF_NUMBERS,
        false}},
-     false},
+     MEANS_ARRAY},
     {"/data.pkl",
      {"a zip archive that holds a checkpoint's folder in another folder",
       {"unzip -d NEW ", " && (cd NEW/* && zip -0r ../../NEW.pt *)", "leaves the other folder out",
        "unpacked, and packed again by `zip -0r` inside the other folder, it is one", false}},
-     false},
-    {".pt", {"a zip archive that holds a .pt file", UNZIPS}, true},
-    {".pth", {"a zip archive that holds a .pth file", UNZIPS}, true},
-    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}, true},
-    {".bin", {"a zip archive that holds a .bin file", UNZIPS}, true},
-    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}, true},
+     MEANS_FOLDER},
+    {".pt", {"a zip archive that holds a .pt file", UNZIPS}, MEANS_FILE},
+    {".pth", {"a zip archive that holds a .pth file", UNZIPS}, MEANS_FILE},
+    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}, MEANS_FILE},
+    {".bin", {"a zip archive that holds a .bin file", UNZIPS}, MEANS_FILE},
+    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}, MEANS_FILE},
+    FORMAT("word/document.xml", "a Word document (.docx)"),
+    FORMAT("xl/workbook.xml", "an Excel workbook (.xlsx)"),
+    FORMAT("ppt/presentation.xml", "a PowerPoint presentation (.pptx)"),
+    FORMAT("META-INF/manifest.xml", "an OpenDocument file (.odt, .ods, .odp)"),
+    FORMAT("META-INF/container.xml", "a book (.epub)"),
+    FORMAT("META-INF/MANIFEST.MF", "a Java archive (.jar, .apk)"),
+    FORMAT("AndroidManifest.xml", "an Android app (.apk)"),
+    FORMAT(".dist-info/WHEEL", "a Python wheel (.whl)"),
+    FORMAT("model.weights.h5", "a Keras model (.keras), whose weights are an HDF5 file"),
 };
 
 static const bth_file_kind exported_program = {
@@ -71,8 +93,10 @@ static const bth_file_kind compiled_program = {
 static const struct suffix *name_find_suffix(const char *name, size_t nbytes)
 {
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        size_t n = strlen(suffixes[i].text);
-        if (nbytes > n && memcmp(name + nbytes - n, suffixes[i].text, n) == 0)
+        const char *text = suffixes[i].text;
+        size_t n = strlen(text);
+        bool is_end = *text == '.' || *text == '/';
+        if ((is_end ? nbytes > n : nbytes == n) && memcmp(name + nbytes - n, text, n) == 0)
             return &suffixes[i];
     }
     return NULL;
@@ -129,16 +153,19 @@ static int archive_explain_unsupported(const bth_reader *reader, berth_error *er
 
 /* What the entries' names tell. */
 typedef struct names_seen {
-    const struct suffix *file; /* that can be opened by itself */
-    bool data_pkl, data;       /* in no folder */
+    const struct suffix *first[MEANS_FORMAT + 1]; /* of each meaning */
+    size_t n, n_arrays;
+    bool data_pkl, data; /* in no folder */
 } names_seen;
 
 static void names_seen_add(names_seen *seen, const char *name, size_t nbytes)
 {
     const struct suffix *found = name_find_suffix(name, nbytes);
 
-    if (found && found->is_file && !seen->file)
-        seen->file = found;
+    seen->n++;
+    seen->n_arrays += found && found->meaning == MEANS_ARRAY;
+    if (found && !seen->first[found->meaning])
+        seen->first[found->meaning] = found;
     seen->data_pkl = seen->data_pkl || (nbytes == 8 && memcmp(name, "data.pkl", 8) == 0);
     seen->data = seen->data || (nbytes >= 5 && memcmp(name, "data/", 5) == 0);
 }
@@ -166,8 +193,15 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         if (cursor.good)
             names_seen_add(&seen, name, n);
     }
-    if (seen.file) {
-        (void)bth_error_append(error, " (it is %s", seen.file->kind.what);
+    const struct suffix *format = seen.first[MEANS_FORMAT], *file = seen.first[MEANS_FILE];
+    if (!format && seen.n_arrays == seen.n) /* their names have slashes */
+        format = seen.first[MEANS_ARRAY];
+    if (format) {
+        bth_error_clear(error);
+        return bth_file_kind_refuse(&format->kind, reader, error);
+    }
+    if (file) {
+        (void)bth_error_append(error, " (it is %s", file->kind.what);
         return bth_error_append_step(error, ": ", &unzips, reader);
     }
     if (seen.data_pkl && seen.data)

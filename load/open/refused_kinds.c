@@ -136,6 +136,8 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
     " of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"
 #define NO_CHECKPOINT ", not a checkpoint"
 #define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF" NO_CHECKPOINT
+#define TORCH7                                                                                     \
+    "a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0"
 #define UNPACKS(command)                                                                           \
     {                                                                                              \
         command " -dc ", " >NEW.pt", "unpacks it", NULL, false                                     \
@@ -189,10 +191,8 @@ static const struct signature {
     {"lmgg", 4, {GGML("ggml"), NO_STEP}},
     {"fmgg", 4, {GGML("ggmf"), NO_STEP}},
     {"tjgg", 4, {GGML("ggjt"), NO_STEP}},
-    {"\4\0\0\0\1\0\0\0",
-     8,
-     {"a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0",
-      NO_STEP}},
+    {"\4\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* an object of it */
+    {"\3\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* a table */
     {"\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NO_STEP}},
     {"\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NO_STEP}},
     {"\x7f"

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "berth/prefetch.h"
 #include "config/lock.h"
 
 /* All prefetches of one checkpoint. */

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 
+#include "berth/rows.h"
 #include "config/lock.h"
 #include "io/memory_region.h"
 #include "io/trace.h"

@@ -3,6 +3,7 @@
 #ifndef BTH_LOAD_TRANSFER_METHOD_CHOICE_H
 #define BTH_LOAD_TRANSFER_METHOD_CHOICE_H
 
+#include "berth/more.h"
 #include "config/options.h"
 #include "io/file_system.h"
 #include "io/page_cache.h"

@@ -18,6 +18,7 @@
 #ifndef BTH_SAVE_JOINT_EXCHANGE_H
 #define BTH_SAVE_JOINT_EXCHANGE_H
 
+#include "berth/joint.h"
 #include "save/joint/joint_window.h"
 
 /* How a writer is; beyond MORE: 128 minus its status. */

@@ -3,6 +3,7 @@
 #ifndef BTH_SAVE_JOINT_SLICES_H
 #define BTH_SAVE_JOINT_SLICES_H
 
+#include "berth/joint.h"
 #include "save/joint/joint_receipt.h"
 
 /* A part with its bytes, in this machine's byte order. */

@@ -22,6 +22,7 @@
 #ifndef BTH_SAVE_JOINT_TICKET_H
 #define BTH_SAVE_JOINT_TICKET_H
 
+#include "berth/joint.h"
 #include "config/options.h"
 #include "save/joint/joint_blob.h"
 

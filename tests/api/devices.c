@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Devices as a program sees them, by the simulated ones, which are there everywhere. */
 #include <berth.h>
+#include <berth/config.h>
+#include <berth/device.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,6 +4,7 @@
  * saved again, and never run.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>

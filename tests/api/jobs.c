@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves that go on while the caller does: staged, done, progress, cancel. */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

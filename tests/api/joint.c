@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* J1: one file by many processes is the file that one process would have saved. */
+#include <berth/config.h>
+#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

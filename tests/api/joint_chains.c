@@ -3,6 +3,8 @@
  * Writers with many whole tensors that lie next to each other (J1): they write what lies between
  * them, too, and the file is that of one process, whoever has which tensor.
  */
+#include <berth/config.h>
+#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Joint saves of slices that lie on devices: the file is that of one process; or why not. */
+#include <berth/device.h>
+#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

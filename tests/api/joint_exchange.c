@@ -4,6 +4,7 @@
  * process, whatever is sharded along which dimension. If one writer fails, all of them return an
  * error, and none waits (J8).
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

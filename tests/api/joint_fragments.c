@@ -3,6 +3,7 @@
  * Joint saves in which nearly all blocks are shared, with an exchange (J1): fragments go to the
  * writer that puts their block together, and not to the coordinator.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

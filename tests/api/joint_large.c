@@ -4,6 +4,7 @@
  * are longer there. Most of it are zeros that take no memory. The file of one process is not
  * written: its bytes are compared with the file as they come. The short form has 7 MiB.
  */
+#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Loading as a program sees it: from paths, descriptors, memory and callbacks; names and values. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saving as a program sees it: values to paths, descriptors, memory and callbacks. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>

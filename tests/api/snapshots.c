@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Jobs with BERTH_SAVE_SNAPSHOT: what is saved is what was there at begin, at a known cost. */
+#include <berth/config.h>
 #include <semaphore.h>
 #include <stdio.h>
 

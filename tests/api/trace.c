@@ -3,6 +3,7 @@
  * Traces as a program makes them: jobs, two threads, several files, forks. tests/command/traces.py
  * judges them by all rules of their format; here each event is a line.
  */
+#include <berth/config.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>

@@ -41,6 +41,7 @@ REFUSED = {
                     'the path of "b" in planner_data does not fit the others'),
     **dict.fromkeys(("runs", "runs-key", "only-runs"),
                     "names posix system, which no DCP directory needs; nothing was run"),
+    **dict.fromkeys(("runs-getattr", "runs-private"), "names builtins getattr, which no DCP directory needs"),
     "no-metadata": "is no Metadata of torch.distributed.checkpoint",
     "no-pickle": "at byte 0: BINGET of memo index 101, where nothing was put",
     "cut": "at byte 2: FRAME of 1011 bytes: 1002 are left",
@@ -71,7 +72,7 @@ class Directories(Case):
             self.assertEqual(self.read(f"{name}.pt"), judged.read(), name)
 
     def test_convert_writes_the_bytes_of_dcp_to_torch_save(self):
-        for name in ("nested", "chunked", "small"):
+        for name in ("nested", "chunked", "small", "by-name"):
             with self.subTest(name):
                 self.expect_judged(name)
                 judged = self.at("judged", f"{name}.pt")

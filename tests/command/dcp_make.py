@@ -16,8 +16,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata, Metadata,
-                                                   MetadataIndex, TensorProperties, TensorStorageMetadata)
+from torch.distributed.checkpoint.metadata import (_MEM_FORMAT_ENCODING, BytesStorageMetadata, ChunkStorageMetadata,
+                                                   Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata)
 
 warnings.simplefilter("ignore")
 
@@ -122,11 +122,35 @@ def small(path):
             .add("b", torch.arange(4.)).add_bytes("n", 7))
 
 
+def pickle_members(reduce):
+    """Versions of Python pickle the members of an Enum in two ways."""
+    _MEM_FORMAT_ENCODING.__reduce_ex__ = lambda member, protocol: reduce(member)
+
+
+def by_value(member):
+    return type(member), (member.value,)
+
+
+def by_name(member):
+    """As Python 3.11.0 to 3.11.3."""
+    return getattr, (type(member), member.name)
+
+
 class Run:
     """What pickle would run."""
 
     def __reduce__(self):
         return os.system, ("touch pwned",)
+
+
+class GetAttribute:
+    """What pickle would get, though no member of an Enum."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return getattr, self.arguments
 
 
 def set_info(name, **fields):
@@ -187,6 +211,8 @@ LIES = {
     "no-path": set_path(),
     "number-first": set_path(3, "x"),
     "runs": lambda d: setattr(d.metadata, "storage_meta", Run()),
+    "runs-getattr": lambda d: setattr(d.metadata, "storage_meta", GetAttribute(torch.Size, "count")),
+    "runs-private": lambda d: setattr(d.metadata, "storage_meta", GetAttribute(Metadata, "__init__")),
     "runs-key": lambda d: d.metadata.planner_data.update(c=[Run()]),
 }
 
@@ -209,10 +235,14 @@ def bad(folder):
 def main(folder):
     judged = os.path.join(folder, "judged")
     os.makedirs(judged)
+    pickle_members(by_value)
     dcp.save(nested(), checkpoint_id=os.path.join(folder, "nested"), no_dist=True)
     chunked(os.path.join(folder, "chunked"))
     small(os.path.join(folder, "small")).write()
-    for name in ("nested", "chunked", "small"):
+    pickle_members(by_name)
+    small(os.path.join(folder, "by-name")).write()
+    pickle_members(by_value)
+    for name in ("nested", "chunked", "small", "by-name"):
         dcp_to_torch_save(os.path.join(folder, name), os.path.join(judged, f"{name}.pt"))
     with open(os.path.join(folder, "nested", ".metadata"), "rb") as file:
         places = pickle.load(file).storage_data

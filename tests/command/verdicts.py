@@ -56,6 +56,18 @@ torch.save(whole, "old.module.pt", _use_new_zipfile_serialization=False)
 torch.save({"model": whole, "best": {"ema": whole}, "epoch": 1}, "inside.module.pt")
 torch.save({"model": whole.state_dict(), "best": {"ema": whole.state_dict()}, "epoch": 1}, "states.pt")
 torch.save(whole.state_dict(), "state.pt")
+class Holding(Detector):
+    def __init__(self):
+        super().__init__()
+        self.listed = [torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU())]
+        self.named = {"a": (torch.nn.Linear(2, 2),)}
+        self.again = [self.conv]
+holding = Holding()
+torch.save({"models": [whole], "model": holding}, "holding.module.pt")
+torch.save({"model": holding.state_dict()}, "held.pt")
+torch.save({"model": state}, "nested.pt")
+torch.save({"ema": {name: tensor + 1 for name, tensor in state.items()}, "epoch": 3, "empty": []}, "ema.pt")
+torch.save({"model": state, **torch.load("ema.pt")}, "both.pt")
 for _ in range(40):
     outer = torch.nn.Module()
     outer.a = outer.b = whole
@@ -127,7 +139,8 @@ class Verdicts(Case):
             with self.subTest(name):
                 lines = self.berth("verify", name, code=1).out.splitlines()
                 self.assertEqual(len(lines), 2, lines)
-                self.assertTrue(lines[0].endswith(says.format(name)), lines[0])
+                said = says.format(name).partition("; it names the global ")[0]  # the last line lists all of them
+                self.assertTrue(lines[0].endswith(said), lines[0])
                 self.assertRegex(lines[1], r"\Aintact: \d+ records, ")
                 self.assertTrue(lines[1].endswith(ends or names_of(name)), lines[1])
                 found = json.loads(self.berth("verify", "--json", name, code=1).out)
@@ -212,6 +225,57 @@ class Verdicts(Case):
                          "berth: the names of its modules take more than 64 MiB: Berth does not write them\n")
         self.assertFalse(os.path.exists(self.path("no.pt")))
 
+    def test_modules_that_no_state_dict_has_are_told(self):
+        out = "berth: holding.module.pt: left out 3 modules in lists, dicts and objects, as PyTorch's state_dict() " \
+            "does: {0}['listed'][0], {0}['listed'][1], {0}['named']['a'][0]\n"
+        stays = "berth: holding.module.pt: 1 module in lists and objects, not in dicts, stays as pickled: " \
+            "['models'][0]; --root takes one out\n"
+        for words, told in ((["--root", "model"], out.format("")), (["-q"], ""), ([], out.format("['model']") + stays)):
+            done = self.berth("convert", "--state-dict", *words, "holding.module.pt", "new.pt")
+            self.assertEqual(done.err, told)
+        self.berth("convert", "--state-dict", "-q", "--only", "model", "holding.module.pt", "new.pt")
+        self.berth("convert", "held.pt", "held.safetensors")
+        self.assertEqual(self.berth("diff", "new.pt", "held.safetensors").out, "equal\n")
+        for words, names in ((["--only", "*.norm.b*"], ["model.norm.bias"]), (["--without", "model.norm"],
+                             ["model.conv.weight", "model.conv.bias"])):
+            self.berth("convert", "--state-dict", "-q", *words, "--without", "models", "holding.module.pt", "new.pt")
+            self.assertEqual([row["name"] for row in json.loads(self.berth("ls", "--json", "new.pt").out)], names)
+        self.refused("convert", "--state-dict", "-q", "--only", "model.listed", "holding.module.pt", "no.pt", code=1,
+                     says="--only 'model.listed' matches nothing")
+
+    def test_names_of_dicts_in_dicts_are_those_of_safetensors(self):
+        self.berth("convert", "nested.pt", "full.safetensors")
+        self.berth("convert", "--without", "model.layer.bias", "nested.pt", "less.safetensors")
+        for name, kind in (("bare", "pt"), ("bare.safetensors", "safetensors")):
+            self.berth("convert", "--to", kind, "--root", "model", "nested.pt", name)
+
+        def below(one, other, prefix="model."):
+            return f"names of {one} below '{prefix}' are compared with those of {other}\n"
+
+        ema = "ema.layer.{0}: only in: both.pt | \n"
+        for one, other, says in (
+                ("nested.pt", "full.safetensors", "equal\n"),
+                ("nested.pt", "bare.safetensors", below("nested.pt", "bare.safetensors") + "equal\n"),
+                ("bare.safetensors", "nested.pt", below("nested.pt", "bare.safetensors") + "equal\n"),
+                ("bare.safetensors", "full.safetensors", below("full.safetensors", "bare.safetensors") + "equal\n"),
+                ("full.safetensors", "bare", below("full.safetensors", "bare") + "equal\n"),
+                ("nested.pt", "less.safetensors",
+                 "model.layer.bias: only in: nested.pt | \ndifferent: only in: 1\n"),
+                ("ema.pt", "bare.safetensors", below("ema.pt", "bare.safetensors", "ema.") +
+                 "layer.bias: bytes: first at element 0 | of 3\nlayer.weight: bytes: first at element 0 | of 600\n"
+                 "['epoch']: only in: ema.pt | \ndifferent: only in: 1, bytes: 2\n"),
+                ("both.pt", "bare.safetensors", below("both.pt", "bare.safetensors") + ema.format("bias") +
+                 ema.format("weight") + "['epoch']: only in: both.pt | \ndifferent: only in: 3\n"),
+                # Two pickles have dicts in dicts, and are compared with them.
+                ("nested.pt", "bare", "['layer.bias']: only in:  | bare\n['layer.weight']: only in:  | bare\n"
+                 "['model']: only in: nested.pt | \ndifferent: only in: 3\n")):
+            with self.subTest(one, other=other):
+                code = 0 if says.endswith("equal\n") else 1
+                self.assertEqual(self.berth("diff", one, other, code=code).out, says)
+        found = json.loads(self.berth("diff", "--json", "ema.pt", "bare.safetensors", code=1).out)
+        self.assertEqual((found["prefix"], found["prefix_of"], len(found["differences"])), ("ema.", "ema.pt", 3))
+        self.assertEqual(self.berth("diff", "-q", "nested.pt", "bare.safetensors").out, "")
+
     def test_a_long_difference_is_a_summary(self):
         lines = self.berth("diff", "many.pt", "more.pt", code=1).out.splitlines()
         self.assertEqual(len(lines), 21)
@@ -241,9 +305,18 @@ class Verdicts(Case):
         self.berth("verify", "m.safetensors.index.json")
         gone = sorted(name for name in self.entries() if name.startswith("m-"))[1]
         os.remove(self.path(gone))
-        done = self.berth("verify", "m.safetensors.index.json", code=2)
-        self.assertIn(f"berth: {gone}: cannot be opened: No such file", done.err)
-        self.assertRegex(done.out, r"m\.safetensors\.index\.json: bad: not all of its \d+ files can be opened\n\Z")
+        done = self.berth("verify", "m.safetensors.index.json", code=1)
+        lines, says = done.out.splitlines(), f"{gone}: cannot be opened: No such file or directory"
+        self.assertEqual(lines[1], f"{gone}: missing: {says}")
+        self.assertTrue(all(": ok: " in line for line in (lines[0], *lines[2:-1])), lines)
+        self.assertRegex(lines[-1], r"\Am\.safetensors\.index\.json: bad: not all of its \d+ files can be opened\Z")
+        self.assertEqual(done.err, "")
+        found = json.loads(self.berth("verify", "--json", "m.safetensors.index.json", code=1).out)
+        self.assertEqual([row["ok"] for row in found], [True, False, *[True] * (len(found) - 3), False])
+        self.assertEqual((found[1]["intact"], found[1]["reason"]), (False, says))
+        for words in (["info"], ["ls"]):  # what the others have is shown
+            self.assertEqual(self.berth(*words, "m.safetensors.index.json", code=1).err, f"berth: {says}\n")
+            self.assertEqual(self.berth(*words, gone, code=2).err, f"berth: {says}\n")
         self.berth("verify", "dcp")
         data = bytearray(self.read("dcp/__0_0.distcp"))
         data[data.index(b"\x00\x00\x80\x3f\x00\x00\x00\x40")] ^= 1  # an element of one of them
@@ -273,13 +346,14 @@ class Verdicts(Case):
         self.assertEqual([(row["name"], row["intact"]) for row in found["bad"]], [("a", False), ("b", False)])
 
     def test_a_bare_pickle_names_its_globals_once(self):
-        self.write("one.pkl", pickle.dumps(argparse.Namespace(), 2))
-        self.write("two.pkl", pickle.dumps([argparse.Namespace(), pathlib.PurePosixPath("a")], 2))
-        for name, names in (("one.pkl", "1 class or function that is not allowed: argparse Namespace"),
-                            ("two.pkl", "2 classes or functions that are not allowed: argparse Namespace, "
-                                        "pathlib PurePosixPath")):
-            self.assertEqual(self.berth("verify", name, code=1).out,
-                             f"bad: {name}: a bare pickle, not a PyTorch checkpoint; it names {names}\n")
+        for protocol in (2, 5):
+            self.write("one.pkl", pickle.dumps(argparse.Namespace(), protocol))
+            self.write("two.pkl", pickle.dumps([argparse.Namespace(), pathlib.PurePosixPath("a")], protocol))
+            for name, names in (("one.pkl", "1 class or function that is not allowed: argparse Namespace"),
+                                ("two.pkl", "2 classes or functions that are not allowed: argparse Namespace, "
+                                            "pathlib PurePosixPath")):
+                self.assertEqual(self.berth("verify", name, code=1).out,
+                                 f"bad: {name}: a bare pickle, not a PyTorch checkpoint; it names {names}\n")
 
     def test_a_directory_that_is_whole_and_names_classes(self):
         lines = self.berth("verify", "hyper", code=1).out.splitlines()

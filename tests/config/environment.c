@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Unknown names in the environment, and the file that BERTH_CONFIG names. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

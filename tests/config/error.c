@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* F5: errors are values, one line, that say where. */
+#include <berth/more.h>
+
 #include "config/error.h"
 
 #include <criterion/criterion.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which layer wins, what an operation gets, and what a bad variable does. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdio.h>

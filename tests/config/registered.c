@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Options of a framework, watches, own configurations, and the patch of a block. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

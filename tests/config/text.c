@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Configurations as text, as code, as a hash. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>

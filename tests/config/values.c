@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What each option takes, and the sentences for what it does not take. */
 #include <berth.h>
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,6 +3,9 @@
  * X13: threads are cancelled in the midst of saves and loads, many times. Each goes on to the end
  * of its call, so that nothing leaks, no temporary is left, no lock stays taken.
  */
+#include <berth/config.h>
+#include <berth/prefetch.h>
+#include <berth/rows.h>
 #include <time.h>
 
 #include "tests/support/faults/save_scene.h"

@@ -4,6 +4,8 @@
  * that reading makes. Who has it open keeps it whole; a truncated one that is not mapped is an
  * error.
  */
+#include <berth/config.h>
+
 #include "tests/support/faults/save_scene.h"
 
 enum { N_FLOATS = 20000 };

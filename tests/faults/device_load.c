@@ -4,6 +4,8 @@
  * for ever, or so that the device is lost; the Nth system call; the Nth allocation. Nothing counts
  * as loaded then, nothing is left on a device, and what failed once works the next time (W6, W8).
  */
+#include <berth/config.h>
+
 #include "tests/support/faults/inject.h"
 #include "tests/support/load/device_scene.h"
 

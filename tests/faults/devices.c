@@ -5,6 +5,7 @@
  * fails, once, for ever, or so that the device is lost; the Nth system call and allocation of what
  * is only done for devices.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <unistd.h>
 

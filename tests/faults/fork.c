@@ -4,6 +4,9 @@
  * uses Berth anew and reads on through what its parent has open; what has threads is refused;
  * everything is freed. Nothing hangs (an alarm), nothing crashes, and the parent's saves are whole.
  */
+#include <berth/config.h>
+#include <berth/prefetch.h>
+#include <berth/rows.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <signal.h>

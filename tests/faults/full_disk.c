@@ -3,6 +3,7 @@
  * W1 for real: a small file system with every amount of room, and limits of file sizes. Mounting
  * needs a right; says so without.
  */
+#include <berth/config.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>

@@ -3,6 +3,7 @@
  * Jobs when the machine fails them: after any single fault the path holds the old file or the
  * new one, as the job says (W1, W2, W6); and cancels at the moments that matter.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <semaphore.h>
 #include <stdio.h>

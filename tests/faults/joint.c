@@ -4,6 +4,8 @@
  * path has the complete old file or the complete new one (J6, W1, W4, W6); what a killed
  * coordinator leaves is removed as that of any save (X5).
  */
+#include <berth/config.h>
+#include <berth/joint.h>
 #include <signal.h>
 #include <sys/wait.h>
 

@@ -4,6 +4,8 @@
  * which happens while the next one is exchanged; or between two windows. All writers return an
  * error, after equally many exchanges; the path has its old file (J6, J8, W1, W2, W6).
  */
+#include <berth/config.h>
+
 #include "tests/support/faults/save_scene.h"
 #include "tests/support/scene.h"
 #include "tests/support/writer_group.h"

@@ -4,6 +4,8 @@
  * ever, and every allocation (W6, F5): each is a clean error that names the file, or did not
  * matter; nothing leaks, and what is read is right.
  */
+#include <berth/config.h>
+
 #include "load/checkpoint.h"
 #include "tests/support/faults/save_scene.h"
 

@@ -3,6 +3,7 @@
  * X10: in processes that have closed descriptors 0, 1 and 2, in all ways, while a thread goes on to
  * print: no descriptor of ours is a low one, every file is whole, and the numbers are closed again.
  */
+#include <berth/config.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 

@@ -3,8 +3,10 @@
  * W5: after a power cut at any moment of any save the path holds an old file or a new one, whole,
  * and after a save that said it was done, that one.
  */
-#include "tests/support/faults/power.h"
+#include <berth/config.h>
+
 #include "save/temporary.h"
+#include "tests/support/faults/power.h"
 
 TestSuite(power_cut, .init = begin_faults, .fini = end_faults);
 

@@ -4,6 +4,9 @@
  * allocation (W6, F5): each is a clean error that names the file, or did not matter; nothing leaks,
  * nobody waits for ever, and the tensors are right.
  */
+#include <berth/config.h>
+#include <berth/prefetch.h>
+
 #include "tests/support/faults/save_scene.h"
 
 enum { N_ELEMENTS = 30000, N_TENSORS = 4 };

@@ -3,6 +3,7 @@
  * W10: what cannot become a file is told before data is written: no byte is written, nothing is
  * made, nothing is synced. Some cases need a right: they say so without.
  */
+#include <berth/config.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/socket.h>

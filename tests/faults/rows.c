@@ -4,6 +4,9 @@
  * for ever (W6, W8): each is a clean error, or did not matter; nothing leaks, no row is wrong, and
  * a cache that has seen a read fail gives the right rows afterwards.
  */
+#include <berth/config.h>
+#include <berth/rows.h>
+
 #include "tests/support/faults/save_scene.h"
 
 enum { N_ROWS = 3000, N_COLUMNS = 100, N_IDS = 200 };

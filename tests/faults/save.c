@@ -3,6 +3,8 @@
  * After any single fault the path holds the complete old file or the complete new one (W1, W2, W3,
  * W6, W8): every call of every row that a save makes fails, with every errno that it can give.
  */
+#include <berth/config.h>
+
 #include "config/options.h"
 #include "tests/support/faults/save_scene.h"
 

@@ -3,6 +3,7 @@
  * X12: the shared library is unloaded while a thread has a patch of it, which is freed when the
  * thread ends; then it is loaded again.
  */
+#include <berth/config.h>
 #include <dlfcn.h>
 #include <semaphore.h>
 

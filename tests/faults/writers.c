@@ -3,6 +3,7 @@
  * W7: many processes save to one path, some of them killed on the way. Who reads finds a whole file
  * of one of them, every time; no save fails; in the end nothing else is left.
  */
+#include <berth/config.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -286,7 +286,7 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
                                                        at + 100, &next, &read.error),
                  BERTH_E_TENSOR);
     snprintf(message, sizeof message,
-             "a at byte %llu: 3 elements of float32, but 8 bytes in the object",
+             "storage a at byte %llu: 3 elements of float32, but 8 bytes in the object",
              (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
     bth_error_clear(&read.error);
@@ -307,9 +307,8 @@ Test(legacy_read, counts_that_differ_and_files_that_end_are_refused)
                      BERTH_E_TRUNCATED);
     }
     snprintf(message, sizeof message,
-             "a at byte %llu: the file ends within this storage's 8 bytes: a download or a save in "
-             "place "
-             "that did not end?",
+             "storage a at byte %llu: the file ends within this storage's 8 bytes: a download or a "
+             "save in place that did not end?",
              (unsigned long long)at);
     cr_expect_str_eq(read.error.message, message);
     free_streamed(&read);

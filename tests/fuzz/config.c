@@ -3,6 +3,8 @@
  * Configurations: any bytes as an environment, as assignments, as portable text, and as values of
  * each option by itself. What is taken is printed, and taken again as the same.
  */
+#include <berth/config.h>
+
 #include "tests/support/fuzz/target.h"
 
 #include "config/environment.h"

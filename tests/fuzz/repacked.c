@@ -3,6 +3,8 @@
  * Repacked files (Z13): a checkpoint that another tool wrote again, by a recipe, and with lies. An
  * honest one is read, and as what it was; one with lies is refused, or read in one way.
  */
+#include <berth/config.h>
+
 #include "tests/support/fuzz/repack.h"
 
 #include "tests/support/fuzz/target.h"

@@ -4,6 +4,9 @@
  * any order, ids that are none and tickets that are over too. Rows are the table's bytes as long as
  * their ticket lives; memory is what the limits say.
  */
+#include <berth/config.h>
+#include <berth/rows.h>
+
 #include "tests/support/fuzz/target.h"
 #include "tests/support/support.h"
 

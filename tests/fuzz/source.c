@@ -6,6 +6,8 @@
  *
  * An input is a lie of LIE_NBYTES bytes, and a file.
  */
+#include <berth/config.h>
+
 #include "tests/support/fuzz/archive.h"
 
 #include <errno.h>

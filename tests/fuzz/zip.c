@@ -3,6 +3,8 @@
  * Zip directories: any bytes as an archive, its records alone. What is accepted is one reading: a
  * reader that looks at the directory alone, as other tools do, sees the same (Z1 to Z10).
  */
+#include <berth/config.h>
+
 #include "tests/support/fuzz/archive.h"
 
 #include "tests/support/format/zip_builder.h"

@@ -11,6 +11,7 @@
  * In short, files other than the first are tried at every so many bits; BERTH_LONG=1 tries all.
  * Byte order is assumed to be the other one, so that a record that tells it cannot get lost.
  */
+#include <berth/config.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>

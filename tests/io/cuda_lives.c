@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* X18: contexts that die, by a reset or a kernel that went wrong, and what hung on them. */
+#include <berth/device.h>
 #include <criterion/criterion.h>
 
 #ifndef BERTH_HAS_CUDA

@@ -3,6 +3,7 @@
  * What is no checkpoint, or cannot be read, or is not what it says: paths, descriptors, sources,
  * ranges. Each is one sentence; none hangs, leaks or is read wrongly (F1, F5, W10).
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -39,6 +40,10 @@ Test(bad_input, a_folder_with_metadata)
 {
     static const char *const cases[][2] = {
         {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.",
+         "is a folder, not a file; in it is the .metadata of a checkpoint of "
+         "torch.distributed.checkpoint: `berth convert %s NEW.pt` makes a checkpoint of its "
+         "directory"},
+        {"\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\ncbuiltins\ngetattr\n.",
          "is a folder, not a file; in it is the .metadata of a checkpoint of "
          "torch.distributed.checkpoint: `berth convert %s NEW.pt` makes a checkpoint of its "
          "directory"},

@@ -3,6 +3,8 @@
  * A small file cut at every byte: refused with a sentence (One reading), at every level of
  * checking, with memory in proportion to the file (P3). Flipped bits: tests/hostile/flips.c.
  */
+#include <berth/config.h>
+
 #include "tests/support/load/archive.h"
 
 TestSuite(broken, .init = begin_sample, .fini = end_sample);

@@ -4,6 +4,7 @@
  * function that opens, whatever the options say of checking and of how storages become memory, is
  * refused before a byte is handed out, with the one sentence that names it.
  */
+#include <berth/config.h>
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z12: files whose storages are deflated, as `zip -r` makes them: what can be read of them. */
+#include <berth/prefetch.h>
+
 #include "tests/support/load/deflated_scene.h"
 
 TestSuite(deflated, .init = begin_deflated, .fini = end_sample);

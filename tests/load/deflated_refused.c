@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Z12: what is refused of files whose storages are deflated, and damage to them. */
+#include <berth/rows.h>
 #include <errno.h>
 #include <unistd.h>
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
+#include <berth/config.h>
+#include <berth/device.h>
 #include <fcntl.h>
 
 #include "format/values/value.h"

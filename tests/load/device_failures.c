@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Loads to devices that fail: each with its sentence, nothing left behind, and nothing half there.
  */
+#include <berth/device.h>
+
 #include "tests/support/load/device_scene.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* X17: loads into memory of the caller's, which kernels write to until an event comes. */
+#include <berth/config.h>
+#include <berth/device.h>
 #include <errno.h>
 #include <pthread.h>
 

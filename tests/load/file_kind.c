@@ -80,6 +80,8 @@ Test(file_kind, by_their_signatures)
         {BYTES("tjgg"), GGML("ggjt")},
         {BYTES("\4\0\0\0\1\0\0\0\3"), "a file of Torch7 (Lua), not a checkpoint of PyTorch, which "
                                       "read such files before 1.0"},
+        {BYTES("\3\0\0\0\1\0\0\0\2"), "a file of Torch7 (Lua), not a checkpoint of PyTorch, which "
+                                      "read such files before 1.0"},
         {BYTES("\x89PNG\r\n\x1a\n"), "a PNG picture, not a checkpoint"},
         {BYTES("\xff\xd8\xff\xe0"), "a JPEG picture, not a checkpoint"},
         {BYTES("\x7f"
@@ -372,6 +374,52 @@ Test(file_kind, zip_archives_of_several_files)
         zip.bytes[zip.central_at[1] + 28] ^= 0x80; /* a size beyond the directory */
         cr_expect_lt(open_bytes(zip.bytes, zip.nbytes, ""), 0);
         cr_expect_null(strstr(error.message, "unzip"));
+        test_zip_free(&zip);
+    }
+}
+
+/* Formats that are zips: by a name that each of them has, whatever else is in it. */
+Test(file_kind, zip_archives_of_other_formats)
+{
+#define ARRAYS                                                                                     \
+    "arrays of NumPy (.npz), not a PyTorch checkpoint: torch.from_numpy of each array that "       \
+    "numpy.load gives is its tensor, if they are numbers in this machine's byte order"
+    static const struct {
+        const char *names[3], *says;
+    } cases[] = {
+        {{"[Content_Types].xml", "word/document.xml", "_rels/.rels"},
+         "a Word document (.docx), not a checkpoint"},
+        {{"_rels/.rels", "m.pt", "xl/workbook.xml"}, "an Excel workbook (.xlsx), not a checkpoint"},
+        {{"_rels/.rels", "ppt/presentation.xml", "docProps/app.xml"},
+         "a PowerPoint presentation (.pptx), not a checkpoint"},
+        {{"mimetype", "content.xml", "META-INF/manifest.xml"},
+         "an OpenDocument file (.odt, .ods, .odp), not a checkpoint"},
+        {{"mimetype", "META-INF/container.xml", "a.opf"}, "a book (.epub), not a checkpoint"},
+        {{"META-INF/", "META-INF/MANIFEST.MF", "A.class"},
+         "a Java archive (.jar, .apk), not a checkpoint"},
+        {{"classes.dex", "AndroidManifest.xml", "res/a"},
+         "an Android app (.apk), not a checkpoint"},
+        {{"m/m.pt", "m/w.npy", "m-1.0.dist-info/WHEEL"}, "a Python wheel (.whl), not a checkpoint"},
+        {{"metadata.json", "config.json", "model.weights.h5"},
+         "a Keras model (.keras), whose weights are an HDF5 file, not a checkpoint"},
+        {{"a/w.npy", "b/w.npy", "b/v.npy"}, ARRAYS},
+        {{"a/w.npy", "b/w.npy", "b/v.npz"}, NULL},
+        {{"a/data.pkl", "b/data.pkl", "c/data.pkl"}, NULL},
+        {{"any", "aword/document.xml", "dist-info/WHEEL"}, NULL},
+        {{"any", "word/document.xml/", ".dist-info/WHEEL"}, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const test_entry entries[] = {test_stored(cases[i].names[0], "", 0),
+                                      test_stored(cases[i].names[1], "", 0),
+                                      test_stored(cases[i].names[2], "", 0)};
+        test_zip zip = test_zip_new_foreign(entries, 3);
+        char says[400];
+        (void)snprintf(says, sizeof says, "memory: %s", cases[i].says ? cases[i].says : "");
+        if (cases[i].says)
+            expect_failure_of(zip.bytes, zip.nbytes, "", BERTH_E_NOT_CHECKPOINT, says);
+        else
+            cr_expect_eq(open_bytes(zip.bytes, zip.nbytes, ""), BERTH_E_ARCHIVE);
         test_zip_free(&zip);
     }
 }

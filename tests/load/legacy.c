@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Streams from before PyTorch 1.6, as PyTorch 1.13 wrote them (tests/data/make_old.py). */
+#include <berth/config.h>
+
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "tests/support/load/archive.h"

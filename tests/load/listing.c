@@ -3,6 +3,7 @@
  * A directory that is what the layout renders is not taken apart; any other is, with the same
  * result as if all were (One reading). Verification takes each apart, and so tells what that is.
  */
+#include <berth/config.h>
 #include <fcntl.h>
 #include <unistd.h>
 

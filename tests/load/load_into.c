@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages and tensors to the caller's memory: many at once, by every method, hostile ones too. */
+#include <berth/config.h>
+
 #include "tests/support/load/fetch_scene.h"
 #include "tests/support/support.h"
 

@@ -3,6 +3,7 @@
  * X15: a load in a real memory cgroup that is nearly full. What can be reclaimed makes room; where
  * that is not enough the load is refused, for the system would kill the process.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What load.method=auto does with a cold file: loaded once, or again; on a disk that rotates. */
+#include <berth/config.h>
+#include <berth/rows.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>

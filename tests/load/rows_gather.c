@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Gathers: rows of any number of ids, in passes, through a cache of any size. */
+#include <berth/config.h>
+
 #include "tests/support/load/rows_scene.h"
 
 TestSuite(rows_gather, .fini = end_rows);

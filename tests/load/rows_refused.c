@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Rows that do not come: ids, tickets, reads and limits that are wrong, each with its sentence. */
+#include <berth/config.h>
+
 #include "tests/support/load/rows_scene.h"
 
 TestSuite(rows_refused, .fini = end_rows);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How bytes become memory: mapped, read, where they lie; alignment, lifetime, changing files. */
+#include <berth/device.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -3,6 +3,7 @@
  * Verification: it finds what an open that compares everything finds, in one sweep that reads every
  * byte once, and tells every bad record.
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <stdatomic.h>
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""libberth through ctypes: only what berth.h declares, with the same names."""
+"""libberth through ctypes: only what the public headers declare, with the same names."""
 
 import ctypes as c
 import math
 import os
+import pathlib
 import re
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -11,11 +12,11 @@ BUILD = os.path.abspath(os.environ.get("BERTH_BUILD", os.path.join(HERE, "../../
 
 
 def header():
-    for path in (f"{BUILD}/staged/berth.h", f"{HERE}/../../berth.h"):
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                return file.read()
-    raise SystemExit(f"no berth.h in {BUILD}/staged")
+    for folder in (f"{BUILD}/staged", f"{HERE}/../.."):
+        paths = [path for name in ("berth.h", "berth/more.h") if os.path.exists(path := f"{folder}/{name}")]
+        if len(paths) == 2:
+            return "".join(pathlib.Path(path).read_text(encoding="utf-8") for path in paths)
+    raise SystemExit(f"no berth.h and berth/more.h in {BUILD}/staged")
 
 
 def load_library():
@@ -32,13 +33,8 @@ LIBRARY = load_library()
 
 def enum(name, prefix):
     body = re.search(rf"typedef enum {name} {{(.*?)}} {name};", HEADER, re.DOTALL)[1]
-    members = re.findall(r"^\s*BERTH_(\w+)(?: = (\d+))?,?", body, re.MULTILINE)
-    values, at = {}, 0
-    for member, value in members:
-        at = int(value) if value else at
-        values[member.removeprefix(prefix)] = at
-        at += 1
-    return values
+    members = re.findall(r"\bBERTH_(\w+) = (\d+)", re.sub(r"/\*.*?\*/", "", body, flags=re.DOTALL))
+    return {member.removeprefix(prefix): int(value) for member, value in members}
 
 
 # dtypes by PyTorch's name; kinds, quantization schemes and layouts by their C names.

@@ -125,7 +125,7 @@ SAVED = [
     *[Kind(f"torch.save before 1.6, protocol {protocol}", legacy(protocol), other_legacy(named))
       for protocol, named in ((0, OLDEST), (1, OLDEST), (4, "4"), (5, "5"))],
     Kind("torch.save before 1.6, truncated", lambda value: (legacy(2)(value), os.truncate("new.pt", 50000)),
-         "# at byte #: the file ends within this storage's # bytes: a download or a save in place that did not end?"),
+         "storage # at byte #: the file ends within this storage's # bytes: a download or a save in place that did not end?"),
     Kind("torch.save before 1.6, bytes appended",
          lambda value: (legacy(2)(value), open("new.pt", "ab").write(b"epoch 3\n")),
          "at byte #: 8 bytes follow the last storage" + LEAVES_OUT, torch=True, why=ANY_END),

@@ -39,7 +39,7 @@ TESTS = {"format": None, "load": None, "hostile": None, "api": None, "save": ("p
          "faults": ("load_faults",)}
 CODE = [f"{top}/**/*.[ch]" for top in
         ("config", "format", "io", "save", "load", "tools", "tests")]
-SOURCES = CODE + ["SConstruct", "berth.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
+SOURCES = CODE + ["SConstruct", "berth.h", "berth/*.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
                   "tests/hostile/**", "tests/fuzz/found/**"]
 SAMPLE = 60
 MAX_OF_QUICK = 120

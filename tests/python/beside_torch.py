@@ -153,6 +153,22 @@ def patch_of_names(case):
     case.assertEqual(patched(mine, mine.patch(save_storage_alignment=4096)), (4096, 64))
 
 
+@row('config.patch(arg1="save.storage_alignment", arg2=4096)')
+def patch_by_names_of_parameters(case):
+    case.assertEqual(patched(theirs, theirs.patch(arg1=NAME, arg2=4096)), (4096, 64))
+    with case.assertRaisesRegex(AttributeError, "arg1"):
+        mine.patch(arg1=NAME, arg2=4096).__enter__()
+
+
+@row("config.patch(None)")
+def patch_of_nothing(case):
+    case.assertEqual(patched(theirs, theirs.patch(None)), (64, 64))
+    with case.assertRaises(TypeError):
+        mine.patch(None)
+    both(case, lambda config: patched(config, config.patch()), (64, 64))
+    both(case, lambda config: patched(config, config.patch({})), (64, 64))
+
+
 @row("@config.patch(...) on a function")
 def decorator(case):
     def decorated(config):

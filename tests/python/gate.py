@@ -9,6 +9,7 @@ import pickle
 import struct
 import subprocess
 import time
+from unittest import mock
 
 import berth
 import forbidden
@@ -205,6 +206,40 @@ class Behind(Folder):
                         self.assertEqual(len(set(map(hash, berth.load(file, **options)[0]))), 4000, turns_at)
                         n_loaded += 1
             self.assertGreater(n_loaded, 20)
+
+    def test_a_file_that_is_exchanged(self):
+        """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""
+        first, second = ([Box(i), torch.full((30_000, ), i)] for i in (1, 2))
+        for how in ({}, LEGACY):
+            torch.save(second, self.path("second.pt"), **how)
+            other = self.read(self.path("second.pt"))
+
+            def exchange():
+                self.write("new.pt", other)
+                os.replace(self.path("new.pt"), self.path("v.pt"))
+
+            for change in (exchange, lambda: self.write("v.pt", other)):
+                for what, options in (("path", {}), ("path", {"encoding": "latin1"}), ("file", {}),
+                                      ("path", {"mmap": True})):
+                    if how and "mmap" in options:
+                        continue
+                    torch.save(first, self.path("v.pt"), **how)
+                    with self.subTest(how, change=change, what=what, options=options):
+                        with open(self.path("v.pt"), "rb") as file:
+                            box, tensor = self.load_changed(file if what == "file" else file.name, change, options)
+                        self.assertEqual(box.content, 1)
+                        if change is exchange:  # else the tensors are those of the file now
+                            self.assertEqual(tensor.unique().tolist(), [1])
+
+    def load_changed(self, f, change, options):
+        scan = _gate.try_pickle
+
+        def changing(kept):
+            scan(kept)
+            change()
+
+        with mock.patch.object(_gate, "try_pickle", changing), torch.serialization.safe_globals([Box]):
+            return berth.load(f, **options)
 
     def test_what_another_value_replaces(self):
         many = b"}(" + collided(20_000) + b"u"

@@ -56,6 +56,14 @@ assert torch.equal(weight, state["model"]["layers"]["0"]["weight"]) and epoch ==
 assert torch.equal(rows, state["model"]["embedding"]["weight"][1000:1100])
 assert (torch.tensor(array) == weight).all()
 """),
+    ("docs/python.md", "Is it whole, and what does it name"): (BERTH + """
+import argparse
+torch.save([argparse.Namespace(), torch.ones(2)], "model.pt")
+""", """
+assert report.intact and not report and report.refused == ["argparse.Namespace"]
+with torch.serialization.safe_globals([argparse.Namespace]):
+    assert berth.load("model.pt")[1].sum() == 2 and berth.verify("model.pt").refused == report.refused
+"""),
     ("docs/python.md", "Rows of large tables"): (BERTH + """
 tables = {each: {"weight": torch.rand(1000, 8)} for each in ("users", "items")}
 torch.save(tables, "model.pt")

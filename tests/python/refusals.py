@@ -178,10 +178,12 @@ class Refusals(Folder):
         self.write(names[1], self.read(self.path(names[0])))
         self.check_is_broken(index, '"layer.bias" is not in m-1.safetensors')
         os.remove(self.path(names[1]))
-        for call in (berth.load, berth.open, berth.verify):
-            with self.assertRaises(berth.MissingFileError) as caught:
-                call(index)
-            self.assertIn(f"{names[1]}: cannot be opened: No such file or directory", str(caught.exception))
+        missing = f"{names[1]}: cannot be opened: No such file or directory"
+        with self.assertRaises(berth.MissingFileError) as caught:
+            berth.open(index)
+        self.assertIn(missing, str(caught.exception))
+        report = self.check_is_broken(index, missing, kind=berth.MissingFileError)
+        self.assertEqual([each.name.split("/")[0] for each in report.records], names[:1])  # the others are verified
         self.check_is_broken(self.write("m.safetensors.index.json", b"{"), "m.safetensors.index.json: is no index of a "
                              "checkpoint: it is no JSON")
 

@@ -4,6 +4,7 @@
  * others save and load by what is in force.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

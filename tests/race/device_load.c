@@ -6,6 +6,7 @@
  *
  * usage: device_load [NAME...]: on two devices of these names, or one twice, e.g. cuda:0
  */
+#include <berth/device.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
  * polled from other threads; their memory is changed as soon as they say that it may be.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

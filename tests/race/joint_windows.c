@@ -4,6 +4,7 @@
  * exchanged; with a trace, and progress.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <stdio.h>
 #include <stdlib.h>
 

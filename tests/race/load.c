@@ -4,6 +4,7 @@
  * whoever asks first; reading, summing and saving again go on beside it.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

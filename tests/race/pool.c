@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* W8 under the thread sanitizer: many short tasks, failures from all workers, cancels, patches. */
+#include <berth/config.h>
+
 #include "io/thread_pool.h"
 
 #include <stdio.h>

@@ -5,6 +5,8 @@
  * own (load.prefetch).
  */
 #include <berth.h>
+#include <berth/config.h>
+#include <berth/prefetch.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,8 @@
  * row is looked at.
  */
 #include <berth.h>
+#include <berth/config.h>
+#include <berth/rows.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,6 +4,7 @@
  * at once, a sink that fails in one thread (W8), a cancel, two writers on one path (W7).
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

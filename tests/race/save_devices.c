@@ -6,6 +6,7 @@
  *
  * usage: save_devices [NAME...]: from two devices of these names, or one twice, e.g. cuda:0
  */
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * with workers of their own, while another thread turns tracing off and on.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

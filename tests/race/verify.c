@@ -5,6 +5,7 @@
  * verifications of one file, each with workers of its own.
  */
 #include <berth.h>
+#include <berth/config.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves from devices, on simulated ones: the same file as from main memory, whatever goes late. */
+#include <berth/config.h>
+#include <berth/device.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <unistd.h>

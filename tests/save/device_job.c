@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Jobs over tensors on devices: when they are staged, and what may happen then. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves from devices: how many staging buffers there are, how large, and what is told of a save. */
+#include <berth/config.h>
+#include <berth/device.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdatomic.h>

@@ -4,6 +4,8 @@
  * calls give a folder the habits of the mounts of object stores. tests/faults/mounts.py does the
  * same with a real file system.
  */
+#include <berth/config.h>
+#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>

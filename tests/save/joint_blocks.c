@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* J2: no block of a joint save's file is written by two processes, whatever the slices are. */
+#include <berth/config.h>
+#include <berth/joint.h>
 #include <stdatomic.h>
 #include <unistd.h>
 

@@ -4,6 +4,7 @@
  * right. Each is refused with a sentence, or does what it may: it never leaves its file, its file's
  * size or its memory.
  */
+#include <berth/config.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

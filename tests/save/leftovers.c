@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Temporaries, when what is known of them changes in the midst of a call. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>

@@ -4,6 +4,7 @@
  * between the tiles and the check, a write that is lost, doubled or late, is found, and the error
  * names record and byte.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How bytes get to the file: what auto decides from facts, and what is told. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <linux/magic.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* debug: what is read back is compared with what was meant; a wrong byte never becomes the file. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Safetensors from C: metadata, ties, views, other sizes of tiles; debug mode finds a wrong byte.
  */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <stdio.h>

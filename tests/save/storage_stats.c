@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What is told of every storage of a save: how its bytes got to the file, and why so. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdatomic.h>

@@ -9,8 +9,8 @@ is what nm says of its object. Prints, and fails on:
 - a cycle of calls among more than three sources of a room;
 - a cycle of calls between the sub-rooms of a room;
 - a base name that two folders of the library have;
-- a public name (berth_, BERTH_) inside the library that berth.h does not have;
-- a private name (bth_, BTH_) in berth.h, the command, or the tests of the public interface.
+- a public name (berth_, BERTH_) inside the library that no public header has;
+- a private name (bth_, BTH_) in a public header, the command, or the tests of the public interface.
 """
 import glob
 import os
@@ -25,7 +25,7 @@ PUBLIC = re.compile(r"\b(?:berth|BERTH)_\w+")
 PRIVATE = re.compile(r"\b(?:bth|BTH)_\w+")
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 MADE_BY_THE_BUILD = {"BERTH_HAS_CUDA"}
-OUTSIDE = ["berth.h", "tools", "tests/api"]
+OUTSIDE = ["berth.h", "berth", "tools", "tests/api"]
 
 
 def names_of(path):
@@ -134,10 +134,11 @@ def check_base_names(root):
 
 
 def public_names(root):
-    """Also those that berth.h puts together by macros."""
-    expanded = subprocess.run(["gcc", "-E", "-P", os.path.join(root, "berth.h")], check=True,
-                              capture_output=True, text=True).stdout
-    return set(PUBLIC.findall(code_of(root, "berth.h") + expanded)) | MADE_BY_THE_BUILD
+    """Also those that the public headers put together by macros."""
+    headers = sources(root, ["berth.h", "berth"])
+    expanded = subprocess.run(["gcc", "-E", "-P", "-I", root, *(os.path.join(root, each) for each in headers)],
+                              check=True, capture_output=True, text=True).stdout
+    return set(PUBLIC.findall("".join(code_of(root, each) for each in headers) + expanded)) | MADE_BY_THE_BUILD
 
 
 def is_pasted(name, allowed):
@@ -149,7 +150,7 @@ def check_names(root):
     public = public_names(root)
     told = []
     for tops, pattern, allowed, rule in (
-            (ROOMS, PUBLIC, public, "is public by its name, and not in berth.h: bth_, BTH_"),
+            (ROOMS, PUBLIC, public, "is public by its name, and in no public header: bth_, BTH_"),
             (OUTSIDE, PRIVATE, set(), "is private: only the library may use it")):
         for path in sources(root, tops):
             for number, line in enumerate(code_of(root, path).splitlines(), 1):

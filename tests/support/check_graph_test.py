@@ -88,7 +88,7 @@ class GraphCheck(unittest.TestCase):
         self.write("tests/api/x.c", "int z = BTH_HIDDEN;\n")
         private = "is private: only the library may use it"
         self.assertEqual(self.told(), [
-            "save/x.c:1: berth_gone is public by its name, and not in berth.h: bth_, BTH_",
+            "save/x.c:1: berth_gone is public by its name, and in no public header: bth_, BTH_",
             f"tests/api/x.c:1: BTH_HIDDEN {private}", f"tools/x.c:2: bth_hidden {private}"])
 
     def test_a_folder_that_nothing_was_built_in(self):

@@ -68,10 +68,14 @@ def allowed(folder):
     return []
 
 
+def is_public(path):
+    return path in ("berth.h", "berth.hpp") or path.startswith("berth/")
+
+
 def broken_rule(root, path, quote, included):
     """The sentence of the rule that this include breaks, or None."""
     folder = folder_of(path)
-    if included in ("berth.h", "berth.hpp"):
+    if is_public(included) and (included == "berth.h" or not is_public(path)):
         return None
     if quote == "<" and not os.path.exists(os.path.join(root, included)):
         for pattern, may, why in KEPT:
@@ -85,8 +89,8 @@ def broken_rule(root, path, quote, included):
     if folder_of(included) in allowed(folder):
         return None
     if not allowed(folder):
-        return "berth.h includes nothing of the repository"
-    return f"{folder}/ may include berth.h, " + ", ".join(f"{name}/" for name in allowed(folder))
+        return "public headers include nothing but berth.h"
+    return f"{folder}/ may include the public headers, " + ", ".join(f"{name}/" for name in allowed(folder))
 
 
 def source_files(root):
@@ -97,6 +101,7 @@ def source_files(root):
                 if name.endswith(SOURCE):
                     yield os.path.relpath(os.path.join(folder, name), root)
     yield "berth.h"
+    yield from (f"berth/{name}" for name in sorted(os.listdir(os.path.join(root, "berth"))))
 
 
 def check(root):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""No file above 900 lines (but berth.h, the manual), nine of ten functions on a screen, none above two.
+"""No file above 900 lines, berth.h at most 800, nine of ten functions on a screen, none above two.
 
 Counts on the committed format: a function's braces stand alone in the first column.
 """
@@ -10,6 +10,7 @@ import sys
 from check_includes import source_files
 
 MAX_LINES = 900
+MAX_OF = {"berth.h": 800, "berth/more.h": 1200}  # nobody reads the second one from end to end
 MAX_NINE_OF_TEN = 55
 MAX_FUNCTION = 120
 
@@ -29,12 +30,13 @@ def functions(path):
 def check(root):
     told = []
     os.chdir(root)
-    paths = [path for path in source_files(".") if path != "berth.h"]
+    paths = list(source_files("."))
     for path in paths:
         with open(path, encoding="utf-8") as lines:
             n_lines = sum(1 for _ in lines)
-        if n_lines > MAX_LINES:
-            told.append(f"{path}: {n_lines} lines, more than {MAX_LINES}")
+        most = MAX_OF.get(os.path.normpath(path), MAX_LINES)
+        if n_lines > most:
+            told.append(f"{path}: {n_lines} lines, more than {most}")
     found = sorted(each for path in paths if path.endswith(".c") for each in functions(path))
     lengths = [length for length, _ in found] or [0]
     if lengths[len(lengths) * 9 // 10] > MAX_NINE_OF_TEN:

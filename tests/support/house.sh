@@ -4,7 +4,7 @@
 # in the repository's root, prints what is wrong and then fails. What looks at a build needs the debug variant.
 
 sources() {
-    find berth.h berth.hpp config format io save load tools examples adapters tests \
+    find berth.h berth.hpp berth config format io save load tools examples adapters tests \
         \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 
@@ -15,7 +15,7 @@ house_formatted() {
 # Each label of the manual begins a line: the formatter joins lines when a name in them grows.
 house_labels() {
     ! grep -nE '^ \*.*[.,;:] (Parameters|Shapes|Returns|Ownership|Lifetime|Errors|Threads|Source): ' \
-        berth.h berth.hpp
+        berth.h berth.hpp berth/*.h
 }
 
 house_includes() {
@@ -47,10 +47,11 @@ house_parts() {
         { echo "< parts of tools/check   > in the table of tests/README.md"; return 1; }
 }
 
-# house_header [COMPILER]...: the public header alone, in the languages and compilers it promises.
+# house_header [COMPILER]...: the public headers alone, in the languages and compilers it promises.
 house_header() {
     local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
-    local include="#include <berth.h>" compiler
+    local include compiler
+    include=$(printf '#include <%s>\n' berth.h berth/*.h)
     [ $# -gt 0 ] || set -- gcc
     for compiler in "$@"; do
         # shellcheck disable=SC2086
@@ -66,16 +67,16 @@ house_header() {
 # static library's only global names are the same.
 house_exports() {
     local declared node shown
-    declared=$(gcc -E -P -x c berth.h | tr '\n' ' ' | tr ';' '\n' |
+    declared=$(gcc -E -P -I. -x c berth.h berth/*.h | tr '\n' ' ' | tr ';' '\n' |
         grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
-    [ -n "$declared" ] || { echo "no function found in berth.h"; return 1; }
+    [ -n "$declared" ] || { echo "no function found in the public headers"; return 1; }
     node=BERTH_$(sed -nE 's/.*BERTH_VERSION_STRING "([0-9]+\.[0-9]+).*/\1/p' berth.h)
     shown=$(nm -D --defined-only "$BUILD/debug/libberth.so" | awk '{print $3}' | sort)
     diff <({ echo "$node"; sed "s/\$/@@$node/" <<<"$declared"; } | sort) <(echo "$shown") ||
-        { echo "< declared in berth.h   > exported by libberth.so"; return 1; }
+        { echo "< declared in the public headers   > exported by libberth.so"; return 1; }
     shown=$(nm -g --defined-only "$BUILD/debug/libberth.a" | awk 'NF == 3 {print $3}' | sort)
     diff <(echo "$declared") <(echo "$shown") ||
-        { echo "< declared in berth.h   > global in libberth.a"; return 1; }
+        { echo "< declared in the public headers   > global in libberth.a"; return 1; }
 }
 
 # debian/ follows berth.h: its version, and the symbols of the library, each with the version that
@@ -98,7 +99,7 @@ house_debian() {
 house_install() {
     local there program flags said
     there=$(mktemp -d) || return 1
-    program='#include <berth.h>
+    program='#include <berth/device.h>
 #include <stdio.h>
 int main(void)
 {
@@ -109,7 +110,7 @@ int main(void)
     return printf("%s %s\n", berth_version(), error.message) < 0;
 }'
     build release "$BUILD" install "DESTDIR=$there" PREFIX=/opt/berth || return 1
-    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h include/berth.hpp \
+    for file in lib/libberth.a lib/libberth.so lib/libberth.so.0 include/berth.h include/berth.hpp include/berth/{config,more,joint,rows,prefetch,device}.h \
         lib/libberth_curl.a include/berth_curl.h \
         bin/berth share/man/man1/berth.1 share/bash-completion/completions/berth \
         share/zsh/site-functions/_berth share/fish/vendor_completions.d/berth.fish; do

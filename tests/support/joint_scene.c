@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/joint.h>
+
 #include "tests/support/joint_scene.h"
 
 #include <criterion/criterion.h>

@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_OPENED_H
 #define TESTS_SUPPORT_OPENED_H
 
+#include <berth/more.h>
+
 #include "tests/support/scene.h"
 
 extern berth_checkpoint *checkpoint;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+
 #include "tests/support/race.h"
 #include <errno.h>
 #include <pthread.h>

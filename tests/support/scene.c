@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "tests/support/scene.h"
+#include <berth/config.h>
+
 #include "tests/support/expected.h"
+#include "tests/support/scene.h"
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,8 @@
 #ifndef TESTS_SUPPORT_SHARDS_SCENE_H
 #define TESTS_SUPPORT_SHARDS_SCENE_H
 
+#include <berth/joint.h>
+
 #include "tests/support/support.h"
 
 /* With its bytes, or as an outline. The bytes live as long as the process. Free the tree. */

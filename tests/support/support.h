@@ -8,6 +8,7 @@
 #define TESTS_SUPPORT_H
 
 #include <berth.h>
+#include <berth/more.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

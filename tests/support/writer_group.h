@@ -3,6 +3,7 @@
 #ifndef TESTS_SUPPORT_WRITER_GROUP_H
 #define TESTS_SUPPORT_WRITER_GROUP_H
 
+#include <berth/joint.h>
 #include <pthread.h>
 
 #include "tests/support/support.h"

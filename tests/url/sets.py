@@ -156,7 +156,8 @@ class Sets(case.Case):
         for words in (["show", url], ["convert", url, "out.pt"], ["diff", url, "whole.pt"]):
             self.refused(*words, says=("model-00002-of-00004.safetensors", "no such object (status 404)"))
         server.requests.clear()
-        done = self.berth("verify", url, code=2)
+        done = self.berth("verify", url, code=1)
+        self.assertIn("/model-00002-of-00004.safetensors: missing: ", done.out)
         self.assertEqual(sum("00002" in request["path"] for request in server.requests), 1)
         self.assertIn("not all of its 4 files", done.out)
         self.assertNotIn("out.pt", self.entries())

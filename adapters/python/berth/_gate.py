@@ -8,8 +8,8 @@ It opens for what the program asks for, and for nothing in a file or in the envi
 - the program is in a state that Berth's reader does not know: a mode of PyTorch, shared maps, another
   encoding. Then all that the file names must be known to Berth.
 In the last two cases it is PyTorch's weights_only unpickler, and Berth has read the same pickle before:
-what it refuses, for its form, its depth, the cost of its keys, is refused. What Berth has read of a file object
-is kept, and PyTorch gets that: an object that gives other bytes the second time is not asked for them.
+what it refuses, for its form, its depth, the cost of its keys, is refused. The file is opened once for both, and
+what Berth has read of it is kept for PyTorch: nobody can put other bytes in their place.
 """
 
 import codecs
@@ -22,7 +22,7 @@ import struct
 
 from berth import _native, _records
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
-from berth._source import Stream, StreamFile, Url, is_path, name_of, source_of
+from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
 TRUE = ("1", "y", "yes", "true")
@@ -76,9 +76,9 @@ class Kept:
         self._at = None if is_path(f) else f.tell()
         self._source = self._read = None
 
-    def open(self, source, options):
+    def open(self, options):
         """The file, by these options of load and its encoding."""
-        return _native.open(source, f"{options} {self._old_text}")
+        return _native.open(self.source(), f"{options} {self._old_text}")
 
     def rewind(self):
         if self._at is not None:
@@ -90,18 +90,30 @@ class Kept:
             self._source = source_of(self.f)
         return self._source
 
+    def is_pinned(self):
+        return isinstance(self.source(), _native.Pinned)
+
+    def pin(self):
+        """It is opened now, and all that look at it from now on read this one file, or object of a URL."""
+        if not self.is_pinned():
+            self._source = _native.pin(self._source)
+
     def keep(self, keeps=True):
-        """What is read from now on of a file object is what later reads get."""
-        if isinstance(self.source(), Stream):
-            self._source.keeps = keeps
+        """What is read from now on is what later reads get."""
+        self.pin()
+        self._source.keep(keeps)
 
     def opened(self):
-        """The path; or the file object as PyTorch reads it."""
-        if isinstance(self.source(), Stream):
-            self._read = io.BufferedReader(StreamFile(self._source))
+        """A file for PyTorch; what the program gave, if that is not pinned."""
+        if self.is_pinned():
+            self._read = io.BufferedReader(PinnedFile(self._source))
             return self._read
         self.rewind()
         return self.f
+
+    def place(self):
+        """A path by which PyTorch can map it."""
+        return f"/proc/self/fd/{self._source.fileno()}" if self.is_pinned() else os.fsdecode(self.f)
 
     @contextlib.contextmanager
     def file(self):
@@ -153,8 +165,6 @@ def check_whole(kept):
 
 
 def _is_zip(kept):
-    if isinstance(kept.f, Url):
-        return True  # PyTorch reads nothing else of it
     with kept.file() as file:
         return file.read(4) == b"PK\3\4"
 
@@ -192,7 +202,7 @@ def _is_allowed(kept):
 
 def try_pickle(kept):
     """Reads the pickles as PyTorch will, but makes no tensor and runs nothing; raises why not."""
-    file = kept.open(kept.source(), INERT)
+    file = kept.open(INERT)
     try:
         file.try_values()
     finally:
@@ -201,6 +211,7 @@ def try_pickle(kept):
 
 def for_refused(kept, refusal):
     """Opens the gate for a file that Berth has refused, or raises why not."""
+    kept.pin()
     if refusal.status in REFUSED:
         check_whole(kept)
     if refusal.status != "BERTH_E_FORBIDDEN" or not _is_allowed(kept):
@@ -210,12 +221,17 @@ def for_refused(kept, refusal):
 
 
 def for_trusted(kept):
-    """weights_only=False: a file that is not whole is told as such, before anything of it is run."""
+    """weights_only=False: a file that is not whole is told as such, before anything of it is run.
+
+    A path, a real file and memory are what PyTorch itself reads; of other objects and URLs it gets one that is pinned.
+    """
+    if isinstance(kept.source(), (Stream, str)):
+        kept.pin()
     if _is_zip(kept):
         check_data(kept)  # data.pkl is compared with its checksum when it is read
         return
     try:
-        kept.open(kept.source(), INERT).close()
+        kept.open(INERT).close()
     except Error as error:
         if error.status in ("BERTH_E_TRUNCATED", "BERTH_E_SYSTEM"):
             raise
@@ -283,7 +299,8 @@ def _malformed(kept, error):
 def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
     """PyTorch's unpickler, behind the gate."""
     by_caller = []
-    kept.keep(False)
+    if weights_only:
+        kept.keep(False)
     kept.rewind()
     try:
         value = _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)

@@ -97,7 +97,7 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
         if not (wants_torch or _conditions.reason()):
             return load_plain(kept, map_location, mmap)
         kept.keep()
-        kept.open(kept.source(), READ).close()
+        kept.open(READ).close()
         _gate.try_pickle(kept)
     except UnsafeFileError as error:
         refusal = error.with_traceback(None)  # which holds the source
@@ -131,7 +131,7 @@ def _is_object_at(path, offset):
 
 def _value_of_source(kept, map_location, mmap):
     by_caller = []
-    with contextlib.closing(kept.open(kept.source(), MAPPED if mmap else READ)) as file:
+    with contextlib.closing(kept.open(MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
             value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():

@@ -17,7 +17,7 @@ from mmap import MAP_SHARED
 from berth import _device, _native
 from berth._counters import count, count_reason
 from berth._errors import NO_OFFSET, make
-from berth._source import Url, is_path, path_bytes
+from berth._source import is_path, path_bytes
 
 # The parameters of the functions of PyTorch that this module calls.
 PARAMETERS = {
@@ -27,7 +27,6 @@ PARAMETERS = {
 }
 OPENERS = {"save": "_open_zipfile_writer", "load": "_open_zipfile_reader"}
 ADDED = (".format_version", ".storage_alignment", "byteorder")  # by the library itself
-ZIP_BEGIN = b"PK\3\4" + bytes(64)
 LEGACY, NOT_A_ZIP, TORCHSCRIPT = "legacy format", "not a zip archive", "TorchScript archive"
 
 
@@ -299,8 +298,7 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
         not of the unpickler. With weights_only=False only those of map_location.
     """
     check_known()
-    f = path_of(kept.f)
-    mapped = _map(f) if mmap else None
+    mapped = _map(kept) if mmap else None
     reader = None
 
     @contextlib.contextmanager
@@ -312,15 +310,15 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
         finally:
             reader.close()
 
-    file = f if is_path(f) else kept.opened()
-    if isinstance(f, Url):
-        file = io.BytesIO(ZIP_BEGIN)  # only looked at, to see what it is
+    file = kept.opened()
+    if is_path(file):
+        file = os.fsdecode(path_bytes(file))
     run = with_opener("load", open_reader, _load=_load_that_notes(by_caller))
     try:
         value = run(file, map_location, pickle_module, weights_only=weights_only,
                     mmap=mmap and mapped is None, **arguments)
     except Exception as error:
-        if weights_only and not (reader and reader.has_unpickled or is_path(f)):
+        if weights_only and not (reader and reader.has_unpickled or is_path(kept.f)):
             by_caller.append(error)  # f has been read before the first record is
         raise
     if reader and reader.has_unpickled:
@@ -331,19 +329,12 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
     return value
 
 
-def _map(f):
+def _map(kept):
     """A whole archive as a storage; None: it is none, and PyTorch says why it cannot be mapped."""
     import torch
 
-    if not is_path(f):
-        return None
-    with open(f, "rb") as file:
+    with kept.file() as file:
         if not torch.serialization._is_zipfile(file):
             return None
     is_shared = torch.serialization.get_default_mmap_options() == MAP_SHARED
-    return torch.UntypedStorage.from_file(os.fspath(f), is_shared, os.path.getsize(f))
-
-
-def path_of(f):
-    """A path in the form that PyTorch takes; anything else as it is."""
-    return os.fsdecode(path_bytes(f)) if is_path(f) and not isinstance(f, Url) else f
+    return torch.UntypedStorage.from_file(kept.place(), is_shared, os.path.getsize(kept.place()))

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
-import bisect
 import errno
 import io
-import operator
 import os
 import re
 import tempfile
@@ -95,12 +93,7 @@ def source_of(f):
 
 
 class Stream:
-    """A file object that is read when the library asks, from where it stands on. Others may move it between two reads.
-
-    keeps: what is read now is kept, and no byte of it is read again
-    """
-
-    PIECE = 1 << 20
+    """A file object that is read when the library asks, from where it stands on. Others may move it between two reads."""
 
     def __init__(self, f, nbytes=None):
         self._f = f
@@ -110,7 +103,6 @@ class Stream:
             self.nbytes = min(nbytes, self.nbytes)
         self._pid = os.getpid()
         self._lock, self._is_reading = threading.RLock(), False
-        self.keeps, self._kept = False, []  # (offset, bytes), by their offsets
 
     def __call__(self, offset, nbytes):
         """Some bytes from the offset on, at most so many; none: there are none. What the file raises is raised."""
@@ -122,23 +114,9 @@ class Stream:
                 raise RuntimeError(f"{name_of(self._f)} is read while it is read on the same thread")
             self._is_reading = True
             try:
-                return self._kept_or_read(offset, nbytes)
+                return self._read(offset, nbytes)
             finally:
                 self._is_reading = False
-
-    def _kept_or_read(self, offset, nbytes):
-        i = bisect.bisect_right(self._kept, offset, key=operator.itemgetter(0))
-        if i > 0:
-            at, data = self._kept[i - 1]
-            if offset < at + len(data):
-                return memoryview(data)[offset - at:offset - at + nbytes]
-        if i < len(self._kept):
-            nbytes = min(nbytes, self._kept[i][0] - offset)
-        data = self._read(offset, nbytes)
-        if self.keeps and data.nbytes > 0:
-            data = memoryview(bytes(data))
-            self._kept.insert(i, (offset, data))
-        return data
 
     def _read(self, offset, nbytes):
         self._f.seek(self._begin + offset)
@@ -154,11 +132,13 @@ class Stream:
         return data
 
 
-class StreamFile(io.RawIOBase):
-    """A Stream as a file that begins where it does."""
+class PinnedFile(io.RawIOBase):
+    """A _native.Pinned as a file."""
 
-    def __init__(self, stream):
-        self._stream, self._at = stream, 0
+    PIECE = 1 << 20
+
+    def __init__(self, pinned):
+        self._pinned, self._at = pinned, 0
 
     def readable(self):
         return True
@@ -167,17 +147,16 @@ class StreamFile(io.RawIOBase):
         return True
 
     def seek(self, offset, whence=os.SEEK_SET):
-        self._at = offset + (0, self._at, self._stream.nbytes)[whence]
+        self._at = offset + (0, self._at, self._pinned.nbytes())[whence]
         return self._at
 
     def readinto(self, memory):
-        nbytes = min(len(memory), Stream.PIECE, self._stream.nbytes - self._at)
+        nbytes = min(len(memory), self.PIECE, self._pinned.nbytes() - self._at)
         if nbytes <= 0:
             return 0
-        data = self._stream(self._at, nbytes)
-        memory[:data.nbytes] = data
-        self._at += data.nbytes
-        return data.nbytes
+        memory[:nbytes] = self._pinned.read(self._at, nbytes)
+        self._at += nbytes
+        return nbytes
 
 
 def can_seek(f):

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from berth import _native, _set
-from berth._errors import DamagedFileError, advised
+from berth._errors import DamagedFileError, MissingFileError, advised
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
 
@@ -67,8 +67,8 @@ def verify(f):
 
     f: a path or an open binary file, as for berth.load; so it can be an index, a folder or a directory of
         torch.distributed.checkpoint, whose pieces are verified each.
-    Returns: a Report. A broken file is an answer, not an exception.
-    Raises: berth.MissingFileError, berth.FileError: the file, or one of several, cannot be read.
+    Returns: a Report. A broken file is an answer, not an exception; so is a missing one that an index names.
+    Raises: berth.MissingFileError: there is no such file. berth.FileError: it, or one of several, cannot be read.
     Threads: any; other threads run meanwhile.
     """
     try:
@@ -127,9 +127,16 @@ def report_of(source):
     return Report(**found)
 
 
+def _report_of_part(path):
+    try:
+        return report_of(path)
+    except MissingFileError as error:
+        return _report_of_error(str(error))
+
+
 def report_of_files(paths):
     """Of the files of an index: the names of the records begin with that of their file."""
-    reports = [(os.fsdecode(os.path.basename(path)), report_of(path)) for path in paths]
+    reports = [(os.fsdecode(os.path.basename(path)), _report_of_part(path)) for path in paths]
     records = [replace(record, name=f"{name}/{record.name}")
                for name, report in reports for record in report.records]
     sums = {field.name: sum(getattr(report, field.name) for _, report in reports)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The type Archive: the records of a file, for torch's unpickler (berth._records). */
+#include <berth/config.h>
+
 #include "adapters/python/native/native.h"
 
 typedef struct archive_object {
     PyObject_HEAD berth_archive *archive;
-    PyObject *owner; /* of the memory that is read, or a Stream; NULL: a file */
+    PyObject *owner; /* of the memory that is read, a Stream or a Pinned; NULL: a file */
     Py_buffer buffer;
     berth_source source;
 } archive_object;

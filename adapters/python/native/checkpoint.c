@@ -3,6 +3,8 @@
  * An open file. The Python object uses it, and each call; then its descriptor is closed. Storages
  * of tensors that lie in its memory keep that.
  */
+#include <berth/config.h>
+
 #include "adapters/python/native/native.h"
 
 PyThreadState *bpy_checkpoint_begin_wait(const bpy_checkpoint *checkpoint)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Devices that Berth knows, and events of their current streams (berth/_device.py). */
+#include <berth/device.h>
+
 #include "adapters/python/native/native.h"
 
 /* has_device(name): whether Berth can use the device here. Opens it. */

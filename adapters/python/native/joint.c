@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Many processes, one file: the coordinator (the type Joint), and what each of them writes. */
+#include <berth/joint.h>
 #include <errno.h>
 
 #include "adapters/python/native/native.h"

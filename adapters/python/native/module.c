@@ -48,9 +48,9 @@ PyMODINIT_FUNC PyInit__native(void)
         return NULL;
     bpy_gil_make();
     if (bpy_names_make() < 0 || bpy_checkpoint_type_add(module) < 0 ||
-        bpy_archive_type_add(module) < 0 || bpy_job_type_add(module) < 0 ||
-        bpy_rows_types_add(module) < 0 || bpy_joint_type_add(module) < 0 ||
-        PyModule_AddFunctions(module, bpy_fork_functions) < 0 ||
+        bpy_archive_type_add(module) < 0 || bpy_pinned_type_add(module) < 0 ||
+        bpy_job_type_add(module) < 0 || bpy_rows_types_add(module) < 0 ||
+        bpy_joint_type_add(module) < 0 || PyModule_AddFunctions(module, bpy_fork_functions) < 0 ||
         PyModule_AddFunctions(module, bpy_handler_functions) < 0 ||
         PyModule_AddFunctions(module, bpy_option_functions) < 0) {
         Py_DECREF(module);

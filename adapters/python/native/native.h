@@ -20,6 +20,7 @@
  *   joint.c           a save of many processes
  *   job.c             a save that goes on; signals
  *   urls.c            where bytes come from; URLs, and why reading them failed
+ *   pinned.c          a source that is opened once, and keeps what is read
  *   checkpoint.c      an open file, as long as anything of it is used
  *   load_memory.c     memory of storages -> tensors, by DLPack
  *   load_tensors.c    a tree -> tensors and storages
@@ -48,6 +49,7 @@
 #include <Python.h>
 
 #include <berth.h>
+#include <berth/more.h>
 
 /* ---- the GIL ---- */
 
@@ -377,8 +379,8 @@ int bpy_job_type_add(PyObject *module);
 
 /*
  * Where bytes come from: bytes: a path; an int: a descriptor; a str: a URL, which is opened; an
- * object that can be called: a Stream of berth._source; any other object: its buffer, which *buffer
- * holds then. Of the last two *owner is not NULL.
+ * object that can be called: a Stream of berth._source; a Pinned; any other object: its buffer,
+ * which *buffer holds then. Of the last three *owner is not NULL.
  * Lifetime: bpy_source_free is due when nothing reads the source any more.
  * Returns: 0; -1: an exception is raised.
  */
@@ -392,6 +394,13 @@ int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObj
  */
 berth_config *bpy_source_config(const berth_source *source, const char *assignments,
                                 berth_error *error);
+
+/* Whether an object is a Pinned: then its source, which must not outlive it. */
+bool bpy_pinned_source(PyObject *from, berth_source *source);
+
+/* What the source of a Pinned reads where nothing is kept: a file, memory, a URL or a Stream; else
+ * the source. */
+const berth_source *bpy_source_origin(const berth_source *source);
 
 /* Closes a URL; does nothing to other sources, and to zeros. Needs no GIL. */
 void bpy_source_free(berth_source *source);
@@ -411,7 +420,7 @@ typedef struct bpy_checkpoint {
     bpy_held held;
     atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
-    PyObject *owner; /* of the memory that is read, or a Stream; NULL: a file */
+    PyObject *owner; /* of the memory that is read, a Stream or a Pinned; NULL: a file */
     Py_buffer buffer;
     berth_source source;
 } bpy_checkpoint;
@@ -538,8 +547,9 @@ PyObject *bpy_load_value(bpy_loader *loader, const berth_value *value);
 
 void bpy_loader_free(bpy_loader *loader);
 
-/* Makes the types Checkpoint and Archive and adds them to the module. Return: 0; -1. */
+/* Make the types Checkpoint, Archive and Pinned and add them to the module. Return: 0; -1. */
 int bpy_checkpoint_type_add(PyObject *module);
+int bpy_pinned_type_add(PyObject *module);
 int bpy_archive_type_add(PyObject *module);
 
 /* The module's function verify. */

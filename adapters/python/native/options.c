@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Options, as berth._config shows them. */
+#include <berth/config.h>
+
 #include "adapters/python/native/native.h"
 
 /* The value as Python has it: bool, int, or text. */

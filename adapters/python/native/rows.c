@@ -3,6 +3,7 @@
  * The types Rows and Ticket: a cache of rows, and a request of some, as berth._rows uses them. Ids
  * and outputs are addresses (int) or objects with a buffer; _rows.py has checked their shapes.
  */
+#include <berth/rows.h>
 #include <stddef.h>
 
 #include "adapters/python/native/native.h"

@@ -4,6 +4,8 @@
  * has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's memory,
  * None for zeros, or a tuple: its address on a device, the device's name, the event to wait for.
  */
+#include <berth/device.h>
+
 #include "adapters/python/native/native.h"
 
 /* What skip_data leaves out: PyTorch writes zeros, and no CRC. */

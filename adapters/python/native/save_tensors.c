@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages -> a tree. Their bytes stay where they are. */
+#include <berth/device.h>
+
 #include "adapters/python/native/dlpack.h"
 
 /* ---- storages ---- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where bytes come from. URLs are read by adapters/curl; the GIL guards the list of open ones. */
+#include <berth/config.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
@@ -65,7 +66,7 @@ static open_url **open_url_find(const berth_source *source)
 
 void bpy_source_go(const berth_source *source)
 {
-    open_url *found = *open_url_find(source);
+    open_url *found = *open_url_find(bpy_source_origin(source));
     if (found)
         atomic_store(&found->stop, false);
 }
@@ -76,7 +77,7 @@ int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total
     if (!stop)
         return 0;
     bpy_gil gil = bpy_gil_take();
-    open_url *found = *open_url_find(context);
+    open_url *found = *open_url_find(bpy_source_origin(context));
     if (found)
         atomic_store(&found->stop, true);
     bpy_gil_give(gil);
@@ -129,7 +130,7 @@ static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offs
 void bpy_source_free(berth_source *source)
 {
     if (source->kind != BERTH_SOURCE_FUNCTION || !source->context || !Py_IsInitialized() ||
-        source->read == stream_read)
+        source->read == stream_read || bpy_source_origin(source) != source)
         return;
     bpy_gil gil = bpy_gil_take();
     open_url **at = open_url_find(source), *found = *at;
@@ -230,10 +231,11 @@ berth_config *bpy_source_config(const berth_source *source, const char *assignme
                                 berth_error *error)
 {
     static const char in_order[] = "io.threads=1 load.prefetch=off";
+    const berth_source *origin = bpy_source_origin(source);
     berth_config *config = berth_config_new(error);
     if (config && berth_config_apply(config, assignments, error) == 0 &&
-        (source->read != stream_read || berth_config_apply(config, in_order, error) == 0) &&
-        berth_source_url_tune(source, config, error) == 0)
+        (origin->read != stream_read || berth_config_apply(config, in_order, error) == 0) &&
+        berth_source_url_tune(origin, config, error) == 0)
         return config;
     berth_config_free(config);
     return NULL;
@@ -255,6 +257,8 @@ int bpy_source_of(PyObject *from, berth_source *source, Py_buffer *buffer, PyObj
 {
     if (PyUnicode_Check(from))
         return open_url_new(from, source);
+    if (bpy_pinned_source(from, source))
+        return *owner = Py_NewRef(from), 0;
     if (PyBytes_Check(from)) {
         char *path;
         if (PyBytes_AsStringAndSize(from, &path, NULL) < 0) /* it has a NUL */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* verify(source): what berth_verify found, as plain Python values. */
+#include <berth/config.h>
+
 #include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
@@ -43,7 +45,7 @@ static PyObject *verify(berth_source *source, PyObject *records)
     /* What cannot be read at all is an exception; a broken file is an answer. The network is none.
      */
     berth_error broken = {.code = BERTH_E_CALLBACK, .offset = BERTH_NO_OFFSET};
-    if (berth_source_url_explain(source, &broken) != BERTH_E_CALLBACK)
+    if (berth_source_url_explain(bpy_source_origin(source), &broken) != BERTH_E_CALLBACK)
         return bpy_raise(&broken);
     if ((status == BERTH_E_SYSTEM && verdict.n_bad == 0) || status == BERTH_E_NOT_FOUND ||
         status == BERTH_E_MEMORY || status == BERTH_E_ARGUMENT || status == BERTH_E_OPTION)

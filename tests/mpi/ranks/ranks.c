@@ -10,6 +10,7 @@
  *     ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report
  */
 #define _POSIX_C_SOURCE 200809L
+#include <berth/more.h>
 #include <berth_mpi.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+
 #include "tests/support/faults/save_scene.h"
 
 #define LARGE_PAGE (2u << 20)

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/more.h>
+
 #include "tests/support/fuzz/as_plain.h"
 
 struct plain {

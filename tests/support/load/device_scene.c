@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+#include <berth/device.h>
+
 #include "tests/support/load/device_scene.h"
 
 static const struct part all_parts[N_PARTS] = {{1, BERTH_FLOAT32, "simulated:0"},

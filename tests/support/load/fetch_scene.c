@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+
 #include "tests/support/load/fetch_scene.h"
 
 uint32_t *elements[N_TENSORS];

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "berth.h"
+#include "berth/prefetch.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "tests/support/opened.h"

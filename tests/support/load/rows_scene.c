@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+
 #include "tests/support/load/rows_scene.h"
 #include "tests/support/support.h"
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/device.h>
+
 #include "tests/support/save/device_storages.h"
 
 const char *scene_devices[3] = {"simulated:0", "simulated:1", "cpu"};

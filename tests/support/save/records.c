@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include <berth/config.h>
+
 #include "tests/support/save/records.h"
 
 uint8_t *sample_bytes(size_t nbytes)
