@@ -551,6 +551,17 @@ class Sources(Folder):
                     self.assertTrue(all(map(torch.equal, found[1:], value)))
                     self.assertLess(watch.nbytes, nbytes + (64 << 20))
                     del found
+        torch.save([Box(1), *value], self.path("box.pt"))
+        for trust in (False, True):
+            with (open(self.path("box.pt"), "rb") as file, berth.config.patch("load.check", "data"),
+                  torch.serialization.safe_globals([Box])):
+                for f in (self.path("box.pt"), file, Only(file, "readline")):
+                    file.seek(0)
+                    with self.subTest(type(f), trust=trust), Watch() as watch:
+                        found = berth.load(f, weights_only=not trust)
+                    self.assertTrue(all(map(torch.equal, found[1:], value)))
+                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    del found
 
     def test_file_objects_that_fail(self):
         for cut in range(0, len(self.data), 97):

@@ -98,10 +98,15 @@ class Kept:
         if not self.is_pinned():
             self._source = _native.pin(self._source)
 
-    def keep(self, keeps=True):
+    def keep(self):
         """What is read from now on is what later reads get."""
         self.pin()
-        self._source.keep(keeps)
+        self._source.keep(True)
+
+    def stop_keeping(self):
+        """What was kept stays, and is what later reads get."""
+        if self.is_pinned():
+            self._source.keep(False)
 
     def opened(self):
         """A file for PyTorch; what the program gave, if that is not pinned."""
@@ -138,12 +143,14 @@ class Kept:
         return name_of(self.f)
 
     def reader(self):
-        return contextlib.closing(_records.Reader(self.source(), name=self.name()))
+        """It reads no storage, which would be kept in memory: check_data() compares them."""
+        return contextlib.closing(_records.Reader(self.source(), name=self.name(), assignments="load.check=directory"))
 
 
 def check_data(kept):
     """With load.check=data all bytes are compared with their checksums, as Berth's own reader does."""
     if _native.option_get("load.check") == "data":
+        kept.stop_keeping()  # or all of it would be in memory
         found = _native.verify(kept.source())
         for name, offset, _, verdict, wrong in found["records"]:
             if verdict == "bad" or wrong:
@@ -299,8 +306,7 @@ def _malformed(kept, error):
 def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
     """PyTorch's unpickler, behind the gate."""
     by_caller = []
-    if weights_only:
-        kept.keep(False)
+    kept.stop_keeping()
     kept.rewind()
     try:
         value = _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)

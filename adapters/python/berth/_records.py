@@ -90,11 +90,12 @@ class Reader:
 
     mapped: the whole file as a storage, of which storages are slices; None: they are read
     name: of the file, for messages
+    assignments: options of the open
     """
 
-    def __init__(self, source, mapped=None, name="memory"):
+    def __init__(self, source, mapped=None, name="memory", assignments=""):
         self._name = name
-        self._archive = _native.open_archive(source)
+        self._archive = _native.open_archive(source, assignments)
         self._records = self._archive.records()
         self._mapped = mapped
         self.has_unpickled = False

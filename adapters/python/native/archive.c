@@ -13,10 +13,11 @@ typedef struct archive_object {
 
 static PyTypeObject *archive_type;
 
-static int open_archive(const berth_source *source, berth_archive **archive)
+static int open_archive(const berth_source *source, const char *assignments,
+                        berth_archive **archive)
 {
     berth_error error;
-    berth_config *config = bpy_source_config(source, "", &error);
+    berth_config *config = bpy_source_config(source, assignments, &error);
     const berth_params params = {.config = config};
     int status = config ? 0 : (int)error.code;
     if (status == 0) {
@@ -31,10 +32,14 @@ static int open_archive(const berth_source *source, berth_archive **archive)
     return -1;
 }
 
-/* open_archive(source) */
-static PyObject *archive_open(PyObject *module, PyObject *from)
+/* open_archive(source, assignments) */
+static PyObject *archive_open(PyObject *module, PyObject *arguments)
 {
+    PyObject *from;
+    const char *assignments;
     (void)module;
+    if (!PyArg_ParseTuple(arguments, "Os", &from, &assignments))
+        return NULL;
     archive_object *self = PyObject_New(archive_object, archive_type);
     if (!self)
         return NULL;
@@ -43,7 +48,7 @@ static PyObject *archive_open(PyObject *module, PyObject *from)
     self->buffer = (Py_buffer){0};
     self->source = (berth_source){0};
     if (bpy_source_of(from, &self->source, &self->buffer, &self->owner) == 0 &&
-        open_archive(&self->source, &self->archive) == 0)
+        open_archive(&self->source, assignments, &self->archive) == 0)
         return (PyObject *)self;
     Py_DECREF(self);
     return NULL;
@@ -157,7 +162,7 @@ static PyType_Slot slots[] = {
 };
 
 static PyMethodDef open_function[] = {
-    {"open_archive", archive_open, METH_O, "open_archive(source)\n--\n\n"},
+    {"open_archive", archive_open, METH_VARARGS, "open_archive(source, assignments)\n--\n\n"},
     {NULL, NULL, 0, NULL},
 };
 
