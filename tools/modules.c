@@ -37,6 +37,7 @@ typedef struct modules {
     const berth_value *
         *written; /* modules of which a state_dict has the tensors, as often as met */
     size_t n_dicts, n_replacements, n_written;
+    size_t names_nbytes; /* of all that was visited */
     size_t dicts_capacity, replacements_capacity, written_capacity;
 } modules;
 
@@ -149,7 +150,7 @@ static int modules_note_written(modules *all, const berth_value *module)
 
 static int modules_make_state_dict(modules *all, const berth_value *module, berth_value **dict)
 {
-    visits todo = {0};
+    visits todo = {.nbytes = all->names_nbytes};
     int code = visits_push(&todo, module, "", "");
 
     *dict = berth_make_dict(all->tree, BERTH_KIND_ORDERED_DICT);
@@ -168,6 +169,7 @@ static int modules_make_state_dict(modules *all, const berth_value *module, bert
     while (todo.n > 0)
         free(todo.items[--todo.n].prefix);
     free(todo.items);
+    all->names_nbytes = todo.nbytes;
     return code;
 }
 
