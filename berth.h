@@ -36,11 +36,11 @@
  * - A function that can fail returns 0 or a negative `berth_status`, or a pointer: NULL on failure.
  *   It clears the `berth_error`, and fills it on failure, if its address is not NULL.
  * - Sizes are in bytes and end in `_nbytes`. Positions in a file are in bytes from its start and
- * end in `offset`. Shapes, strides and storage offsets are in elements, as in PyTorch.
+ *   end in `offset`. Shapes, strides and storage offsets are in elements, as in PyTorch.
  * - Text is UTF-8. Text that Berth returns ends with NUL; it may hold more NULs where its length is
  *   returned too.
  * - A member of a struct may be left 0 unless its comment says otherwise.
- * - What is NULL may be freed: that does nothing.
+ * - Functions that free or close something take NULL, too, and do nothing then.
  */
 #ifndef BERTH_H
 #define BERTH_H
@@ -386,13 +386,13 @@ BERTH_API int berth_list_append(berth_value *list, berth_value *item);
  * Makes a value in `tree` that equals `value`. So a checkpoint is edited: open it, copy what stays,
  * set what changes, save:
  *     berth_dict_set(root, "model", berth_value_copy(tree, berth_find(old, "model", &error), 0));
- * What was one value, or shared a storage, is or does so in the copy; but only within one call.
+ * Values that are one, or share a storage, do so in the copy, too; but only within one call.
  * Parameters: value: of any tree or checkpoint. flags: 0; or BERTH_COPY_COMPACT: each new storage
  * has only the range from the first to the last byte that a tensor of the copy uses, so that the
  * save of a view writes no more. A storage that is itself a value (BERTH_KIND_STORAGE) stays whole.
  * Lifetime: the bytes are not copied: the tree or checkpoint of `value` must live until the copy is
  * used no more.
- * Returns: the copy; NULL on failure: see berth_tree_error. Costs time for the whole tree of it.
+ * Returns: the copy; NULL on failure: see berth_tree_error. The time grows with all of its tree.
  * Threads: no other thread may change either tree meanwhile.
  */
 BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags);
@@ -653,7 +653,7 @@ typedef struct berth_named_tensor {
  * count, as "name.indices", "name.values", ... */
 BERTH_API size_t berth_tensor_count(const berth_checkpoint *checkpoint);
 
-/* Fills *named with tensor i, in the order of the values. */
+/* Fills *named with tensor i, in the order of the values. BERTH_E_NOT_FOUND: there is none. */
 BERTH_API int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                               berth_error *error);
 
