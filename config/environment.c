@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 /* One reading. */
 typedef struct reading {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 void bth_layer_merge(bth_layer *layer, const bth_layer *more)
 {

@@ -3,7 +3,7 @@
 #ifndef BTH_CONFIG_LAYER_H
 #define BTH_CONFIG_LAYER_H
 
-#include "config/delayed_log.h"
+#include "base/delayed_log.h"
 #include "config/option_row.h"
 
 typedef struct bth_layer {

@@ -2,8 +2,8 @@
 /* Descriptions of options. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
+#include "base/error.h"
+#include "base/lock.h"
 #include "config/option_text.h"
 #include "config/values_in_force.h"
 

@@ -2,7 +2,7 @@
 /* How a program changes options; those who watch them are called. */
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "config/option_text.h"
 #include "config/patch.h"
 #include "config/values_in_force.h"

@@ -4,9 +4,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "config/lock.h"
-#include "config/memory.h"
-#include "config/utf8.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/utf8.h"
 
 #define CHUNK_N 256
 #define MAX_CHUNKS (BTH_MAX_OPTION_TEXTS / CHUNK_N)

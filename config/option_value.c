@@ -4,8 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/option_row.h"
 #include "config/option_text.h"
 

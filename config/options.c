@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "config/environment.h"
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
 #include "config/patch.h"
 #include "config/values_in_force.h"
 

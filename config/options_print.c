@@ -4,8 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "config/error.h"
-#include "config/fnv.h"
+#include "base/error.h"
+#include "base/fnv.h"
 #include "config/option_text.h"
 #include "config/values_in_force.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Configurations that a caller owns, and brings to its operations. */
-#include "config/error.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/layer.h"
-#include "config/memory.h"
 #include "config/values_in_force.h"
 
 berth_config *berth_config_new(berth_error *error)

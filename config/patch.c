@@ -3,8 +3,8 @@
 
 #include <pthread.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 typedef struct patch {
     struct patch *outer;

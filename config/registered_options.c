@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "config/values_in_force.h"
 
 #define MAX_SECTION_NBYTES 20

@@ -3,8 +3,8 @@
 
 #include <stdatomic.h>
 
-#include "config/error.h"
-#include "config/lock.h"
+#include "base/error.h"
+#include "base/lock.h"
 #include "config/values_in_force.h"
 
 #define MAX_WATCHES 64

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Files of any format that appear whole or not at all: a save without a plan (X7). */
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "save/save_error.h"
 #include "save/save_operation.h"

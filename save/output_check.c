@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "save/file_part.h"

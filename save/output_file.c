@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/image.h"
 #include "save/save_error.h"
 

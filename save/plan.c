@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "format/seeded_hash.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "save/save_error.h"
 
 /* More records than any process can hold. Products with it do not wrap. */

@@ -2,8 +2,8 @@
 /* A planned file without the bytes of its storages, rendered where it is wanted. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/image.h"
 
 static int plan_check_range(const berth_plan *plan, size_t nbytes, uint64_t offset,

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/serialization_id.h"
 #include "format/values/value.h"
-#include "io/device.h"
+#include "io/device/device.h"
 #include "save/plan.h"
 #include "save/save_error.h"
 

@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"

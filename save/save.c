@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public functions of saving that return when the save has ended, and berth_plan_new. */
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "save/save_operation.h"
 

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
-#include "io/clock.h"
 #include "save/output_check.h"
 #include "save/save_error.h"
 

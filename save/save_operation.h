@@ -9,7 +9,7 @@
 
 #include <stdatomic.h>
 
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output_file.h"

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/direct.h"
 #include "io/file.h"
 #include "io/syscalls.h"

@@ -10,8 +10,8 @@
 
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/syscalls.h"
 #include "save/joint/joint_chains.h"
 #include "save/joint/joint_fragments.h"

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 #include "tests/support/joint_scene.h"
 #include "tests/support/save/records.h"

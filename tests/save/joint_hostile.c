@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/joint/joint_receipt.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/names/names.h"
 #include "save/joint/joint_ticket.h"
 #include "tests/support/scene.h"

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "save/file_part.h"
 #include "save/output_check.h"

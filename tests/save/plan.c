@@ -3,8 +3,8 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/plan.h"
 #include "tests/support/save/records.h"
 

@@ -4,7 +4,7 @@
 # in the repository's root, prints what is wrong and then fails. What looks at a build needs the debug variant.
 
 sources() {
-    find berth.h berth.hpp berth config format io save load tools examples adapters tests \
+    find berth.h berth.hpp berth base config format io save load tools examples adapters tests \
         \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Lines for the log, kept until no lock is held: the log function may use the configuration. */
-#ifndef BTH_CONFIG_DELAYED_LOG_H
-#define BTH_CONFIG_DELAYED_LOG_H
+#ifndef BTH_BASE_DELAYED_LOG_H
+#define BTH_BASE_DELAYED_LOG_H
 
 #include <stddef.h>
 

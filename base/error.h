@@ -3,8 +3,8 @@
  * How errors are reported. Internal functions take a `berth_error *` that is never NULL; the public
  * function that calls them has cleared it (BTH_ERROR_BEGIN). They return 0 or the code they set.
  */
-#ifndef BTH_CONFIG_ERROR_H
-#define BTH_CONFIG_ERROR_H
+#ifndef BTH_BASE_ERROR_H
+#define BTH_BASE_ERROR_H
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -6,10 +6,10 @@
  * same size, unless their context has died (X18). An operation never waits for another one's
  * buffers.
  */
-#ifndef BTH_IO_STAGING_BUFFERS_H
-#define BTH_IO_STAGING_BUFFERS_H
+#ifndef BTH_IO_DEVICE_STAGING_BUFFERS_H
+#define BTH_IO_DEVICE_STAGING_BUFFERS_H
 
-#include "io/device.h"
+#include "io/device/device.h"
 #include "io/memory_region.h"
 
 #define BTH_MAX_STAGING_BUFFERS 1024

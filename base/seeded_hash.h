@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A hash of bytes with a secret seed, so that a file cannot be made to collide. */
-#ifndef BTH_FORMAT_SEEDED_HASH_H
-#define BTH_FORMAT_SEEDED_HASH_H
+#ifndef BTH_BASE_SEEDED_HASH_H
+#define BTH_BASE_SEEDED_HASH_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Device memory for programs that do not allocate it otherwise. */
+#include "base/error.h"
 #include "berth/device.h"
-#include "config/error.h"
-#include "io/device.h"
+#include "io/device/device.h"
 
 int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
                             berth_error *error)

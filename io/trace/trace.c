@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
-#include "io/trace_file.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/trace/trace_file.h"
 
 /* The largest event is below 4 KiB: texts are cut to MAX_TEXT_NBYTES. */
 #define BUFFER_NBYTES ((size_t)16 << 10)

@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/shown_text.h"
+#include "base/utf8.h"
 #include "berth.h"
 #include "berth/more.h"
-#include "config/shown_text.h"
-#include "config/utf8.h"
 
 /*
  * Characters that move the cursor, end a line, turn or join other text, or are not seen: those of

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/trace_file.h"
+#include "io/trace/trace_file.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/shown_text.h"
 #include "config/option_text.h"
-#include "config/shown_text.h"
-#include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 #define MARK "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"writer\":\"Berth"
 #define END "\n]}\n"

@@ -11,8 +11,8 @@
  * device memory, or of memory that can be pinned; BERTH_E_UNAVAILABLE: this library was built
  * without support for such devices; all else is BERTH_E_DEVICE.
  */
-#ifndef BTH_IO_DEVICE_H
-#define BTH_IO_DEVICE_H
+#ifndef BTH_IO_DEVICE_DEVICE_H
+#define BTH_IO_DEVICE_DEVICE_H
 
 #include "berth.h"
 

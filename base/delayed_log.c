@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config/delayed_log.h"
+#include "base/delayed_log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 void bth_notes_add(bth_notes *notes, const char *format, ...)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What berth_show_text is made of. */
-#ifndef BTH_CONFIG_SHOWN_TEXT_H
-#define BTH_CONFIG_SHOWN_TEXT_H
+#ifndef BTH_BASE_SHOWN_TEXT_H
+#define BTH_BASE_SHOWN_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/direct.h"
 #include "io/memory_region.h"
 #include "io/syscalls.h"

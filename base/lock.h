@@ -4,8 +4,8 @@
  * (X11): the child then initializes the lock again. A fork handler that acquires locks would
  * deadlock with a holder that waits for Python's global lock.
  */
-#ifndef BTH_CONFIG_LOCK_H
-#define BTH_CONFIG_LOCK_H
+#ifndef BTH_BASE_LOCK_H
+#define BTH_BASE_LOCK_H
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The error object, the texts of the statuses, the log hook. */
-#include "config/error.h"
+#include "base/error.h"
 #include "berth/more.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/utf8.h"
+#include "base/utf8.h"
 
 const char *berth_version(void)
 {

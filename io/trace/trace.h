@@ -7,8 +7,8 @@
  * A thread records events between bth_trace_enter and bth_trace_leave, in a buffer of its own.
  * Times are those that the statistics are made of, so that the sums agree.
  */
-#ifndef BTH_IO_TRACE_H
-#define BTH_IO_TRACE_H
+#ifndef BTH_IO_TRACE_TRACE_H
+#define BTH_IO_TRACE_TRACE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The allocator hook. Without one: the C library, whose calloc need not touch fresh pages. */
-#include "config/memory.h"
+#include "base/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "berth.h"
 #include "berth/more.h"
-#include "config/error.h"
 
 static berth_allocator allocator;
 

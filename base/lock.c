@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config/lock.h"
+#include "base/lock.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 #ifndef MADV_WIPEONFORK /* Linux 4.14 */
 #define MADV_WIPEONFORK 18

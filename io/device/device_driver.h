@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The driver of one kind of device: a table of functions. They return 0 or a number that only
- * `describe` understands; io/device.c makes the messages. It calls them only in the process that
- * opened the device, with open handles, and never to copy 0 bytes.
+ * `describe` understands; io/device/device.c makes the messages. It calls them only in the process
+ * that opened the device, with open handles, and never to copy 0 bytes.
  */
-#ifndef BTH_IO_DEVICE_DRIVER_H
-#define BTH_IO_DEVICE_DRIVER_H
+#ifndef BTH_IO_DEVICE_DEVICE_DRIVER_H
+#define BTH_IO_DEVICE_DEVICE_DRIVER_H
 
 #include <stdatomic.h>
 
-#include "io/device.h"
+#include "io/device/device.h"
 
 typedef struct bth_driver_result {
     char text[160]; /* one line: the driver's text and its name for the error */

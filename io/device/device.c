@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/device.h"
+#include "io/device/device.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "io/device_driver.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "io/device/device_driver.h"
 
 #define DEVICES_MAX 64
 #define KINDS_MAX 2

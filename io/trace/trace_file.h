@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The file of a trace: JSON that is whole after each write. */
-#ifndef BTH_IO_TRACE_FILE_H
-#define BTH_IO_TRACE_FILE_H
+#ifndef BTH_IO_TRACE_TRACE_FILE_H
+#define BTH_IO_TRACE_TRACE_FILE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "config/lock.h"
+#include "base/lock.h"
 
 #define BTH_TRACE_MAX_LANES 1024
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* UTF-8 without surrogates, and the control characters in it, which terminals execute. */
-#ifndef BTH_CONFIG_UTF8_H
-#define BTH_CONFIG_UTF8_H
+#ifndef BTH_BASE_UTF8_H
+#define BTH_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>

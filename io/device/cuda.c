@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "io/device_driver.h"
+#include "base/error.h"
+#include "io/device/device_driver.h"
 #include "io/syscalls.h"
 
 #define LIBRARY "libcuda.so.1"
@@ -21,7 +21,7 @@ typedef CUresult (*PFN_cuCtxGetId_v12000)(CUcontext, unsigned long long *);
 struct cuda_functions {
 #define CUDA_REQUIRED(name, version, suffix) PFN_cu##name##_v##version name;
 #define CUDA_OPTIONAL CUDA_REQUIRED
-#include "io/cuda_driver.def"
+#include "io/device/cuda_driver.def"
 #undef CUDA_OPTIONAL
 #undef CUDA_REQUIRED
 };
@@ -35,7 +35,7 @@ static const struct symbol {
     {"cu" #name suffix, offsetof(struct cuda_functions, name), true},
 #define CUDA_OPTIONAL(name, version, suffix)                                                       \
     {"cu" #name suffix, offsetof(struct cuda_functions, name), false},
-#include "io/cuda_driver.def"
+#include "io/device/cuda_driver.def"
 #undef CUDA_OPTIONAL
 #undef CUDA_REQUIRED
 };

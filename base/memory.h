@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory through the allocator hook, and size arithmetic that detects overflow. */
-#ifndef BTH_CONFIG_MEMORY_H
-#define BTH_CONFIG_MEMORY_H
+#ifndef BTH_BASE_MEMORY_H
+#define BTH_BASE_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>

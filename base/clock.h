@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Clocks that never go back, for statistics, time limits and the age of cached results. */
-#ifndef BTH_IO_CLOCK_H
-#define BTH_IO_CLOCK_H
+#ifndef BTH_BASE_CLOCK_H
+#define BTH_BASE_CLOCK_H
 
 #include <pthread.h>
 #include <stdint.h>

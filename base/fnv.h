@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* FNV-1a: a hash that is the same on every machine. It is easy to find collisions on purpose. */
-#ifndef BTH_CONFIG_FNV_H
-#define BTH_CONFIG_FNV_H
+#ifndef BTH_BASE_FNV_H
+#define BTH_BASE_FNV_H
 
 #include <stddef.h>
 #include <stdint.h>
