@@ -611,7 +611,7 @@ typedef struct berth_plan_info {
 
 /*
  * Plans what berth_save_to would write.
- * Parameters: target: only the name of its path counts; NULL: "archive".
+ * Parameters: target: only the name of its path counts; NULL: "archive". info: NULL: not wanted.
  * Lifetime: the plan is the caller's until berth_plan_free. It does not need the value any more.
  * Returns: NULL on failure.
  * Threads: any.
@@ -619,7 +619,7 @@ typedef struct berth_plan_info {
 BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target,
                                                       const berth_content *content,
                                                       const berth_params *params,
-                                                      berth_error *error);
+                                                      berth_plan_info *info, berth_error *error);
 
 /*
  * Frees a plan.
@@ -627,13 +627,6 @@ BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target
  * Threads: no other thread may use it any more.
  */
 BERTH_API void berth_plan_free(berth_plan *plan);
-
-/*
- * Fills *info.
- * Parameters: plan: NULL: *info becomes zeros.
- * Threads: any.
- */
-BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info);
 
 /*
  * Fills *record with record i in the file's order. Its crc32 is 0: no byte was read yet.

@@ -344,13 +344,6 @@ bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
                        .nbytes = layout->descriptor_nbytes};
 }
 
-void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info)
-{
-    *info = (berth_plan_info){0};
-    if (plan)
-        *info = (berth_plan_info){.nbytes = plan->nbytes, .n_records = plan->n_records};
-}
-
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
 {
     if (!plan || !record)

@@ -431,8 +431,7 @@ static void seed_save(const char *folder, const char *name, int64_t rows, int64_
         if (kind == SEED_CHAIN || kind == SEED_PATHS)
             slices[i] = berth_slice_whole(names[i], elements);
     }
-    MUST(berth_joint_begin(path, root, 1, NULL, &joint, &error) == 0, "%s", error.message);
-    berth_joint_get_info(joint, &info);
+    MUST(berth_joint_begin(path, root, 1, NULL, &joint, &info, &error) == 0, "%s", error.message);
     MUST(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices,
                            kind == SEED_CHAIN || kind == SEED_PATHS ? n : 2 * n, NULL, &receipt,
                            &nbytes, &error) == 0 &&

@@ -570,7 +570,7 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
         berth_joint *joint;
         set_habits(&rows[i].habits);
         cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);
-        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, &error), 0);
+        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, NULL, &error), 0);
         berth_config_unpatch(NULL);
         bth_system_restore();
         cr_assert(strstr(error.message, rows[i].message), "%s", error.message);

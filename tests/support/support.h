@@ -79,8 +79,6 @@ bool test_is_long(void);
 /* The call succeeds, or the test ends with the sentence in `error`. */
 #define assert_ok(call) cr_assert_eq(call, 0, "%s", error.message)
 
-berth_plan_info test_plan_info(const berth_plan *plan);
-
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
