@@ -128,7 +128,7 @@ static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
 
 static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
 {
-    if (!plan->is_safetensors || plan->n_records > 0) /* not its header */
+    if (!plan->header || plan->n_records > 0) /* not its header */
         plan->requested_nbytes += record->layout.nbytes;
     if (record->device)
         plan->device_nbytes += record->layout.nbytes;
@@ -210,8 +210,8 @@ const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 
 bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 {
-    if (plan->is_safetensors)
-        return i > 0;
+    if (plan->is_plain)
+        return plan->header && i > 0;
     return strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0;
 }
 
@@ -278,7 +278,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
-    if (plan->is_safetensors || plan->is_parts) {
+    if (plan->is_plain || plan->is_parts) {
         plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
         if (plan->max_header_nbytes == 0) /* no header is rendered */
             plan->max_header_nbytes = 1;

@@ -475,7 +475,7 @@ int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, ber
 {
     selection s = {.plan = plan, .flags = content->flags, .error = error};
 
-    plan->is_safetensors = true;
+    plan->is_plain = true;
     plan->compute_crc32 = false;
     if (selection_make(&s, content) == 0 && plan_add_header(plan, &s, error) == 0)
         (void)plan_add_tensors(plan, &s, error);

@@ -385,7 +385,7 @@ static int set_plan_and_open(file_set *s, const berth_params *params, berth_chec
 {
     const berth_content content = berth_of_value(s->root);
     berth_params own = params ? *params : (berth_params){0};
-    berth_plan_info info;
+    berth_plan_info info = {.nbytes = 0};
     berth_config *config = set_make_config(error);
 
     own.config = config;

@@ -174,7 +174,7 @@ static int run_to(output_kind kind, const berth_plan *plan, const char *assignme
     }
     if (kind == FILE_BUFFERED || kind == FILE_DIRECT) {
         ends[1] = open(path, O_RDWR | O_CREAT, 0600);
-        output = bth_output_file_begin(&file, ends[1], plan->nbytes, &config, false);
+        output = bth_output_file_begin(&file, ends[1], plan->nbytes, &config);
     }
     int status = run_checked(plan, &output, assignments, spoiler, error);
     bth_direct_close(&file.direct);

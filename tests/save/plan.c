@@ -271,7 +271,7 @@ Test(plan, arguments_that_make_no_archive_are_refused)
     check_refused("x", longer, 2, 0, "", sources);
     check_refused("x", NULL, 0, 0, "", "the content has no records");
     check_refused("x", few, 0, BERTH_RECORDS_COMPLETE, "", "the content has no records");
-    check_refused("x", few, 4, 6, "", "unknown flags 0x4");
+    check_refused("x", few, 4, 12, "", "unknown flags 0x8");
     check_refused("x", other, 2, 0, "", "data/0: the first record must be data.pkl");
     check_refused("x", nothing, 2, 0, "", "data/0: neither data nor read is set");
     check_refused("x", few, 4, 0, "save.byteorder=big",
