@@ -306,3 +306,23 @@ void bth_log(const char *format, ...)
     text_make_safe(line.message, sizeof line.message);
     log_function(log_context, line.message);
 }
+
+void bth_notes_add(bth_notes *notes, const char *format, ...)
+{
+    va_list arguments;
+
+    if (notes->n < BTH_MAX_NOTES) {
+        va_start(arguments, format);
+        (void)vsnprintf(notes->lines[notes->n], sizeof notes->lines[0], format, arguments);
+        va_end(arguments);
+    }
+    notes->n++;
+}
+
+void bth_notes_log(const bth_notes *notes)
+{
+    for (size_t i = 0; i < notes->n && i < BTH_MAX_NOTES; i++)
+        bth_log("%s", notes->lines[i]);
+    if (notes->n > BTH_MAX_NOTES)
+        bth_log("%zu more remarks about options are left out", notes->n - BTH_MAX_NOTES);
+}

@@ -103,4 +103,15 @@ int bth_fail_memory(berth_error *error, uint64_t nbytes);
 /* Calls the log hook with one line, if there is a hook. */
 void bth_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Lines for the log, kept until no lock is held: the log function may use the configuration. */
+#define BTH_MAX_NOTES 8
+
+typedef struct bth_notes {
+    size_t n; /* also of those that found no place */
+    char lines[BTH_MAX_NOTES][200];
+} bth_notes;
+
+void bth_notes_add(bth_notes *notes, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void bth_notes_log(const bth_notes *notes);
+
 #endif

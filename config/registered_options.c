@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
-#include "config/values_in_force.h"
+#include "config/layers.h"
 
 #define MAX_SECTION_NBYTES 20
 #define MAX_NAME_NBYTES 32

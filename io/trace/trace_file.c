@@ -11,7 +11,7 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "base/shown_text.h"
-#include "config/option_text.h"
+#include "config/option_row.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"

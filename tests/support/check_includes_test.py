@@ -10,7 +10,7 @@ import suite
 from check_includes import check
 
 HOUSE = [
-    "berth.h", "berth/more.h", "berth/rows.h", "base/error.h", "config/layer.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
+    "berth.h", "berth/more.h", "berth/rows.h", "base/error.h", "config/layers.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
     "tools/common.h", "adapters/python/native/native.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
@@ -41,7 +41,7 @@ class IncludeCheck(unittest.TestCase):
         self.refused("load/x.c", '#include "save/plan.h"', f"load/ {rule} load/")
 
     def test_lower_rooms_do_not_look_up(self):
-        self.refused("base/x.c", '#include "config/layer.h"', "base/ may include the public headers, base/")
+        self.refused("base/x.c", '#include "config/layers.h"', "base/ may include the public headers, base/")
         self.refused("config/x.c", '#include "io/file.h"', "config/ may include the public headers, base/, config/")
         self.refused("format/x.c", '#include "io/file.h"',
                      "format/ may include the public headers, base/, config/, format/")

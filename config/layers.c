@@ -1,15 +1,166 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config/environment.h"
+/* What sets options: words and lines of text, variables, a file. config/options.c orders the
+ * layers. */
+#include "config/layers.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/memory.h"
+
+void bth_layer_merge(bth_layer *layer, const bth_layer *more)
+{
+    bth_layer_apply(more, &layer->values);
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
+        if (more->source[i])
+            layer->source[i] = more->source[i];
+}
+
+void bth_layer_apply(const bth_layer *layer, struct berth_config *config)
+{
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (layer->source[i])
+            *bth_option_field(config, row) = bth_option_value(&layer->values, row);
+    }
+}
+
+const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes)
+{
+    static atomic_bool is_noted[BTH_MAX_OPTIONS];
+
+    if (!row->successor)
+        return row;
+    if (!atomic_exchange(&is_noted[bth_option_index(row)], true))
+        bth_notes_add(notes, "%s is deprecated: use %s", row->name, row->successor->name);
+    return row->successor;
+}
+
+/* ---- assignments ---- */
+
+#define SPACE " \t\n\v\f\r"
+
+typedef struct text_line {
+    const char *text; /* without white space at the ends and comments */
+    size_t n;
+    size_t number; /* from 1; 0 before the first */
+} text_line;
+
+/* Drops white space at both ends. */
+static void text_trim(const char **text, size_t *n)
+{
+    for (; *n > 0 && strchr(SPACE, **text); --*n)
+        ++*text;
+    while (*n > 0 && strchr(SPACE, (*text)[*n - 1]))
+        --*n;
+}
+
+static int line_divide(const text_line *line, const char **name, size_t *name_n, const char **value,
+                       size_t *value_n, const char *source, berth_error *error)
+{
+    const char *equals = memchr(line->text, '=', line->n);
+
+    if (!equals)
+        return bth_fail_status(error, BERTH_E_OPTION, "%.*s: not of the form name=value (%s)",
+                               (int)(line->n < 100 ? line->n : 100), line->text, source);
+    *name = line->text;
+    *name_n = (size_t)(equals - line->text);
+    *value = equals + 1;
+    *value_n = line->n - *name_n - 1;
+    text_trim(name, name_n);
+    text_trim(value, value_n);
+    return 0;
+}
+
+static void layer_note_unknown(const char *name, size_t n, const char *source, bth_notes *notes)
+{
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+
+    bth_option_print_nearest(name, n, nearest);
+    bth_notes_add(notes, "%.*s: no such option%s; it is skipped (%s)", (int)(n < 64 ? n : 64), name,
+                  nearest, source);
+}
+
+/* Refuses unknown names, or skips them. `where` is for messages. */
+static int layer_parse_assignment(bth_layer *layer, const text_line *line, const char *where,
+                                  const char *source, bool skip_unknown, bth_notes *notes,
+                                  berth_error *error)
+{
+    const char *name, *value;
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+    size_t name_n, value_n;
+
+    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
+        return error->code;
+    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
+    if (!row && skip_unknown) {
+        layer_note_unknown(name, name_n, where, notes);
+        return 0;
+    }
+    if (!row) {
+        bth_option_print_nearest(name, name_n, nearest);
+        return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
+                               (int)(name_n < 100 ? name_n : 100), name, nearest, where);
+    }
+    row = bth_option_use(row, notes);
+    layer->source[bth_option_index(row)] = source;
+    return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
+                            error);
+}
+
+int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error)
+{
+    char where[40];
+
+    (void)snprintf(where, sizeof where, "in a %s", source);
+    if (!text)
+        return bth_fail_argument(error, "the assignments are NULL (%s)", where);
+    for (text_line word; *(text += strspn(text, SPACE)); text += word.n) {
+        word = (text_line){.text = text, .n = strcspn(text, SPACE)};
+        if (layer_parse_assignment(layer, &word, where, source, false, notes, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static bool text_next_line(const char **at, text_line *line)
+{
+    while (**at) {
+        line->number++;
+        line->text = *at;
+        line->n = strcspn(*at, "#\n");
+        *at += strcspn(*at, "\n");
+        *at += **at == '\n';
+        text_trim(&line->text, &line->n);
+        if (line->n > 0)
+            return true;
+    }
+    return false;
+}
+
+int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error)
+{
+    text_line line = {0};
+    char where[40];
+
+    if (!text)
+        return bth_fail_argument(error, "the text is NULL");
+    while (text_next_line(&text, &line)) {
+        (void)snprintf(where, sizeof where, "in line %zu", line.number);
+        if (layer_parse_assignment(layer, &line, where, source, true, notes, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+/* ---- the environment ---- */
 
 /* One reading. */
 typedef struct reading {
@@ -188,7 +339,7 @@ static char *file_read(const char *path, berth_error *error)
 }
 
 /* Later lines of one option count more, and variables more than lines. */
-static int reading_add_line(reading *into, const char *path, const bth_text_line *line,
+static int reading_add_line(reading *into, const char *path, const text_line *line,
                             berth_error *error)
 {
     char where[200], source[80];
@@ -196,28 +347,28 @@ static int reading_add_line(reading *into, const char *path, const bth_text_line
 
     (void)snprintf(where, sizeof where, "in line %zu of %.150s", line->number, path);
     (void)snprintf(source, sizeof source, "file %.60s:%zu", path, line->number);
-    if (bth_line_divide(line, &found.name, &found.name_n, &found.value, &found.value_n, where,
-                        error) < 0)
+    if (line_divide(line, &found.name, &found.name_n, &found.value, &found.value_n, where, error) <
+        0)
         return error->code;
     found.row = bth_option_find(found.name, found.name_n, false, NULL);
     if (found.row)
         return reading_add_value(into, &found, where, source, error);
     if (into->first == 0)
-        bth_layer_note_unknown(found.name, found.name_n, where, into->notes);
+        layer_note_unknown(found.name, found.name_n, where, into->notes);
     return 0;
 }
 
 /* The first line with a mistake is the error; what follows is read nevertheless. */
 static void reading_add_file(reading *into, const char *path, berth_error *error)
 {
-    bth_text_line line = {0};
+    text_line line = {0};
     berth_error own = {0};
 
     if (into->first == 0) {
         bth_release(file_text);
         file_text = file_read(path, &own);
     }
-    for (const char *at = file_text; at && bth_text_next_line(&at, &line);)
+    for (const char *at = file_text; at && text_next_line(&at, &line);)
         (void)reading_add_line(into, path, &line, &own);
     if (own.code != BERTH_OK && error->code == BERTH_OK) {
         (void)bth_error_prefix(&own, "BERTH_CONFIG in the environment");
