@@ -16,6 +16,54 @@
 #include "io/trace/trace.h"
 #include "save/staging_slots.h"
 
+/* The bytes of .data/serialization_id, which need the names and the CRCs of all other records. */
+
+static int image_hash_names(bth_image *image, berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+    bth_id_names names = {0};
+
+    if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
+        for (size_t i = 0; i < plan->id_index; i++) {
+            const char *name = bth_plan_record_name(plan, i);
+            bth_id_names_add(&names, name, strlen(name));
+        }
+        image->names_hash = bth_id_names_hash(&names);
+    }
+    bth_id_names_free_all(&names);
+    return error->code;
+}
+
+int bth_image_begin_id(bth_image *image, berth_error *error)
+{
+    const berth_plan *plan = image->plan;
+
+    if (plan->id_index == BTH_NO_RECORD)
+        return 0;
+    image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
+    if (!image->starts)
+        return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
+    return image_hash_names(image, error);
+}
+
+void bth_image_compute_id(bth_image *image)
+{
+    const berth_plan *plan = image->plan;
+    size_t id = plan->id_index;
+    uint64_t crc32s = 0;
+
+    if (id == BTH_NO_RECORD)
+        return;
+    for (size_t i = 0; i < id; i++)
+        crc32s = bth_id_combine_record(crc32s, image->starts[i], plan->records[i].layout.nbytes,
+                                       bth_image_crc32(image, i));
+    bth_id_write(image->names_hash, crc32s, image->id);
+    if (!image->sums)
+        return;
+    atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
+    atomic_store(&image->sums[id].missing_nbytes, 0);
+}
+
 /*
  * Bytes are copied and summed in blocks, while they are in the cache: 8.0 GB/s in blocks of 16 KiB,
  * 7.5 of 256 KiB, 7.0 of 1 MiB. A caller's function gets larger ones.
@@ -42,7 +90,9 @@ bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *
     return true;
 }
 
-void bth_tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes)
+/* Copies the tile's share of bytes that lie at `offset` in the file. */
+static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *bytes,
+                               uint64_t nbytes)
 {
     bth_range share;
 
@@ -112,7 +162,7 @@ static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i
         return;
     bth_zip_write_local(&plan->records[i].layout, bth_plan_record_full_name(plan, i),
                         tile->scratch);
-    bth_tile_copy_bytes_in(tile, header.offset, tile->scratch, header.nbytes);
+    tile_copy_bytes_in(tile, header.offset, tile->scratch, header.nbytes);
 }
 
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i)
@@ -363,7 +413,7 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
 
     assert(bth_image_crc32_is_complete(image, i));
     bth_zip_write_descriptor(&image->plan->records[i].layout, bth_image_crc32(image, i), bytes);
-    bth_tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
+    tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
 }
 
 void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
@@ -418,12 +468,12 @@ static void image_render_directory(const bth_image *image, bth_tile *tile)
         const bth_plan_record *record = &plan->records[i];
         bth_zip_write_central(&record->layout, bth_plan_record_full_name(plan, i),
                               bth_image_crc32(image, i), tile->scratch);
-        bth_tile_copy_bytes_in(tile, record->central_offset, tile->scratch,
-                               bth_layout_central_entry_nbytes(&record->layout));
+        tile_copy_bytes_in(tile, record->central_offset, tile->scratch,
+                           bth_layout_central_entry_nbytes(&record->layout));
     }
     uint8_t end[BTH_ZIP_END_NBYTES];
     bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
-    bth_tile_copy_bytes_in(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
+    tile_copy_bytes_in(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
 }
 
 int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
@@ -436,4 +486,41 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
     if (tile->offset + tile->nbytes > image->plan->directory_offset)
         image_render_directory(image, tile);
     return 0;
+}
+
+/* A planned file without the bytes of its storages, rendered where it is wanted. */
+
+static int plan_check_range(const berth_plan *plan, size_t nbytes, uint64_t offset,
+                            berth_error *error)
+{
+    if (!plan)
+        return bth_fail_argument(error, "the plan is NULL");
+    if (!plan->pickled.bytes && !plan->header)
+        return bth_fail_argument(error, "the plan is of records, which the caller has");
+    if (offset > plan->nbytes || nbytes > plan->nbytes - offset)
+        return bth_fail_argument(error, "%zu bytes from byte %llu on are not inside a file of %llu",
+                                 nbytes, (unsigned long long)offset,
+                                 (unsigned long long)plan->nbytes);
+    return 0;
+}
+
+int berth_plan_read(const berth_plan *plan, void *buffer, size_t nbytes, uint64_t offset,
+                    berth_error *error)
+{
+    bth_tile tile = {.offset = offset, .nbytes = nbytes, .bytes = buffer};
+    bth_image image = {.plan = plan, .without_storages = true, .constraints = {.block_nbytes = 1}};
+
+    BTH_ERROR_BEGIN(error);
+    if (plan_check_range(plan, nbytes, offset, error) < 0 || nbytes == 0)
+        return error->code;
+    if (!buffer)
+        return bth_fail_argument(error, "the buffer is NULL");
+    tile.scratch = bth_allocate(plan->max_header_nbytes);
+    if (!tile.scratch)
+        return bth_fail_memory(error, plan->max_header_nbytes);
+    memset(buffer, 0, nbytes);
+    memset(image.id, '0', sizeof image.id);
+    (void)bth_image_render(&image, &tile, error);
+    bth_release(tile.scratch);
+    return error->code;
 }

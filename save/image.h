@@ -49,8 +49,6 @@ typedef struct bth_tile {
 
 /* The tile's share of a range. False if there is none. */
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
-/* Copies the tile's share of bytes that lie at `offset` in the file. */
-void bth_tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *bytes, uint64_t nbytes);
 /* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1)
 size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
@@ -114,14 +112,12 @@ void bth_image_put_descriptors(const bth_image *image, bth_tile *tile);
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i);
 
-/* ---- image_id.c ---- */
-
 /* Before the first tile: computes the half of the id that needs only names. */
 int bth_image_begin_id(bth_image *image, berth_error *error);
 /* When all before the tail is rendered: computes the rest, so that the tail can be rendered. */
 void bth_image_compute_id(bth_image *image);
 
-/* ---- storage_stats.c ---- */
+/* ---- run.c: statistics ---- */
 
 /* Adds a tile that is written. */
 void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,

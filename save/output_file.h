@@ -29,7 +29,7 @@ int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_erro
 /* The method that was used and its reason, for the statistics. Static texts. */
 const char *bth_output_file_method(const bth_output_file *file, const char **reason);
 
-/* output_method.c: the I/O method for a file of nbytes bytes that is open as `fd`: save.method, or
+/* The I/O method for a file of nbytes bytes that is open as `fd`: save.method, or
  * chosen from conditions. Returns the reason, a static text. */
 const char *bth_output_method_choose(const struct berth_config *config, int fd, uint64_t nbytes,
                                      bool *is_direct);

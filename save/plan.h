@@ -122,7 +122,7 @@ bth_range bth_plan_header_range(const berth_plan *plan, size_t i);
 bth_range bth_plan_data_range(const berth_plan *plan, size_t i);
 bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i);
 
-/* ---- archive_name.c: a strict reader must accept the names that a save writes (Z8) ---- */
+/* ---- names: a strict reader must accept the names that a save writes (Z8) ---- */
 
 /*
  * The top folder that PyTorch would use for a path (format/FORMAT.md section 1): the base name
@@ -135,8 +135,5 @@ char *bth_archive_name_of_path(const char *path);
 int bth_check_record_name(const char *name, berth_error *error);
 /* Refuses the same for a top folder, and one that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
-/* Refuses a name with its top folder that PyTorch would cut within a character. */
-int bth_check_full_name_not_cut_in_character(const char *full_name, const char *name,
-                                             berth_error *error);
 
 #endif

@@ -2,6 +2,7 @@
 #include "save/run.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -9,7 +10,111 @@
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
 #include "io/worker_counts.h"
+#include "save/image.h"
 #include "save/run_state.h"
+
+/* Tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
+
+/* The tile that begins at `begin`, in a range that ends at `end`. */
+static bth_range range_cut_tile(uint64_t begin, uint64_t end, uint64_t tile_nbytes)
+{
+    uint64_t nbytes = tile_nbytes - begin % tile_nbytes;
+
+    return (bth_range){begin, bth_min(nbytes, end - begin)};
+}
+
+/* How many tiles the ranges have, and these. A tile crosses no multiple of tile_nbytes. */
+static uint64_t run_ranges_count_tiles(const bth_run_parts *parts, uint64_t tile_nbytes)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < parts->n_ranges; i++) {
+        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
+        n += (end - 1) / tile_nbytes - begin / tile_nbytes + 1;
+    }
+    return n;
+}
+
+static bth_range *run_ranges_make_tiles(const bth_run_parts *parts, uint64_t tile_nbytes,
+                                        berth_error *error)
+{
+    size_t nbytes =
+        bth_array_nbytes((size_t)run_ranges_count_tiles(parts, tile_nbytes), sizeof(bth_range));
+    bth_range *tiles = bth_allocate(nbytes), *next = tiles;
+
+    if (!tiles) {
+        bth_fail_memory(error, nbytes);
+        return NULL;
+    }
+    for (size_t i = 0; i < parts->n_ranges; i++) {
+        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
+        for (; begin < end; begin = next->offset + next->nbytes, next++)
+            *next = range_cut_tile(begin, end, tile_nbytes);
+    }
+    return tiles;
+}
+
+void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
+                                const bth_tile *tile)
+{
+    uint64_t end = tile->offset + tile->nbytes;
+    bth_range share;
+
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
+         bth_plan_begins_before(plan, i, end); i++)
+        if (bth_tile_intersect_range(tile, bth_plan_data_range(plan, i), &share))
+            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
+    for (size_t i = 0; i < tile->n_zero_copies; i++) {
+        const bth_range *range = &tile->zero_copies[i].range;
+        atomic_fetch_add(
+            &stats[bth_plan_find_record_by_offset(plan, range->offset)].zero_copy_nbytes,
+            range->nbytes);
+    }
+}
+
+/* `direct` or `buffered`, by the save's method. NULL: any other method. */
+static const char *stats_choose_text_by_save_method(const berth_stats *save, const char *direct,
+                                                    const char *buffered)
+{
+    if (strcmp(save->method, "direct") == 0)
+        return direct;
+    return strcmp(save->method, "buffered") == 0 ? buffered : NULL;
+}
+
+/* Copies at the ends of a record do not count if most of it was zero-copy. */
+static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
+                              const berth_stats *save, berth_storage_stats *out)
+{
+    const bth_plan_record *record = &plan->records[i];
+    uint64_t moved_nbytes = stats ? atomic_load(&stats->moved_nbytes) : 0;
+
+    *out = (berth_storage_stats){.method = "none",
+                                 .reason = record->layout.nbytes == 0 ? "it is empty"
+                                                                      : "nothing was written",
+                                 .nbytes = record->layout.nbytes,
+                                 .moved_nbytes = moved_nbytes};
+    if (moved_nbytes == 0)
+        return;
+    const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
+    if (record->device)
+        method =
+            stats_choose_text_by_save_method(save, "direct, from device", "buffered, from device");
+    else if (why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2)
+        method = stats_choose_text_by_save_method(save, "direct, copied", "buffered, copied");
+    out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+    out->method = method ? method : save->method;
+    out->reason = method && !record->device ? why_copied : save->reason;
+}
+
+void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
+                                    const berth_stats *save, berth_storage_stats *reports, size_t n)
+{
+    size_t at = 0;
+
+    for (size_t i = 0; i < plan->n_records && at < n; i++)
+        if (bth_plan_record_is_storage(plan, i))
+            stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
+}
 
 /*
  * Direct, four workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s. Into the page cache, two
@@ -167,8 +272,7 @@ static void run_choose_sizes(bth_run_state *run)
         run->tile_nbytes = min_nbytes;
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
     if (settings->parts.ranges)
-        n_tiles = run->n_range_tiles =
-            bth_run_ranges_count_tiles(&settings->parts, run->tile_nbytes);
+        n_tiles = run->n_range_tiles = run_ranges_count_tiles(&settings->parts, run->tile_nbytes);
     if (run->n_workers > n_tiles)
         run->n_workers = (unsigned)n_tiles;
     if (run->staging.n_buffers > n_tiles)
@@ -260,7 +364,7 @@ static int run_begin_image(bth_run_state *run, berth_error *error)
         run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
     }
     if (parts->ranges)
-        run->tiles = bth_run_ranges_make_tiles(parts, run->tile_nbytes, error);
+        run->tiles = run_ranges_make_tiles(parts, run->tile_nbytes, error);
     return error->code;
 }
 

@@ -69,13 +69,6 @@ void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *ti
 size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,
                                                  const bth_image *image, bth_tile *tile);
 
-/* ---- run_ranges.c ---- */
-
-/* How many tiles the ranges have, and these. A tile crosses no multiple of tile_nbytes. */
-uint64_t bth_run_ranges_count_tiles(const bth_run_parts *parts, uint64_t tile_nbytes);
-bth_range *bth_run_ranges_make_tiles(const bth_run_parts *parts, uint64_t tile_nbytes,
-                                     berth_error *error);
-
 /* ---- run.c ---- */
 
 typedef struct bth_run_state {

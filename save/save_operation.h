@@ -44,10 +44,6 @@ typedef struct bth_operation {
     void *staged_context;
 } bth_operation;
 
-/* Only plans: `target` names the archive. Call bth_operation_end, after a failure, too. */
-int bth_operation_begin_plan_only(bth_operation *operation, const berth_target *target,
-                                  const berth_content *content, const berth_params *params,
-                                  berth_error *error);
 enum {
     BTH_OPERATION_SNAPSHOT = 1, /* of copies of the tensors */
     BTH_OPERATION_SHARED = 2,   /* other processes write the file, too */
@@ -71,8 +67,5 @@ int bth_operation_end(bth_operation *operation, berth_error *error);
 
 /* "disk", "device" or "processor"; NULL: nothing was moved. */
 const char *bth_stats_find_slowest_stage(const berth_stats *stats);
-
-/* From any thread, any number of times. True: the target keeps its old content. */
-bool bth_operation_cancel(bth_operation *operation);
 
 #endif

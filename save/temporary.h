@@ -62,12 +62,9 @@ bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_
 /* Also names of Berth 0.1: ".berth-<16 hex digits>.tmp". */
 bool bth_temporary_is_name(const char *name);
 
-/* ---- temporary_owner.c ---- */
+/* ---- owners ---- */
 
 /* This process, as text. False without /proc: then no process can know. */
 bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES]);
-/* Whether the process that a text names is alive. `text` may hold anything. DEAD only if this
- * kernel says so. */
-berth_temporary_state bth_temporary_owner_state(const char *text);
 
 #endif

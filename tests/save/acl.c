@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "format/bytes.h"
-#include "save/acl_bytes.h"
+#include "save/target_file.h"
 
 /* Users and groups. The new owner is the one who saves; the new group is the saver's. */
 enum { OWNER = 1, SAVER = 2, NAMED = 3, STRANGER = 4 };
