@@ -257,14 +257,7 @@ int bth_range_add_storage_to_error(void *context, const bth_range *range, berth_
 /* Adds the statistics of a transfer; `stats` may be NULL. */
 void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
 
-/* ---- selection.c: the tensors and storages that a berth_selection selects ---- */
-
-/* Called with each name and its tensor; NULL if that has no bytes. An error ends the visit. */
-typedef int (*bth_name_visit)(void *context, const berth_tensor *tensor, const char *name,
-                              berth_error *error);
-/* Without with_text each name is NULL. */
-int bth_checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, bth_name_visit visit,
-                               void *context, berth_error *error);
+/* ---- storage_rules.c: the tensors and storages that a berth_selection selects ---- */
 
 /* Called with each tensor. An error ends the visit. */
 typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
@@ -283,9 +276,6 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
  */
 int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
                                 const berth_storage ***storages, size_t *n, berth_error *error);
-
-/* Whether a name fits a glob. */
-bool bth_name_matches_pattern(const char *pattern, const char *name);
 
 /* ---- verify_records.c ---- */
 

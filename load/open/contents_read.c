@@ -4,6 +4,9 @@
  * read of the head is enough, and arithmetic. The directory is read if the file does not, or if
  * load.check requires it.
  */
+#include "load/open/open_steps.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -12,9 +15,184 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
+#include "format/zip/zip.h"
 #include "io/memory_region.h"
-#include "load/open/open_steps.h"
 #include "load/open/refusal.h"
+
+/*
+ * Debug mode tells which attributes a file gives its tensors (P5). They are names that no PyTorch
+ * that was tried has for itself; a newer one can, and would then set another thing than an
+ * attribute.
+ */
+
+enum { MAX_SHOWN = 8 };
+
+/* The different names, as keys. */
+typedef struct attribute_names {
+    berth_tree *tree;
+    berth_value *names;
+} attribute_names;
+
+/* Each name is a str (P5). */
+static void attribute_names_add(attribute_names *found, const berth_value *attributes)
+{
+    for (size_t i = 0; i < berth_value_count(attributes); i++) {
+        size_t nbytes;
+        const char *text = berth_as_text(bth_value_key(attributes, i), &nbytes);
+        (void)berth_dict_set_value(found->names, berth_make_str(found->tree, text, nbytes),
+                                   berth_make_none(found->tree));
+    }
+}
+
+/* A state is a dict, or one and a second one for slots. Inert classes can have anything. */
+static int attribute_names_add_of_value(void *context, const berth_walk *walk,
+                                        const berth_value *value)
+{
+    const berth_value *state = berth_value_part(value, BERTH_PART_STATE);
+    (void)walk;
+    if (berth_value_kind(value) != BERTH_KIND_SUBCLASS || berth_value_part(value, BERTH_PART_TYPE))
+        return 0;
+    if (berth_value_kind(state) != BERTH_KIND_TUPLE)
+        attribute_names_add(context, state);
+    for (size_t i = 0; berth_value_kind(state) == BERTH_KIND_TUPLE && i < 2; i++)
+        attribute_names_add(context, bth_value_item(state, i));
+    return 0;
+}
+
+static void attribute_names_log(const berth_value *names, const char *file)
+{
+    char shown[MAX_SHOWN * 42] = "", more[40] = "";
+    size_t n = berth_value_count(names), at = 0;
+    for (size_t i = 0; i < n && i < MAX_SHOWN; i++)
+        at += (size_t)snprintf(shown + at, sizeof shown - at, "%s%.40s", i ? ", " : "",
+                               berth_as_text(bth_value_key(names, i), NULL));
+    if (n > MAX_SHOWN)
+        (void)snprintf(more, sizeof more, " and %zu more", n - MAX_SHOWN);
+    if (n > 0)
+        bth_log("%s: tensors have the attributes %s%s, which no known PyTorch has for itself", file,
+                shown, more);
+}
+
+/* Logs the different names, if there are any. Only memory can fail. */
+static int contents_log_attribute_names(const bth_contents *contents, const char *file,
+                                        berth_error *error)
+{
+    attribute_names found = {.tree = berth_tree_new(error)};
+    berth_walker walker = {.enter = attribute_names_add_of_value, .context = &found};
+
+    if (!found.tree)
+        return error->code;
+    found.names = berth_make_dict(found.tree, BERTH_KIND_DICT);
+    if (berth_value_walk(contents->root, &walker, error) == 0 &&
+        berth_tree_error(found.tree, error) == 0)
+        attribute_names_log(found.names, file);
+    berth_tree_free(found.tree);
+    return error->code;
+}
+
+/*
+ * Repacked files (Z13): they say that their offsets can be calculated, but their directory differs
+ * from the layout. The directory decides, if all headers agree with it.
+ */
+
+/*
+ * Whether the directory must decide if the file was repacked, after an error without it. A repacked
+ * file can be shorter than its layout. One that was cut short has no end records.
+ */
+static bool opening_may_be_repacked(bth_opening *opening, const berth_error *error)
+{
+    bth_container *container = &opening->contents->container;
+    const uint8_t *directory;
+    berth_error ignored;
+
+    if (error->code != BERTH_E_TRUNCATED || container->known)
+        return error->code == BERTH_E_OFFSETS;
+    bth_error_clear(&ignored);
+    return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
+                                              &directory, &ignored) == 0;
+}
+
+/* Z5 to Z7 for every record: what load.check=headers checks. */
+static int opening_check_all_headers(bth_opening *opening, berth_error *error)
+{
+    bth_container *container = &opening->contents->container;
+
+    if (bth_container_check_headers_from(container, &opening->cache, 0, true, error) < 0)
+        return error->code;
+    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
+}
+
+/*
+ * load.calculate_storage_offsets=off: only the directory counts. Debug mode logs how the layout
+ * differs.
+ */
+static int contents_note_difference(bth_opening *opening, berth_error *error)
+{
+    bth_contents *contents = opening->contents;
+
+    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
+    if (error->code == BERTH_E_MEMORY)
+        return error->code;
+    bth_error_clear(error);
+    if (!opening->config->debug || contents->has_longer_record ||
+        bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
+        return error->code;
+    bth_log("%s: %s", opening->cache.reader->name, error->message);
+    bth_error_clear(error);
+    return 0;
+}
+
+static int contents_refuse_repacked(const bth_opening *opening, berth_error *error)
+{
+    static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
+                                   " NEW.pt", "mends it",
+                                   "debug=off and load.repacked=accept read it", false};
+
+    *error = opening->difference;
+    (void)bth_error_append(error, "; the file was repacked, which debug mode and "
+                                  "load.repacked=refuse refuse");
+    return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
+}
+
+/*
+ * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
+ * local header and descriptor agrees with the directory.
+ */
+static int contents_accept_repacked(bth_opening *opening, berth_error *error)
+{
+    const struct berth_config *config = opening->config;
+
+    if (opening->difference.code == 0)
+        opening->difference = *error;
+    bth_error_clear(error);
+    opening->contents->repacked = true;
+    if ((opening->looks_repacked || opening_check_all_headers(opening, error) == 0) &&
+        (config->debug || config->load_repacked == BTH_REPACKED_REFUSE))
+        return contents_refuse_repacked(opening, error);
+    return error->code;
+}
+
+/*
+ * Compares a file that is read by its directory with the layout, because PyTorch may read it by
+ * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
+ * is an error.
+ */
+static int opening_check_directory_follows_layout(bth_opening *opening, berth_error *error)
+{
+    const bth_contents *contents = opening->contents;
+
+    if (contents->format_version < 1)
+        return 0;
+    if (!opening->config->load_calculate_storage_offsets)
+        return contents_note_difference(opening, error);
+    if (bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS)
+        return contents_accept_repacked(opening, error);
+    if (opening->difference.code < 0)
+        *error = opening->difference;
+    if (error->code < 0 || opening->config->load_check < BTH_CHECK_DIRECTORY)
+        return error->code;
+    return bth_layout_check(contents, error);
+}
 
 /* Estimated bytes of the directory for entries that are not storages. */
 #define OTHER_ENTRIES_NBYTES 4096
@@ -85,7 +263,7 @@ static int contents_check_headers(bth_opening *opening, berth_error *error)
     bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
 
     if (opening->looks_repacked)
-        return bth_opening_check_all_headers(opening, error);
+        return opening_check_all_headers(opening, error);
     if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
         opening->config->load_check < BTH_CHECK_DIRECTORY)
         return error->code;
@@ -252,7 +430,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     contents->is_program = !contents->root;
     if ((contents->is_program && bth_exported_read(opening, error) < 0) ||
         bth_storages_check_entries(contents, error) < 0 ||
-        (!contents->is_program && bth_opening_check_directory_follows_layout(opening, error) < 0))
+        (!contents->is_program && opening_check_directory_follows_layout(opening, error) < 0))
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);
@@ -300,7 +478,7 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
     if (!reason) {
         if (contents_read_computed(opening, cursor, error) == 0 ||
             contents_look_for_damage(opening, error) < 0 ||
-            !bth_opening_may_be_repacked(opening, error))
+            !opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
             opening->difference = *error;
@@ -451,7 +629,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
         return error->code;
     bth_head_cache_initialize(&opening.cache, reader, config->io_large_pages);
     if (contents_read_any(&opening, error) == 0 && config->debug)
-        (void)bth_contents_log_attribute_names(contents, reader->name, error);
+        (void)contents_log_attribute_names(contents, reader->name, error);
     bth_head_cache_free(&opening.cache);
     return error->code;
 }

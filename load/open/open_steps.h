@@ -28,8 +28,6 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 
 /* ---- layout_check.c: the file against the layout and the directory ---- */
 
-/* The alignment of data in the layout of this file. */
-uint32_t bth_layout_alignment(const bth_contents *contents);
 /* Sets the offsets of all storages by the layout; the first header is expected at `cursor`. */
 int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, berth_error *error);
 /* Compares the small records' headers with the layout; the last one ends at `cursor`. */
@@ -52,22 +50,6 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Copies the storages' offsets from their entries, whose local headers were read. */
 int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error);
 
-/* ---- repacked_check.c: files that were zipped again (Z13) ---- */
-
-/*
- * Whether the directory must decide if the file was repacked, after an error without it. A repacked
- * file can be shorter than its layout. One that was cut short has no end records.
- */
-bool bth_opening_may_be_repacked(bth_opening *opening, const berth_error *error);
-/* Z5 to Z7 for every record: what load.check=headers checks. */
-int bth_opening_check_all_headers(bth_opening *opening, berth_error *error);
-/*
- * Compares a file that is read by its directory with the layout, because PyTorch may read it by
- * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
- * is an error.
- */
-int bth_opening_check_directory_follows_layout(bth_opening *opening, berth_error *error);
-
 /* ---- exported_program.c: .pt2 files of torch.export (E1 to E3) ---- */
 
 /* Whether the archive is one whose weights can be read. */
@@ -78,13 +60,7 @@ bool bth_archive_is_exported_program(const bth_container *container);
  */
 int bth_exported_read(bth_opening *opening, berth_error *error);
 
-/* ---- attributes_log.c: what debug mode tells of tensors' attributes ---- */
-
-/* Logs the different names, if there are any. Only memory can fail. */
-int bth_contents_log_attribute_names(const bth_contents *contents, const char *file,
-                                     berth_error *error);
-
-/* ---- directory_check.c: the directory as a whole ---- */
+/* ---- layout_check.c: the directory as a whole ---- */
 
 /*
  * Renders the directory by the layout, for the records that are known without it (Z3 to Z9, Z11,

@@ -2,16 +2,53 @@
 #include "load/transfer/source_access.h"
 
 #include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/seeded_hash.h"
 #include "io/file.h"
 #include "io/free_memory.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
-#include "load/transfer/loaded_files.h"
+
+/* The files that this process has loaded past the page cache (load.reuse=auto). */
+
+#define N_FILES 64
+
+/* Each file's hash is at its own remainder. Two files there replace each other. */
+static atomic_uint_fast64_t loaded_files[N_FILES];
+
+static uint64_t file_status_hash(const struct stat *status)
+{
+    const uint64_t fields[] = {(uint64_t)status->st_dev, (uint64_t)status->st_ino,
+                               (uint64_t)status->st_size, (uint64_t)status->st_mtim.tv_sec,
+                               (uint64_t)status->st_mtim.tv_nsec};
+
+    uint64_t hash = 0;
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        hash = bth_hash_mix(hash, fields[i]);
+    return hash;
+}
+
+/*
+ * Adds an open file, and returns whether it was there: the same inode, unchanged since. The last
+ * files are kept, about 64. False also if the system does not report the inode. Thread-safe.
+ */
+static bool loaded_files_add(int fd)
+{
+    struct stat status;
+
+    if (bth_system.fstat(fd, &status) != 0)
+        return false;
+    uint64_t hash = file_status_hash(&status);
+    return atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash;
+}
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -116,7 +153,7 @@ static bool access_was_loaded_before(bth_access *access)
     bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
 
     if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
-        bth_loaded_files_add(reader->fd))
+        loaded_files_add(reader->fd))
         atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
     return atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
 }

@@ -9,12 +9,240 @@
 #include "base/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
+#include "format/zip/zip.h"
 #include "io/disk_properties.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "io/trace/trace.h"
 #include "io/worker_counts.h"
-#include "load/transfer/inflate_range.h"
+
+/* Reads of a transfer, counted and timed: for its statistics, and for the trace. */
+
+static void transfer_add_time(atomic_uint_fast64_t *nanoseconds, double seconds)
+{
+    atomic_fetch_add_explicit(nanoseconds, (uint64_t)(seconds * 1e9), memory_order_relaxed);
+}
+
+/* The time at which a read begins, which ends by one of the next two. */
+static double transfer_begin_read(void)
+{
+    double begin_seconds = bth_seconds();
+
+    bth_trace_begin_request();
+    return begin_seconds;
+}
+
+/* A read for the trace alone, which the caller counts. nbytes 0: it failed. */
+static void transfer_trace_read_end(const char *name, double begin_seconds, double end_seconds,
+                                    uint64_t offset, uint64_t nbytes)
+{
+    bth_trace_end_request(&(bth_trace_span){.category = "request,read,disk",
+                                            .name = name,
+                                            .begin_seconds = begin_seconds,
+                                            .end_seconds = end_seconds,
+                                            .offset = offset,
+                                            .nbytes = nbytes},
+                          false);
+}
+
+/* Counts a read that began at that time. */
+static void transfer_end_read(bth_transfer *transfer, double begin_seconds, uint64_t offset,
+                              uint64_t nbytes)
+{
+    double end_seconds = bth_seconds();
+
+    transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
+    atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
+    transfer_trace_read_end("read", begin_seconds, end_seconds, offset, nbytes);
+}
+
+/* Returns the error's code. */
+static int transfer_fail_read(double begin_seconds, const berth_error *error)
+{
+    transfer_trace_read_end("read", begin_seconds, bth_trace_seconds(), 0, 0);
+    return error->code;
+}
+
+/*
+ * Short requests with gaps between them. The system reads ahead only where pages follow each other:
+ * it would wait for the disk at each of these requests. Advice makes it read their pages, many at a
+ * time.
+ */
+
+/* Requests that are told together: while they are read, the next ones are on their way. */
+#define STEP UINT64_C(256)
+/* Longer ones are read ahead by the system, and could fill the memory. */
+#define ADVISED_MAX_NBYTES (UINT64_C(256) << 10)
+/* Shorter gaps hold one whole page at most: a disk reads that in less time than another request. */
+#define ADVISED_GAP_NBYTES (2 * BTH_PAGE_NBYTES)
+
+static uint64_t request_end(const bth_request *request)
+{
+    return request->offset + request->nbytes;
+}
+
+/* The bytes from the first to the last of n requests. */
+static uint64_t requests_span_nbytes(const bth_request *requests, uint64_t n)
+{
+    return request_end(&requests[n - 1]) - requests[0].offset;
+}
+
+static bool transfer_is_known_to_be_warm(const bth_transfer *transfer)
+{
+    uint64_t nbytes = requests_span_nbytes(transfer->list, transfer->requests.n_requests);
+
+    if (transfer->is_warm || transfer->is_cold)
+        return transfer->is_warm;
+    return bth_page_cache_probe(bth_reader_file(transfer->access->reader), transfer->list->offset,
+                                nbytes) == BTH_PAGE_CACHE_WARM;
+}
+
+/* For a transfer with gap_nbytes, by its list: sets is_advised. */
+static void transfer_choose_advice(bth_transfer *transfer)
+{
+    const bth_request *first = transfer->list;
+
+    transfer->is_advised = transfer->requests.n_requests > 1 && first->method == BERTH_LOAD_READ &&
+                           first->nbytes <= ADVISED_MAX_NBYTES &&
+                           bth_reader_file(transfer->access->reader) >= 0 &&
+                           !transfer_is_known_to_be_warm(transfer);
+}
+
+/* Before request number `task`: has the system begin to read what comes after it. */
+static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
+{
+    const bth_request *list = transfer->list;
+    uint64_t end = bth_min(task + 2 * STEP, transfer->requests.n_requests);
+
+    if (task % STEP != 0)
+        return;
+    for (uint64_t i = task == 0 ? 0 : task + STEP, n; i < end; i += n) {
+        for (n = 1; i + n < end; n++)
+            if (list[i + n].offset - request_end(&list[i + n - 1]) >= ADVISED_GAP_NBYTES)
+                break;
+        (void)bth_system.posix_fadvise(
+            bth_reader_file(transfer->access->reader), (off_t)list[i].offset,
+            (off_t)requests_span_nbytes(&list[i], n), POSIX_FADV_WILLNEED);
+    }
+}
+
+/*
+ * A deflated range (Z12): one request, which one worker inflates from its beginning to its end, in
+ * pieces. So a transfer is parallel over such ranges, not inside one of them.
+ */
+
+/* Bytes of input that are read at a time, and of output that is only summed. */
+#define BUFFER_NBYTES ((size_t)64 << 10)
+#define REPORT_SECONDS 0.1
+
+/* One range that is inflated. */
+struct inflated_range {
+    bth_transfer *transfer;
+    bth_range *range;
+    uint8_t *buffers; /* of input, then of output */
+    double next_report_seconds;
+};
+
+static int inflated_range_read_input(void *context, uint64_t offset, uint64_t nbytes,
+                                     uint64_t ahead, const uint8_t **bytes, berth_error *error)
+{
+    const struct inflated_range *inflated = context;
+    double begin_seconds = transfer_begin_read();
+
+    (void)ahead;
+    *bytes = inflated->buffers;
+    if (bth_reader_read_untraced(inflated->transfer->access->reader, inflated->buffers,
+                                 (size_t)nbytes, offset, error) < 0)
+        return transfer_fail_read(begin_seconds, error);
+    transfer_end_read(inflated->transfer, begin_seconds, offset, nbytes);
+    return 0;
+}
+
+/* Reports progress where no other thread does: the pool runs the request on the caller's thread. */
+static void inflated_range_report_progress(struct inflated_range *inflated)
+{
+    bth_transfer *transfer = inflated->transfer;
+
+    if ((transfer->n_workers > 1 && transfer->requests.n_requests > 1) ||
+        bth_seconds() < inflated->next_report_seconds)
+        return;
+    (void)bth_transfer_report_progress(transfer);
+    inflated->next_report_seconds = bth_seconds() + REPORT_SECONDS;
+}
+
+/* After each piece. A caller who has cancelled need not wait for the range's end. */
+static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *error)
+{
+    bth_transfer *transfer = ((struct inflated_range *)context)->transfer;
+
+    atomic_fetch_add_explicit(&transfer->done_nbytes, nbytes, memory_order_relaxed);
+    inflated_range_report_progress(context);
+    if (!atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed))
+        return 0;
+    return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
+}
+
+/* Z10, Z12: the sum of what was inflated is compared always. A scan's caller compares it. */
+static int inflated_range_check_crc32(const bth_transfer *transfer, const bth_range *range,
+                                      berth_error *error)
+{
+    bool present;
+
+    if (transfer->requests.use == BTH_USE_CHECKSUMS)
+        return 0;
+    return bth_zip_compare_crc(range->deflated, range->crc32, &present, error);
+}
+
+static int inflated_range_run(struct inflated_range *inflated, uint8_t *memory, berth_error *error)
+{
+    bth_transfer *transfer = inflated->transfer;
+    bth_range *range = inflated->range;
+    bth_zip_input input = {.get = inflated_range_read_input, .context = inflated};
+    bth_inflate_output output = {.memory = memory,
+                                 .nbytes = memory ? range->nbytes : 0,
+                                 .from = range->inflated_from,
+                                 .scratch = inflated->buffers + BUFFER_NBYTES,
+                                 .scratch_nbytes = BUFFER_NBYTES,
+                                 .advance = inflated_range_advance,
+                                 .context = inflated};
+
+    if (bth_inflate_in_pieces(range->deflated, &input, &output, error) < 0)
+        return error->code;
+    range->crc32 = output.crc32;
+    if (inflated_range_check_crc32(transfer, range, error) < 0)
+        return error->code;
+    if (range->unit > 1 && transfer->requests.use == BTH_USE_MEMORY)
+        bth_swap_bytes(memory, memory, (size_t)(range->nbytes - range->nbytes % range->unit),
+                       range->unit);
+    return 0;
+}
+
+/*
+ * Inflates the one range of the request to its memory; for a scan, only sums it. Compares the CRC,
+ * but not for a scan. Beside the range's own memory it needs 170 KiB, whatever its size is (Z12).
+ */
+static int request_inflate_range(bth_transfer *transfer, const bth_request *request,
+                                 berth_error *error)
+{
+    struct inflated_range inflated = {.transfer = transfer,
+                                      .range = &transfer->requests.ranges[request->first_range],
+                                      .next_report_seconds = bth_seconds() + REPORT_SECONDS};
+    bool is_for_caller = transfer->requests.use == BTH_USE_CALLER;
+    const bth_transfer_calls *calls = &transfer->calls;
+
+    inflated.buffers = bth_allocate(2 * BUFFER_NBYTES);
+    if (!inflated.buffers)
+        return bth_fail_memory(error, 2 * BUFFER_NBYTES);
+    (void)inflated_range_run(&inflated, is_for_caller ? inflated.range->memory : request->memory,
+                             error);
+    bth_release(inflated.buffers);
+    if (error->code < 0 && calls->failed &&
+        calls->failed(calls->context, inflated.range, error) == 0)
+        inflated.range->is_unread = true;
+    return error->code;
+}
 
 /* Bytes that are summed or swapped while they are in the processor's cache. */
 #define PIECE_NBYTES (UINT64_C(512) << 10)
@@ -109,8 +337,8 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
     double end_seconds = bth_seconds();
     if (transfer->with_crc32 && !transfer->is_swapped)
         walk->crc32_seconds = end_seconds - begin_seconds;
-    bth_transfer_add_time(&transfer->crc32_nanoseconds, walk->crc32_seconds);
-    bth_transfer_add_time(&transfer->render_nanoseconds, end_seconds - begin_seconds);
+    transfer_add_time(&transfer->crc32_nanoseconds, walk->crc32_seconds);
+    transfer_add_time(&transfer->render_nanoseconds, end_seconds - begin_seconds);
     BTH_TRACE(.category = "work",
               .name = transfer->is_swapped   ? "swap and sum"
                       : transfer->with_crc32 ? "CRC-32"
@@ -237,15 +465,15 @@ static int request_try_direct(bth_transfer *transfer, bth_request *request, uint
     request->fell_back = atomic_load(&transfer->access->direct_is_refused);
     if (request->fell_back)
         return 0;
-    double begin_seconds = bth_transfer_begin_read();
+    double begin_seconds = transfer_begin_read();
     if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
                         done_nbytes, &request->fell_back, error) < 0)
-        return bth_transfer_fail_read(begin_seconds, error);
+        return transfer_fail_read(begin_seconds, error);
     if (request->fell_back)
         atomic_store(&transfer->access->direct_is_refused, true);
     if (*done_nbytes > 0)
         bth_reader_count_request(transfer->access->reader, *done_nbytes);
-    bth_transfer_end_read(transfer, begin_seconds, request->offset, *done_nbytes);
+    transfer_end_read(transfer, begin_seconds, request->offset, *done_nbytes);
     return 0;
 }
 
@@ -260,12 +488,12 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
         return error->code;
     if (done_nbytes >= end - begin)
         return 0;
-    double begin_seconds = bth_transfer_begin_read();
+    double begin_seconds = transfer_begin_read();
     size_t nbytes = (size_t)(end - begin) - done_nbytes;
     if (bth_reader_read_untraced(transfer->access->reader, memory + done_nbytes, nbytes,
                                  begin + done_nbytes, error) < 0)
-        return bth_transfer_fail_read(begin_seconds, error);
-    bth_transfer_end_read(transfer, begin_seconds, begin + done_nbytes, nbytes);
+        return transfer_fail_read(begin_seconds, error);
+    transfer_end_read(transfer, begin_seconds, begin + done_nbytes, nbytes);
     return 0;
 }
 
@@ -330,7 +558,7 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
     bool is_scan = transfer->requests.use == BTH_USE_CHECKSUMS, is_present = true;
     bool is_file = transfer->access->reader->fd >= 0 && !transfer->is_in_memory;
     bool is_counted = is_file && is_scan;
-    double begin_seconds = is_counted ? bth_transfer_begin_read() : bth_seconds();
+    double begin_seconds = is_counted ? transfer_begin_read() : bth_seconds();
 
     if (is_file)
         (void)bth_access_advise_mapped_bytes(transfer->access->reader, request->memory,
@@ -339,8 +567,8 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
     bool is_done = is_present && error->code == BERTH_OK;
     double end_seconds = bth_seconds();
     if (is_counted)
-        bth_transfer_trace_read_end("populate", begin_seconds, end_seconds, request->offset,
-                                    is_done ? request->nbytes : 0);
+        transfer_trace_read_end("populate", begin_seconds, end_seconds, request->offset,
+                                is_done ? request->nbytes : 0);
     else if (is_done)
         BTH_TRACE(.category = "disk", .name = "populate", .begin_seconds = begin_seconds,
                   .end_seconds = end_seconds, .offset = request->offset, .nbytes = request->nbytes);
@@ -353,7 +581,7 @@ static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *re
         return error->code;
     if (is_counted)
         bth_reader_count_request(transfer->access->reader, request->nbytes);
-    bth_transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
+    transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
     request_walk_sum_and_use_piece(&walk, request->memory, request->offset,
                                    request->offset + request->nbytes);
     return 0;
@@ -373,9 +601,9 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
     bth_request *request = &transfer->list[task];
 
     if (transfer->is_advised)
-        bth_transfer_advise_ahead(transfer, task);
+        transfer_advise_ahead(transfer, task);
     request_touch_pages(transfer, request);
-    int result = request->is_deflated ? bth_request_inflate_range(transfer, request, error)
+    int result = request->is_deflated ? request_inflate_range(transfer, request, error)
                  : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)
                      : request_read(transfer, request, worker, error);
@@ -547,7 +775,7 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
     transfer->region = region;
     transfer_begin_pages(transfer);
     if (transfer->requests.gap_nbytes > 0)
-        bth_transfer_choose_advice(transfer);
+        transfer_choose_advice(transfer);
     return 0;
 }
 

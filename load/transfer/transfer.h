@@ -102,27 +102,9 @@ int bth_copy_range(bth_reader *reader, const struct berth_config *config, const 
                    bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
                    berth_error *error);
 
-/* ---- advise_ahead.c: short requests to a file, where a disk would wait for each ---- */
-
-/* For a transfer with gap_nbytes, by its list: sets is_advised. */
-void bth_transfer_choose_advice(bth_transfer *transfer);
-/* Before request number `task`: has the system begin to read what comes after it. */
-void bth_transfer_advise_ahead(const bth_transfer *transfer, uint64_t task);
-
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
 int bth_transfer_report_progress(void *context);
-/* The time at which a read begins, which ends by one of the next two. */
-double bth_transfer_begin_read(void);
-/* Counts a read that began at that time. */
-void bth_transfer_end_read(bth_transfer *transfer, double begin_seconds, uint64_t offset,
-                           uint64_t nbytes);
-/* Returns the error's code. */
-int bth_transfer_fail_read(double begin_seconds, const berth_error *error);
-/* A read for the trace alone, which the caller counts. nbytes 0: it failed. */
-void bth_transfer_trace_read_end(const char *name, double begin_seconds, double end_seconds,
-                                 uint64_t offset, uint64_t nbytes);
-void bth_transfer_add_time(atomic_uint_fast64_t *nanoseconds, double seconds);
 /* Moves request number `task` to its memory. */
 int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, berth_error *error);
 /* After all requests: ranges get the CRCs of their parts, and fell_back. */

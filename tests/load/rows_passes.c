@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-#include "load/rows/rows_passes.h"
+#include "load/rows/rows.h"
 
 Test(rows_passes, are_as_many_as_asked_for_or_as_few_as_fit)
 {
