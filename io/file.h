@@ -8,6 +8,9 @@
 #define BTH_IO_FILE_H
 
 #include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
 #include <sys/uio.h>
 
 #include "berth.h"
@@ -63,5 +66,24 @@ void bth_file_limit_signal_unblock(const bth_file_limit *held);
 #define BTH_HOLD_FILE_LIMIT()                                                                      \
     __attribute__((cleanup(bth_file_limit_signal_unblock), unused))                                \
     const bth_file_limit bth_file_limit_held = bth_file_limit_signal_block()
+
+/*
+ * Extended attributes of open files. The system calls refuse O_PATH descriptors with EBADF: then
+ * these functions use the descriptor's path in /proc, and fail with ENOENT if there is none.
+ */
+
+/* The kernel's limit for one value, and for all names together (XATTR_SIZE_MAX). */
+#define BTH_MAX_XATTR_NBYTES 65536
+
+/* The size of the value, or -1 and errno; ENODATA: the attribute does not exist. */
+ssize_t bth_xattr_get(int fd, const char *name, void *value, size_t nbytes);
+/* Each name ends with a NUL. */
+ssize_t bth_xattr_list(int fd, char *names, size_t nbytes);
+/* `flags`: 0, or XATTR_CREATE: fail with EEXIST if the attribute exists. */
+int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags);
+int bth_xattr_remove(int fd, const char *name); /* not for O_PATH */
+
+/* Whether errno means: no such attribute, or no attributes on this file system. */
+bool bth_xattr_is_absent(int system_errno);
 
 #endif

@@ -3,8 +3,81 @@
 
 #include <errno.h>
 #include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysmacros.h>
 
+#include "io/file.h"
 #include "io/syscalls.h"
+
+#define KIB_MAX (UINT64_C(1) << 20)
+#define TEXT_NBYTES 40
+
+/* A disk has its folder, a partition is in that of its disk. */
+#define DISK_PATHS(name)                                                                           \
+    {                                                                                              \
+        "%s/sys/dev/block/%u:%u/" name, "%s/sys/dev/block/%u:%u/../" name, NULL                    \
+    }
+
+/* Reads the first of the paths that is there. They have places for root and the disk's numbers. */
+static bool disk_read_text(int fd, const char *root, const char *const *paths,
+                           char text[TEXT_NBYTES])
+{
+    struct stat status;
+    char path[4096];
+
+    if (bth_system.fstat(fd, &status) != 0)
+        return false;
+    for (; *paths; paths++) {
+        int n =
+            snprintf(path, sizeof path, *paths, root, major(status.st_dev), minor(status.st_dev));
+        if (n > 0 && (size_t)n < sizeof path &&
+            bth_file_read_start_as_text(path, text, TEXT_NBYTES) && *text)
+            return true;
+    }
+    return false;
+}
+
+uint64_t bth_disk_readahead_nbytes(int fd, const char *root)
+{
+    /* The last one: file systems without a disk of their own (btrfs, NFS). */
+    static const char *const paths[] = {"%s/sys/dev/block/%u:%u/queue/read_ahead_kb",
+                                        "%s/sys/dev/block/%u:%u/../queue/read_ahead_kb",
+                                        "%s/sys/class/bdi/%u:%u/read_ahead_kb", NULL};
+    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t n_kib = BTH_READAHEAD_NBYTES / 1024;
+    char text[TEXT_NBYTES];
+
+    if (disk_read_text(fd, root, paths, text) && *text >= '0' && *text <= '9')
+        n_kib = strtoull(text, NULL, 10);
+    uint64_t nbytes = (n_kib < KIB_MAX ? n_kib : KIB_MAX) * 1024;
+    return nbytes < page_nbytes ? page_nbytes : nbytes - nbytes % page_nbytes;
+}
+
+static bool text_begins_with_any(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strncmp(text, *words, strlen(*words)) == 0)
+            return true;
+    return false;
+}
+
+bool bth_disk_is_rotating(int fd, const char *root)
+{
+    static const char *const rotational[] = DISK_PATHS("queue/rotational");
+    static const char *const vendor[] = DISK_PATHS("device/vendor");
+    static const char *const model[] = DISK_PATHS("device/model");
+    /* SATA disks have the vendor ATA, SAS disks their maker. Virtual SATA disks have a model. */
+    static const char *const makers[] = {"ATA",     "HGST", "HITACHI", "SEAGATE",
+                                         "TOSHIBA", "WD",   NULL};
+    static const char *const virtual_models[] = {"QEMU", "VBOX", "VMware", "Virtual", NULL};
+    char text[TEXT_NBYTES];
+
+    return disk_read_text(fd, root, rotational, text) && *text == '1' &&
+           disk_read_text(fd, root, vendor, text) && text_begins_with_any(text, makers) &&
+           disk_read_text(fd, root, model, text) && !text_begins_with_any(text, virtual_models);
+}
 
 #define FUSE_MAGIC 0x65735546ul
 

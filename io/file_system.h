@@ -4,6 +4,7 @@
 #define BTH_IO_FILE_SYSTEM_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef enum bth_file_system {
     BTH_ON_DISK,   /* ext2 to ext4, XFS: direct I/O was measured there */
@@ -29,5 +30,23 @@ bool bth_file_system_may_need_order(int fd);
 
 /* Whether a failure says that a file system, or a kind of file, does not have this call. */
 bool bth_file_system_has_no_call(int system_errno);
+
+/* What the system reports of the disk that a file is on. `root`: the folder that has sys; "" except
+ * in tests. */
+
+/* The default of Linux, if the disk does not report its own. */
+#define BTH_READAHEAD_NBYTES (UINT64_C(128) * 1024)
+
+/*
+ * The readahead size of the disk: whole pages, at least one. Linux ignores the rest of a longer
+ * advice.
+ */
+uint64_t bth_disk_readahead_nbytes(int fd, const char *root);
+
+/*
+ * Whether it is one disk that rotates: requests of several workers move its head to and fro. False
+ * for what only says so: virtual disks, and controllers that join disks.
+ */
+bool bth_disk_is_rotating(int fd, const char *root);
 
 #endif

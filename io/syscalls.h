@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h> /* renameat */
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -53,5 +54,15 @@ void bth_system_restore(void);
     do                                                                                             \
         (result) = (call);                                                                         \
     while ((result) < 0 && errno == EINTR)
+
+/*
+ * Descriptors 0, 1 and 2 belong to the program, also while they are closed (X10): its output must
+ * not land in a file of ours that got such a number. So each open first fills the closed numbers
+ * with placeholders that can be neither read nor written, and closes them afterwards.
+ */
+
+/* Fills the closed numbers. True: call bth_low_fds_release afterwards. Any thread may call it. */
+bool bth_low_fds_fill(void);
+void bth_low_fds_release(void);
 
 #endif

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "io/free_memory.h"
+#include "io/page_cache.h"
 #include "io/trace/trace.h"
 
 /* For fewer bytes, free memory is not measured. */

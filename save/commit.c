@@ -12,7 +12,6 @@
 #include "io/map.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
-#include "io/xattr.h"
 #include "save/output_file.h"
 #include "save/save_error.h"
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "io/file.h"
 #include "io/file_system.h"
-#include "io/free_memory.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
 #include "save/image.h"

@@ -11,7 +11,6 @@
 #include "base/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/xattr.h"
 #include "save/save_error.h"
 
 /*

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The globals that a pickle may name (P1): the rows of pickle_globals.def and of dtypes.def. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
 #include "format/values/value.h"
 
@@ -63,8 +68,8 @@ static size_t global_find(const bth_argument *global)
     return i;
 }
 
-bool bth_global_is_known(const char *module, size_t module_nbytes, const char *name,
-                         size_t name_nbytes)
+static bool global_is_known(const char *module, size_t module_nbytes, const char *name,
+                            size_t name_nbytes)
 {
     return global_find(&(bth_argument){.text = module,
                                        .text_nbytes = module_nbytes,
@@ -124,4 +129,421 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     if (!unpickler->globals[row])
         unpickler->globals[row] = known_global_make_value(unpickler, row);
     return unpickler->globals[row];
+}
+
+/*
+ * What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
+ * a memo that hold texts of the file and nothing else. Builds nothing.
+ */
+
+/* Of each, those that were used last; the memo also has its first ones. To list all globals, it is
+ * larger: 32 MiB at most. */
+enum { N_VALUES = 256, N_MARKS = 256, N_KEPT = 256, MAX_LISTED_KEPT = 1 << 19 };
+
+/* Nobody knows how deep the stack is: its marks were too many. */
+#define DEPTH_UNKNOWN (SIZE_MAX / 2)
+
+/* A value on the stack: a text of the file, as its opcode has it, or any other. */
+typedef struct seen_value {
+    const char *text; /* NULL: no text, or not known */
+    size_t nbytes;
+    uint8_t opcode;
+} seen_value;
+
+typedef struct seen_put {
+    seen_value value;
+    uint64_t index;
+} seen_put;
+
+typedef struct global_finder {
+    seen_value values[N_VALUES]; /* value i of the stack, modulo their number */
+    size_t depth;
+    size_t lowest;         /* those below are not known */
+    size_t marks[N_MARKS]; /* the depth below each */
+    size_t n_marks;
+    seen_put *memo; /* 2 * n_kept: indices below n_kept, then the others, modulo their number */
+    uint64_t n_kept;
+    uint64_t n_memo;
+    bool underflows;
+    bth_found_global *found;
+} global_finder;
+
+/* ---- stack and memo ---- */
+
+static void finder_push(global_finder *finder, seen_value value)
+{
+    finder->values[finder->depth++ % N_VALUES] = value;
+    if (finder->depth - finder->lowest > N_VALUES)
+        finder->lowest++;
+}
+
+static seen_value finder_pop(global_finder *finder)
+{
+    size_t floor = finder->n_marks > 0 ? finder->marks[finder->n_marks - 1] : 0;
+
+    if (finder->depth == floor) {
+        finder->underflows = true;
+        return (seen_value){0};
+    }
+    finder->depth--;
+    if (finder->depth >= finder->lowest)
+        return finder->values[finder->depth % N_VALUES];
+    finder->lowest = finder->depth;
+    return (seen_value){0};
+}
+
+static void finder_push_mark(global_finder *finder)
+{
+    if (finder->n_marks < N_MARKS) {
+        finder->marks[finder->n_marks++] = finder->depth;
+        return;
+    }
+    finder->n_marks = 0;
+    finder->depth = finder->lowest = DEPTH_UNKNOWN;
+}
+
+static void finder_pop_to_mark(global_finder *finder)
+{
+    if (finder->n_marks == 0) {
+        finder->underflows |= finder->depth < DEPTH_UNKNOWN / 2;
+        return;
+    }
+    finder->depth = finder->marks[--finder->n_marks];
+    if (finder->lowest > finder->depth)
+        finder->lowest = finder->depth;
+}
+
+static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
+{
+    uint64_t n = finder->n_kept;
+
+    assert(n >= N_KEPT);
+    return &finder->memo[index < n ? index : n + index % n];
+}
+
+static void finder_put(global_finder *finder, uint64_t index)
+{
+    seen_value value = finder_pop(finder);
+
+    finder_push(finder, value);
+    *finder_memo_slot(finder, index) = (seen_put){value, index};
+    finder->n_memo++;
+}
+
+static void finder_get(global_finder *finder, uint64_t index)
+{
+    const seen_put *put = finder_memo_slot(finder, index);
+
+    finder_push(finder, put->index == index ? put->value : (seen_value){0});
+}
+
+/* The decimal number of a PUT or GET. */
+static uint64_t line_number(const bth_argument *line)
+{
+    uint64_t number = 0;
+
+    for (size_t i = 0; i < line->text_nbytes && line->text[i] >= '0' && line->text[i] <= '9'; i++)
+        number = number * 10 + (uint64_t)(line->text[i] - '0');
+    return number;
+}
+
+/* ---- names ---- */
+
+/* A name, of which no more is compared or shown. */
+typedef struct shown_name {
+    char text[BTH_GLOBAL_SHOWN_NBYTES + 1];
+    size_t nbytes;
+} shown_name;
+
+/* The digits of an escape, of the base; they end where others begin. Returns how many. */
+static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint32_t *number)
+{
+    size_t n = 0;
+
+    for (*number = 0; n < nbytes; n++) {
+        const char *digits = "0123456789abcdef";
+        const char *digit = at[n] ? strchr(digits, at[n] | (at[n] >= 'A' ? 0x20 : 0)) : NULL;
+        if (!digit || digit - digits >= (ptrdiff_t)base)
+            break;
+        *number = *number * base + (uint32_t)(digit - digits);
+    }
+    return n;
+}
+
+/* An escape of UNICODE or STRING. Returns the bytes after the backslash, 0: it is none. */
+static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
+{
+    static const struct {
+        char letter;
+        uint8_t opcode, n_digits;
+    } rows[] = {{'u', BTH_OP_UNICODE, 4}, {'U', BTH_OP_UNICODE, 8}, {'x', BTH_OP_STRING, 2}};
+    const char *text = value->text + at;
+    size_t left = value->nbytes - at, n;
+    uint32_t number;
+
+    for (size_t i = 0; left > 0 && i < sizeof rows / sizeof *rows; i++)
+        if (*text == rows[i].letter && value->opcode == rows[i].opcode && left > rows[i].n_digits &&
+            digits_read(text + 1, rows[i].n_digits, 16, &number) == rows[i].n_digits) {
+            *code = number;
+            return 1 + (size_t)rows[i].n_digits;
+        }
+    if (left == 0 || value->opcode != BTH_OP_STRING)
+        return 0;
+    n = digits_read(text, left < 3 ? left : 3, 8, &number);
+    *code = n > 0 ? number : (uint8_t)*text;
+    return n > 0 ? n : 1;
+}
+
+/* As Python reads the text. NUL, and what an escape says beyond ASCII, becomes '?'. */
+static void name_read(seen_value value, shown_name *name)
+{
+    bool is_escaped = value.opcode == BTH_OP_UNICODE || value.opcode == BTH_OP_STRING;
+
+    if (value.opcode == BTH_OP_STRING && value.nbytes >= 2) {
+        value.text++;
+        value.nbytes -= 2;
+    }
+    name->nbytes = 0;
+    for (size_t i = 0; i < value.nbytes && name->nbytes < BTH_GLOBAL_SHOWN_NBYTES; i++) {
+        uint32_t code = (uint8_t)value.text[i];
+        size_t used = is_escaped && code == '\\' ? escape_read(&value, i + 1, &code) : 0;
+        bool is_shown = used == 0 ? code != 0 : code >= ' ' && code < 0x7f;
+        name->text[name->nbytes++] = (char)(is_shown ? code : '?');
+        i += used;
+    }
+    name->text[name->nbytes] = '\0';
+}
+
+/* Dotted names in ASCII, as a text of another kind that begins like a pickle hardly has them. */
+static bool name_is_dotted(const shown_name *name)
+{
+    for (size_t i = 0; i < name->nbytes; i++) {
+        char c = name->text[i];
+        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
+            c != '_' && c != '.')
+            return false;
+    }
+    return name->nbytes > 0;
+}
+
+static const char distributed_package[] = "torch.distributed.checkpoint.";
+
+/* What the .metadata of a checkpoint in a directory consists of: PyTorch's own classes there, the
+ * directory's path, and getattr, by which Python 3.11.0 to 3.11.3 pickle members of an Enum. */
+static bool name_is_of_distributed_checkpoint(const shown_name *module, const shown_name *name)
+{
+    if (strcmp(module->text, "builtins") == 0)
+        return strcmp(name->text, "getattr") == 0;
+    if (strcmp(module->text, "pathlib") == 0 || strcmp(module->text, "pathlib._local") == 0)
+        return strcmp(name->text, "PosixPath") == 0 || strcmp(name->text, "WindowsPath") == 0;
+    return strncmp(module->text, distributed_package, sizeof distributed_package - 1) == 0 &&
+           (*name->text == '_' || (*name->text >= 'A' && *name->text <= 'Z')) &&
+           !strchr(name->text, '.');
+}
+
+static void finder_see_global(global_finder *finder, seen_value module, seen_value name)
+{
+    bth_found_global *found = finder->found;
+    shown_name shown[2] = {{"?", 1}, {"?", 1}};
+
+    if (*found->words && !found->report)
+        return;
+    if ((!module.text || !name.text) && !found->report)
+        return;
+    if (module.text)
+        name_read(module, &shown[0]);
+    if (name.text)
+        name_read(name, &shown[1]);
+    bool is_known = global_is_known(shown[0].text, shown[0].nbytes, shown[1].text, shown[1].nbytes);
+    if (found->report)
+        found->report(found->context, shown[0].text, shown[1].text, is_known);
+    if (is_known || *found->words ||
+        (found->ignores_distributed && name_is_of_distributed_checkpoint(&shown[0], &shown[1])))
+        return;
+    (void)snprintf(found->words, sizeof found->words, "the global %s %s", shown[0].text,
+                   shown[1].text);
+    found->is_dotted = name_is_dotted(&shown[0]) && name_is_dotted(&shown[1]);
+}
+
+static void finder_see_extension(global_finder *finder, int64_t code)
+{
+    char number[24];
+
+    (void)snprintf(number, sizeof number, "%" PRId64, code);
+    if (finder->found->report)
+        finder->found->report(finder->found->context, "(extension code)", number, false);
+    if (!*finder->found->words)
+        (void)snprintf(finder->found->words, sizeof finder->found->words,
+                       "the global of extension code %" PRId64, code);
+}
+
+/* ---- opcodes ---- */
+
+static void finder_take_and_give(global_finder *finder, uint8_t opcode)
+{
+    int takes = bth_opcodes[opcode].takes;
+
+    if (takes == BTH_TO_MARK)
+        finder_pop_to_mark(finder);
+    for (int i = 0; i < takes; i++)
+        (void)finder_pop(finder);
+    for (int i = 0; i < bth_opcodes[opcode].gives; i++)
+        finder_push(finder, (seen_value){0});
+}
+
+static void finder_name_globals(global_finder *finder, uint8_t opcode, const bth_argument *argument)
+{
+    seen_value first = {argument->text, argument->text_nbytes, opcode};
+    seen_value second = {argument->name, argument->name_nbytes, opcode};
+
+    if (opcode == BTH_OP_STACK_GLOBAL) {
+        second = finder_pop(finder);
+        first = finder_pop(finder);
+        finder_push(finder, first);
+        finder_push(finder, second);
+    }
+    if (opcode == BTH_OP_EXT1 || opcode == BTH_OP_EXT2 || opcode == BTH_OP_EXT4)
+        finder_see_extension(finder, argument->number);
+    else
+        finder_see_global(finder, first, second);
+    finder_take_and_give(finder, opcode);
+}
+
+static bool opcode_is_call(uint8_t opcode)
+{
+    return opcode == BTH_OP_REDUCE || opcode == BTH_OP_INST || opcode == BTH_OP_OBJ ||
+           opcode == BTH_OP_NEWOBJ || opcode == BTH_OP_NEWOBJ_EX || opcode == BTH_OP_BUILD;
+}
+
+static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_argument *argument)
+{
+    switch (opcode) {
+    case BTH_OP_MARK:
+        finder_push_mark(finder);
+        break;
+    case BTH_OP_POP: /* of a mark, too */
+        if (finder->n_marks > 0 && finder->marks[finder->n_marks - 1] == finder->depth)
+            finder->n_marks--;
+        else
+            (void)finder_pop(finder);
+        break;
+    case BTH_OP_DUP: {
+        seen_value value = finder_pop(finder);
+        finder_push(finder, value);
+        finder_push(finder, value);
+        break;
+    }
+    case BTH_OP_BINUNICODE:
+    case BTH_OP_SHORT_BINUNICODE:
+    case BTH_OP_BINUNICODE8:
+    case BTH_OP_UNICODE:
+    case BTH_OP_STRING:
+    case BTH_OP_BINSTRING:
+    case BTH_OP_SHORT_BINSTRING:
+        finder_push(finder, (seen_value){argument->text, argument->text_nbytes, opcode});
+        break;
+    case BTH_OP_BINPUT:
+    case BTH_OP_LONG_BINPUT:
+        finder_put(finder, (uint32_t)argument->number);
+        break;
+    case BTH_OP_PUT:
+        finder_put(finder, line_number(argument));
+        break;
+    case BTH_OP_MEMOIZE:
+        finder_put(finder, finder->n_memo);
+        break;
+    case BTH_OP_BINGET:
+    case BTH_OP_LONG_BINGET:
+        finder_get(finder, (uint32_t)argument->number);
+        break;
+    case BTH_OP_GET:
+        finder_get(finder, line_number(argument));
+        break;
+    case BTH_OP_GLOBAL:
+    case BTH_OP_INST:
+    case BTH_OP_STACK_GLOBAL:
+    case BTH_OP_EXT1:
+    case BTH_OP_EXT2:
+    case BTH_OP_EXT4:
+        finder_name_globals(finder, opcode, argument);
+        break;
+    default:
+        finder_take_and_give(finder, opcode);
+    }
+    finder->found->is_called |= *finder->found->words && opcode_is_call(opcode);
+}
+
+/* Walks one pickle. Returns its size, up to STOP; SIZE_MAX: it has no STOP, or no opcode. */
+static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nbytes)
+{
+    size_t at = 0;
+
+    while (at < nbytes) {
+        bth_argument argument = {0};
+        uint8_t opcode = bytes[at++];
+        size_t used = bth_opcodes[opcode].name
+                          ? bth_scan_argument((bth_form)bth_opcodes[opcode].form, bytes + at,
+                                              nbytes - at, &argument)
+                          : SIZE_MAX;
+        if (used == SIZE_MAX)
+            return SIZE_MAX;
+        if (opcode == BTH_OP_STOP)
+            return at;
+        at += used;
+        finder_run_opcode(finder, opcode, &argument);
+    }
+    return SIZE_MAX;
+}
+
+/* Walks the pickles that follow each other; while_unfound: up to the first global. Returns the
+ * bytes that they have; SIZE_MAX: the last one does not end here. */
+static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *bytes, size_t nbytes,
+                                  size_t n_pickles, bool while_unfound)
+{
+    bth_found_global *found = empty->found;
+    size_t at = 0;
+
+    for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
+        global_finder finder = *empty;
+        size_t used = finder_walk(&finder, bytes + at, nbytes - at);
+        if (finder.n_memo > 0) /* each pickle has a memo of its own */
+            memset(finder.memo, 0, 2 * (size_t)finder.n_kept * sizeof *finder.memo);
+        bool is_whole = used != SIZE_MAX && finder.depth == 1 && finder.n_marks == 0;
+        bool is_called = found->is_called && found->is_dotted;
+        if (i == 0)
+            found->is_pickle = !finder.underflows && (is_whole || is_called);
+        if (used == SIZE_MAX)
+            return SIZE_MAX;
+        at += used;
+    }
+    return at;
+}
+
+void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
+                            bth_found_global *found)
+{
+    seen_put memo[2 * N_KEPT] = {0};
+    const global_finder finder = {.found = found, .memo = memo, .n_kept = N_KEPT};
+
+    *found = (bth_found_global){.ignores_distributed = ignores_distributed};
+    (void)finder_walk_pickles(&finder, bytes, nbytes, BTH_LEGACY_N_PICKLES, true);
+}
+
+int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickles,
+                            bth_global_seen report, void *context, bool *is_whole,
+                            berth_error *error)
+{
+    bth_found_global found = {.report = report, .context = context};
+    /* Only in protocols 4 and 5 names come from the memo. Each entry takes a byte of the pickle. */
+    bool has_names_in_memo = nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
+    size_t n_all = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
+    size_t n_kept = has_names_in_memo && n_all > N_KEPT ? n_all : N_KEPT;
+    global_finder finder = {.found = &found, .n_kept = n_kept};
+
+    finder.memo = bth_allocate_zeroed(2 * n_kept * sizeof *finder.memo);
+    if (!finder.memo)
+        return bth_fail_memory(error, 2 * n_kept * sizeof *finder.memo);
+    *is_whole = finder_walk_pickles(&finder, bytes, nbytes, n_pickles, false) != SIZE_MAX;
+    bth_release(finder.memo);
+    return 0;
 }

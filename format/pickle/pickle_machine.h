@@ -2,13 +2,11 @@
 /*
  * The pickle reader's machine, private to its files. Each file calls only those below it:
  *
- *     pickle_run.c         runs the opcodes
+ *     pickle_run.c         runs the opcodes; persistent ids; values of small parts
  *     pickle_scan.c        looks ahead
- *     pickle_find_global.c what a refused pickle names
- *     pickle_reduce.c      REDUCE: checks arguments, and chooses the builder
- *     pickle_build_values.c, pickle_build_tensors.c, pickle_persistent.c    build
- *     pickle_usual_tensor.c       a usual tensor at once
- *     pickle_globals.c     the known globals
+ *     pickle_build_tensors.c   REDUCE: checks arguments, chooses the builder, builds
+ *     pickle_usual_tensor.c    a usual tensor at once
+ *     pickle_globals.c     the known globals; what a refused pickle names
  *     pickle_stack.c       stack, memo, errors
  *     pickle_opcodes.c     the table of opcodes
  */
@@ -121,9 +119,6 @@ struct bth_known {
 enum { BTH_MAX_GLOBALS = 255 };
 
 extern const bth_known bth_globals[]; /* the rows of pickle_globals.def and of dtypes.def */
-
-bool bth_global_is_known(const char *module, size_t module_nbytes, const char *name,
-                         size_t name_nbytes);
 
 /* ---- the machine ---- */
 
@@ -282,13 +277,6 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
                                  berth_value *arguments, bool new_object);
 /* BUILD on the item on top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
-/* Hooks are never saved: None or an empty OrderedDict stands for them. */
-bool bth_is_no_hooks(const berth_value *value);
-/* A tensor with attributes, for a call of `known` (P5). */
-berth_value *bth_unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
-                                        berth_value *tensor, berth_value *state);
-/* The storage that a persistent id names (P5); inert, in the legacy format, also a class. */
-berth_value *bth_unpickle_follow_persistent_id(bth_unpickler *unpickler, berth_value *id);
 
 /* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
 size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes);

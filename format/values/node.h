@@ -345,7 +345,7 @@ bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, siz
 /* A BYTEARRAY, SIZE, PARAMETER or SUBCLASS. NULL if inner is NULL: then the tree has failed. */
 berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value *inner);
 
-/* ---- container_items.c ---- */
+/* ---- sequence_values.c ---- */
 
 /* The n items of any value, `stride` pointers apart: of a dict its values, of a CALL its arguments.
  */

@@ -97,8 +97,6 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
  * shared, and a list or dict can be used only once.
  */
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
-/* An int of any size: berth_make_bytes of BERTH_KIND_INT. */
-berth_value *bth_int_from_bytes(berth_tree *tree, const uint8_t *bytes, size_t nbytes);
 berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes); /* NULL: empty */
 berth_value *bth_set_from_list(berth_tree *tree, berth_value *list);         /* LIST; NULL: empty */
 berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict);     /* DICT; NULL: empty */

@@ -6,7 +6,7 @@
 #include "format/bytes.h"
 #include "format/zip/zip.h"
 
-/* ---- zip_local.c ---- */
+/* ---- zip_record.c ---- */
 
 typedef struct bth_zip_extra {
     uint16_t id;
@@ -50,12 +50,5 @@ bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes);
 
 /* Builds directory->index over the records; two of one name are refused (Z8). */
 int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
-
-/* ---- zip_ranges.c ---- */
-
-/* Sets directory->by_offset and each next_offset; refuses entries whose headers and data overlap
- * according to the directory (Z7). */
-int bth_zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t directory_offset,
-                                    berth_error *error);
 
 #endif

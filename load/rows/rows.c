@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
-#include "io/disk_properties.h"
+#include "io/file_system.h"
 #include "io/worker_counts.h"
 
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */

@@ -12,7 +12,7 @@
 #include "base/lock.h"
 #include "base/seeded_hash.h"
 #include "io/file.h"
-#include "io/free_memory.h"
+#include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
 

@@ -10,7 +10,7 @@
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/disk_properties.h"
+#include "io/file_system.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"

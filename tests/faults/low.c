@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "io/low_fds.h"
+#include "io/syscalls.h"
 #include "tests/support/faults/save_scene.h"
 
 #define OPTIONS "io.threads=2 load.method=direct save.method=direct load.check=data"

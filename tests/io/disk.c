@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What is found of disks, partitions, and file systems without a disk. */
-#include "io/disk_properties.h"
+#include "io/file_system.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

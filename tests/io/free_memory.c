@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Memory that can really be had: the system's, and what control groups of either version leave. */
-#include "io/free_memory.h"
+#include "io/page_cache.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
