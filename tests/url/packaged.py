@@ -66,6 +66,28 @@ fails(berth.UnsafeFileError, berth.load, classes)
 assert type(berth.load(classes, weights_only=False)["linear"]) is torch.nn.Linear
 """)
 
+    def test_an_object_that_is_exchanged(self):
+        """Y1: between Berth's reading and PyTorch's, with the same ETag: PyTorch gets what Berth has read."""
+        self.python(f"""
+import fractions
+for name, n in (("first", 1), ("second", 2)):
+    torch.save([fractions.Fraction(n), torch.full((30_000,), n)], {self.folder!r} + f"/{{name}}.pt")
+""")
+        first, second = (self.read(f"{name}.pt") for name in ("first", "second"))
+        self.server.data = {"first.pt": first, "exchange": b"x"}
+        self.server.behave = lambda request: "exchange" in request.path and self.server.data.update({"first.pt": second})
+        self.python("""
+import fractions, urllib.request
+scan = berth._gate.try_pickle
+def scan_and_exchange(kept):
+    scan(kept)
+    urllib.request.urlopen(urllib.request.Request(f"{server}/exchange", headers={"Range": "bytes=0-0"})).read()
+berth._gate.try_pickle = scan_and_exchange
+with torch.serialization.safe_globals([fractions.Fraction]):
+    number, tensor = berth.load(f"{server}/first.pt")
+assert number == 1 and tensor.unique().tolist() == [1], (number, tensor)
+""")
+
     def test_only_what_is_asked_for_is_requested(self):
         """U5: and nothing through functions of PyTorch."""
         self.python("""
