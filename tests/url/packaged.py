@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -199,6 +200,34 @@ fails(FileNotFoundError, torch.load, index)
         for request in asked:
             self.assertIn("Authorization", request)
             self.assertEqual("c0ffee" in request["path"], request["path"].startswith("/a/m.safetensors.index.json"))
+
+    def test_the_files_of_an_index_are_opened_at_once(self):
+        """By the options of the caller's thread; of those that fail the first is told; ^C waits for none."""
+        together = threading.Barrier(4)
+
+        def behave(request):
+            if "/all/" in request.path and "-of-" in request.path:
+                together.wait(20)
+            elif "/none/" in request.path and "-of-" in request.path:
+                if "00001" not in request.path:
+                    time.sleep(0.5 if "00002" in request.path else 0)
+                    request.send(404)
+            elif "/slow/" in request.path and "-of-" in request.path:
+                time.sleep(10)
+
+        self.python(self.serve_a_set(behave) + """
+index = index.replace("/a/", "/all/")
+berth.open(index).close()
+error = fails(FileNotFoundError, berth.open, index.replace("/all/", "/none/"))
+assert "m-00002-of-00004" in str(error), error
+with berth.config.patch("io.url_deadline=1"):
+    error = fails(OSError, berth.open, index.replace("/all/", "/slow/"))
+    assert "io.url_deadline" in str(error), error
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begin = time.monotonic()
+fails(KeyboardInterrupt, berth.open, index.replace("/all/", "/slow/"))
+assert time.monotonic() - begin < 9
+""")
 
     def test_an_index_that_is_refused(self):
         """D2, U1, U3, U4: nothing but the index is requested; of a file that changes nothing is taken."""
