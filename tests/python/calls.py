@@ -22,7 +22,7 @@ import unittest
 import berth
 import numpy
 import torch
-from berth import _job
+from berth import _dcp_save, _job
 
 import jobs
 from folder import Folder
@@ -236,8 +236,13 @@ def state():
 
 
 def settled():
-    """state(), when no job's thread goes on: while one walks, the collector is off and the interval short."""
+    """
+    state(), when no thread of a save goes on: while one walks, the collector is off and the interval short. That of
+    dcp.async_save frees what it saved when its result is known, before it begins anything else.
+    """
     jobs.no_jobs()
+    for worker in _dcp_save._workers.values():
+        worker.submit(int).result(SECONDS)
     return state()
 
 
