@@ -202,7 +202,8 @@ static int dcp_find_file(dcp *d, const char *name, dcp_piece *piece, uint64_t *n
     if (!*file || strchr(file, '/') || !strcmp(file, ".") || !strcmp(file, ".."))
         return dcp_refuse(d, "\"%.200s\" is no name of a file of the directory", file);
     if (fstatat(d->folder, file, &status, 0) < 0)
-        return dcp_break_piece(d, name, piece, EXIT_TROUBLE, "%.200s: %s", file, strerror(errno));
+        return dcp_break_piece(d, name, piece, errno == ENOENT ? EXIT_NO : EXIT_TROUBLE,
+                               "%.200s: %s", file, strerror(errno));
     if (!S_ISREG(status.st_mode))
         return dcp_break_piece(d, name, piece, EXIT_NO, "\"%.200s\" is no file", file);
     *nbytes = (uint64_t)status.st_size;

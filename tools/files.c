@@ -38,7 +38,7 @@ int files_print_json(files *all, json_t *report)
 
 bool files_is_missing(const files *all, const berth_error *failure)
 {
-    return all->part_of && failure->code == BERTH_E_NOT_FOUND && failure->system_errno != 0;
+    return all->part_of && error_is_of_missing_file(failure);
 }
 
 int files_fail(const files *all, const berth_error *failure)

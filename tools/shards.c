@@ -258,6 +258,7 @@ int shard_set_open(shard_set *set, bool quietly)
     for (size_t i = 0; i < set->n_files && (quietly || !worst); i++)
         if (shard_open(set->paths[i], &set->checkpoints[i], &error) < 0) {
             int code = quietly ? exit_code(&error) : fail(&error);
+            code = error_is_of_missing_file(&error) ? EXIT_NO : code; /* the set is broken */
             worst = code > worst ? code : worst;
         }
     return worst;

@@ -39,13 +39,18 @@ void print_shown(FILE *out, const char *text)
     print_shown_part(out, text, strlen(text), BERTH_TEXT_PLAIN);
 }
 
+bool error_is_of_missing_file(const berth_error *error)
+{
+    return error->code == BERTH_E_NOT_FOUND && error->system_errno != 0;
+}
+
 int exit_code(const berth_error *error)
 {
     switch (error->code) {
     case BERTH_E_CANCELLED:
         return caught_signal_code_or(EXIT_TROUBLE);
-    case BERTH_E_NOT_FOUND: /* no such name; a missing file also sets errno */
-        return error->system_errno ? EXIT_TROUBLE : EXIT_NO;
+    case BERTH_E_NOT_FOUND:
+        return error_is_of_missing_file(error) ? EXIT_TROUBLE : EXIT_NO; /* else: no such name */
     case BERTH_E_AMBIGUOUS:
     case BERTH_E_NOT_CHECKPOINT:
     case BERTH_E_ARCHIVE:

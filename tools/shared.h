@@ -137,6 +137,8 @@ int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)))
 bool is_shown_as_it_is(const char *text);
 /* Prints a text from a file by berth_show_text, so that a terminal only shows it. */
 void print_shown(FILE *out, const char *text);
+/* Whether a file is not there. */
+bool error_is_of_missing_file(const berth_error *error);
 /* EXIT_NO if the error is in the content of a file, else EXIT_TROUBLE. */
 int exit_code(const berth_error *error);
 /* Flushes stdout. Returns `code`, or EXIT_TROUBLE if that fails. */

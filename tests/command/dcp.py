@@ -147,7 +147,11 @@ class Directories(Case):
                         continue
                     self.refused(*words, bad, *(["x.pt"] if words[0] == "convert" else []), code=1,
                                  says=[f"{bad}/.metadata: ", says])
-        self.refused("info", self.at("bad", "no-file"), says="bad/no-file/gone.distcp: No such file")
+        for words in (["info"], ["ls"], ["show"], ["convert"], ["cat"], ["diff"]):
+            with self.subTest(words):
+                more = {"convert": ["x.pt"], "cat": ["w"], "diff": ["demo.pt"]}.get(words[0], [])
+                self.refused(*words, self.at("bad", "no-file"), *more, code=1,
+                             says=["bad/no-file/.metadata: ", "gone.distcp: No such file"])
         self.assertEqual(self.entries(), ["demo.pt"])
 
     def test_globals_are_passed_over_if_that_is_wanted(self):

@@ -226,7 +226,7 @@ class Shards(Case):
         name = next(name for name, file in found["weight_map"].items() if file == first)
         for change, says, code in (({name: second}, f'"{name}" is not in {second}', 1),
                                    ({"x": second}, f'"x" is not in {second}', 1),
-                                   ({"x": "gone.bin"}, "gone.bin: cannot be opened: No such file", 2),
+                                   ({"x": "gone.bin"}, "gone.bin: cannot be opened: No such file", 1),
                                    ({"x": "m.bin.index.json"}, "the index of a checkpoint", 1)):
             changed = {"weight_map": dict(found["weight_map"], **change)}
             self.write("bad.bin.index.json", json.dumps(changed).encode())

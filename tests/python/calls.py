@@ -7,6 +7,7 @@ the caller gave raises; ^C; a fork. `raising.py`, `ends.py` and `processes.py` l
 
 import contextlib
 import copy
+import faulthandler
 import gc
 import inspect
 import io
@@ -22,7 +23,7 @@ import unittest
 import berth
 import numpy
 import torch
-from berth import _job
+from berth import _dcp_save, _job
 
 import jobs
 from folder import Folder
@@ -30,6 +31,7 @@ from folder import Folder
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
 SECONDS = 60  # no child and no wait takes longer
+STUCK_SECONDS = 15 * SECONDS  # no row of the table takes longer, on a loaded machine, in the long form
 
 
 class Scene:
@@ -236,8 +238,13 @@ def state():
 
 
 def settled():
-    """state(), when no job's thread goes on: while one walks, the collector is off and the interval short."""
+    """
+    state(), when no thread of a save goes on: while one walks, the collector is off and the interval short. That of
+    dcp.async_save frees what it saved when its result is known, before it begins anything else.
+    """
     jobs.no_jobs()
+    for worker in _dcp_save._workers.values():
+        worker.submit(int).result(SECONDS)
     return state()
 
 
@@ -253,9 +260,17 @@ class Refused(Exception):
     """What a caller's own code raises."""
 
 
+def watch():
+    """If a test is stuck from here on, the stacks of all threads are told, and its process ends."""
+    faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
+
+
 class Calls(Folder):
     def setUp(self):
         super().setUp()
+        faulthandler.enable()  # for children
+        watch()
+        self.addCleanup(faulthandler.cancel_dump_traceback_later)
         self.addCleanup(berth.config.reset)
         berth.config.save.durability = "none"
         self.source = self.path("source.pt")
@@ -273,6 +288,7 @@ class Calls(Folder):
     def rows(self):
         for name, call in TABLE.items():
             before = settled()
+            watch()
             with self.subTest(name):
                 yield name, call
                 self.unchanged(before)
@@ -495,7 +511,8 @@ class Counted:
 
 
 def in_a_child(function):
-    """The exit code of a child that calls it: 0: it returned True. One that hangs is killed, and that is told."""
+    """The exit code of a child that calls it: 0: it returned True. One that hangs is killed; its stacks are told."""
+    watch()
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -509,7 +526,7 @@ def in_a_child(function):
         if got:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.0005)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGABRT)
     os.waitpid(pid, 0)
     return "it hangs"
 

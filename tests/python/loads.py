@@ -391,11 +391,11 @@ class Places(Folder):
         for location, shown in ((b"\xed\xa0\x80", "\\ud800"), (b"\x1b[2J", "\\x1b[2J"),
                                 (b"\xe2\x80\xae", "\\u202e")):
             path = self.write("odd.pt", archive(PROTO + tensor(location=location) + b".", ONE))
-            for where in (None, {}, {"cpu": "cpu"}, {"cpu": "meta"}):
-                for mmap in (False, True):
-                    with self.subTest(location, where=where, mmap=mmap):
+            for where in (None, {}, {"cpu": "cpu"}, {"cpu": "meta"}, lambda storage, location: None):
+                for options in ({}, {"mmap": True}, {"encoding": "latin1"}):
+                    with self.subTest(location, where=where, options=options):
                         with self.assertRaises(berth.DamagedFileError) as told:
-                            berth.load(path, where, mmap=mmap)
+                            berth.load(path, where, **options)
                         self.assertTrue(str(told.exception).isprintable())
                         self.assertIn(path, str(told.exception))
                         self.assertIn(shown, str(told.exception))
@@ -438,8 +438,14 @@ class Places(Folder):
         def fail(storage, location):
             raise ZeroDivisionError
 
-        with self.assertRaises(ZeroDivisionError):
-            berth.load(self.file, fail)
+        for how in ({}, {"_use_new_zipfile_serialization": False}):
+            torch.save(self.value, self.file, **how)
+            for options in ({}, {"encoding": "latin1"}):
+                with self.subTest(how, options=options):
+                    with self.assertRaises(ZeroDivisionError):
+                        berth.load(self.file, fail, **options)
+                    with self.assertRaisesRegex(TypeError, "must return a torch.UntypedStorage or None, not"):
+                        berth.load(self.file, lambda storage, location: location, **options)
 
     def test_a_device_that_is_not_there(self):
         data = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0")

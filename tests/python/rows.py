@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from unittest import mock
 
 import berth
 import numpy
@@ -20,6 +21,17 @@ import torch
 from folder import Folder
 
 N_ROWS, N_COLUMNS = 5000, 12
+
+
+class Failing(io.BytesIO):
+    """A file object that raises `error` when it is read; None: it does not."""
+
+    error = None
+
+    def readinto(self, memory):
+        if self.error:
+            raise self.error
+        return super().readinto(memory)
 
 
 class Tables(Folder):
@@ -271,6 +283,33 @@ class Lifetime(Tables):
             del data
             gc.collect()
             self.assert_rows(rows.gather(table, [0, 4999]), [0, 4999])
+
+    def test_a_file_object_that_raises(self):
+        """Its own exception, in each call that waits for the rows, whatever thread has read them; none is printed."""
+        data = self.read(self.path("v.pt"))
+        for n_threads in (1, 4):
+            with berth.config.patch("io.threads", n_threads), mock.patch("sys.unraisablehook") as printed:
+                bad, good = Failing(data), Failing(data)
+                with berth.rows(64 << 10) as rows:
+                    table, other = (rows.add(berth.open(file), "emb") for file in (bad, good))
+                    for i, error in enumerate((ZeroDivisionError("of the file"), KeyboardInterrupt("of the file"))):
+                        bad.error, ids = error, [i, 70 + i, 4998 + i]  # which the cache does not have yet
+                        for call in (lambda: rows.gather(table, ids), lambda: rows.gather(table, ids),
+                                     lambda: rows.gather_many([(other, ids), (table, ids)])):
+                            self.assert_raises(error, call)
+                        rows.prefetch(table, ids).release()
+                        with rows.prefetch(table, ids) as first, rows.prefetch(other, ids) as second:
+                            self.assert_rows(second.gather(), ids)  # which reads for the first one, too
+                            for call in (first.wait, first.gather, first.wait):
+                                self.assert_raises(error, call)
+                        bad.error = None
+                        self.assert_rows(rows.gather(table, ids), ids)
+            printed.assert_not_called()
+
+    def assert_raises(self, error, call):
+        with self.assertRaises(type(error)) as caught:
+            call()
+        self.assertIs(caught.exception, error)
 
     def test_rows_of_pages_that_were_written(self):
         self.file["emb"][7] = 1.5

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -64,6 +65,28 @@ same(berth.load(f"{server}/old.pt"), torch.load(f"{folder}/old.pt"))
 classes = f"{server}/classes.pt"
 fails(berth.UnsafeFileError, berth.load, classes)
 assert type(berth.load(classes, weights_only=False)["linear"]) is torch.nn.Linear
+""")
+
+    def test_an_object_that_is_exchanged(self):
+        """Y1: between Berth's reading and PyTorch's, with the same ETag: PyTorch gets what Berth has read."""
+        self.python(f"""
+import fractions
+for name, n in (("first", 1), ("second", 2)):
+    torch.save([fractions.Fraction(n), torch.full((30_000,), n)], {self.folder!r} + f"/{{name}}.pt")
+""")
+        first, second = (self.read(f"{name}.pt") for name in ("first", "second"))
+        self.server.data = {"first.pt": first, "exchange": b"x"}
+        self.server.behave = lambda request: "exchange" in request.path and self.server.data.update({"first.pt": second})
+        self.python("""
+import fractions, urllib.request
+scan = berth._gate.try_pickle
+def scan_and_exchange(kept):
+    scan(kept)
+    urllib.request.urlopen(urllib.request.Request(f"{server}/exchange", headers={"Range": "bytes=0-0"})).read()
+berth._gate.try_pickle = scan_and_exchange
+with torch.serialization.safe_globals([fractions.Fraction]):
+    number, tensor = berth.load(f"{server}/first.pt")
+assert number == 1 and tensor.unique().tolist() == [1], (number, tensor)
 """)
 
     def test_only_what_is_asked_for_is_requested(self):
@@ -177,6 +200,34 @@ fails(FileNotFoundError, torch.load, index)
         for request in asked:
             self.assertIn("Authorization", request)
             self.assertEqual("c0ffee" in request["path"], request["path"].startswith("/a/m.safetensors.index.json"))
+
+    def test_the_files_of_an_index_are_opened_at_once(self):
+        """By the options of the caller's thread; of those that fail the first is told; ^C waits for none."""
+        together = threading.Barrier(4)
+
+        def behave(request):
+            if "/all/" in request.path and "-of-" in request.path:
+                together.wait(20)
+            elif "/none/" in request.path and "-of-" in request.path:
+                if "00001" not in request.path:
+                    time.sleep(0.5 if "00002" in request.path else 0)
+                    request.send(404)
+            elif "/slow/" in request.path and "-of-" in request.path:
+                time.sleep(10)
+
+        self.python(self.serve_a_set(behave) + """
+index = index.replace("/a/", "/all/")
+berth.open(index).close()
+error = fails(FileNotFoundError, berth.open, index.replace("/all/", "/none/"))
+assert "m-00002-of-00004" in str(error), error
+with berth.config.patch("io.url_deadline=1"):
+    error = fails(OSError, berth.open, index.replace("/all/", "/slow/"))
+    assert "io.url_deadline" in str(error), error
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begin = time.monotonic()
+fails(KeyboardInterrupt, berth.open, index.replace("/all/", "/slow/"))
+assert time.monotonic() - begin < 9
+""")
 
     def test_an_index_that_is_refused(self):
         """D2, U1, U3, U4: nothing but the index is requested; of a file that changes nothing is taken."""

@@ -154,7 +154,7 @@ class Sets(case.Case):
         server = self.serve(lambda request: "00002" in request.path and request.send(404))
         url = f"{server.url}/model.safetensors.index.json"
         for words in (["show", url], ["convert", url, "out.pt"], ["diff", url, "whole.pt"]):
-            self.refused(*words, says=("model-00002-of-00004.safetensors", "no such object (status 404)"))
+            self.refused(*words, code=1, says=("model-00002-of-00004.safetensors", "no such object (status 404)"))
         server.requests.clear()
         done = self.berth("verify", url, code=1)
         self.assertIn("/model-00002-of-00004.safetensors: missing: ", done.out)

@@ -144,22 +144,20 @@ def _value_of(file, map_location, mmap, by_caller):
     """The value of an open file."""
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
-    restore, cpu_stays = restore_of(map_location)
-    if restore and map_location is not None:  # else a location of the file is to blame
-        restore = _records.noted(restore, by_caller, map_location)
+    restore, cpu_stays = restore_of(map_location, by_caller)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():
         return file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
 
 
-def restore_of(map_location):
+def restore_of(map_location, by_caller):
     """The function that moves storages, or None; and whether those of the host stay as they are."""
     import torch
 
     if map_location in ("cpu", "meta", torch.device("cpu"), torch.device("meta")):
         return None, True
-    restore = torch.serialization._get_restore_location(map_location)
+    restore = _records.restoring(map_location, by_caller)
     if map_location is None:
         return restore, True
     return restore, isinstance(map_location, dict) and map_location.get("cpu", "cpu") == "cpu"

@@ -256,39 +256,50 @@ def _save_of(writer):
         "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
-def noted(restore, by_caller, map_location):
-    """A function that moves storages, which appends to by_caller what it raises.
+def restoring(map_location, by_caller):
+    """PyTorch's function that moves storages, which appends to by_caller what the caller is to blame for.
 
-    Not for a location of the file's that a dict, map_location, does not have: the file is to blame.
+    That is what a function, map_location, raises or gives; and a place that the caller has chosen. Not a location of
+    the file's: one that a dict does not have, or for which the function returns None.
     """
     import torch
 
-    def of_caller(storage, location):
-        try:
-            return _untyped(torch, restore(storage, location))
-        except Exception as error:
-            if not isinstance(map_location, dict) or location in map_location:
-                by_caller.append(error)
-            raise
+    restore_of = torch.serialization._get_restore_location
+    if map_location is None:
+        return restore_of(None)
+    if callable(map_location):
+        return restore_of(_noted(map_location, by_caller))
+    restore = restore_of(map_location)
+    noted = _noted(restore, by_caller)
+    if not isinstance(map_location, dict):
+        return noted
+    return lambda storage, location: (noted if location in map_location else restore)(storage, location)
 
-    return of_caller
 
-
-def _load_that_notes(by_caller):
-    """PyTorch's _load, which appends to by_caller what the caller's map_location raises."""
+def _noted(function, by_caller):
     import torch
 
-    def restore_location_of(map_location):
-        return noted(torch.serialization._get_restore_location(map_location), by_caller, map_location)
+    def call(storage, location):
+        try:
+            moved = function(storage, location)
+            if moved is not None and not isinstance(moved, torch.UntypedStorage):
+                raise TypeError("map_location's function must return a torch.UntypedStorage or None, not "
+                                f"{type(moved)}")
+            return moved
+        except Exception as error:
+            by_caller.append(error)
+            raise
 
-    return with_names(torch.serialization._load, {"_get_restore_location": restore_location_of})
+    return call
 
 
-def _untyped(torch, moved):
-    if not isinstance(moved, torch.UntypedStorage):
-        raise TypeError("map_location's function must return a torch.UntypedStorage or None, not "
-                        f"{type(moved)}")
-    return moved
+def _loads_that_note(by_caller):
+    """PyTorch's functions for both formats, which append to by_caller what the caller is to blame for."""
+    import torch
+
+    return {name: with_names(getattr(torch.serialization, name), {
+        "_get_restore_location": lambda map_location: restoring(map_location, by_caller)})
+        for name in ("_load", "_legacy_load")}
 
 
 def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller):
@@ -314,7 +325,7 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    run = with_opener("load", open_reader, _load=_load_that_notes(by_caller))
+    run = with_opener("load", open_reader, **_loads_that_note(by_caller))
     try:
         value = run(file, map_location, pickle_module, weights_only=weights_only,
                     mmap=mmap and mapped is None, **arguments)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index and its files, a directory of PyTorch's DCP, a folder."""
 
+import collections
+import contextlib
 import json
 import os
 import re
 import stat
 import subprocess
+import threading
 
 from berth import _native
 from berth._config import _text, config
@@ -17,6 +20,7 @@ INDEX, DCP = b".index.json", b".metadata"
 MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
 MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
+MOST_AT_ONCE = 8  # files of an index at a URL that are opened at the same time
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
@@ -194,8 +198,7 @@ class Files:
     def __init__(self, index, assignments):
         self._index, self._files, self._closed = index, {}, False
         try:
-            for file in index.files:
-                self._files[file] = _native.open(index.path_of(file), assignments)
+            self._open_all(assignments)
             names = {file: set(native.names()) for file, native in self._files.items()}
             for name, file in index.weight_map.items():
                 if name not in names[file]:
@@ -203,6 +206,38 @@ class Files:
         except BaseException:
             self.close()
             raise
+
+    def _open_all(self, assignments):
+        """Those at a URL a few at once: each waits for its server. If some fail, the first of the index is told."""
+        index, todo, made = self._index, collections.deque(self._index.files), {}
+        at_url = isinstance(index.path, Url)
+        options = config.get_config_copy() if at_url else {}  # of this thread
+
+        def work():
+            with config.patch(options), contextlib.suppress(IndexError):
+                while True:
+                    file = todo.popleft()
+                    try:
+                        made[file] = _native.open(index.path_of(file), assignments)
+                    except Exception as error:
+                        made[file] = error
+                        todo.clear()
+
+        if at_url:
+            threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MOST_AT_ONCE, len(todo)))]
+            try:
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            finally:
+                todo.clear()  # ^C does not wait for those that are being opened
+        else:
+            work()
+        self._files = {file: each for file, each in made.items() if not isinstance(each, Exception)}
+        for file in index.files:
+            if file not in self._files:
+                raise made[file]
 
     def close(self):
         self._closed = True

@@ -12,6 +12,7 @@ from berth import _native
 from berth._errors import NO_OFFSET, make
 
 URL_BEGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
+MOST_FAILURES = 100  # that are kept: of each read the last one
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
@@ -103,6 +104,7 @@ class Stream:
             self.nbytes = min(nbytes, self.nbytes)
         self._pid = os.getpid()
         self._lock, self._is_reading = threading.RLock(), False
+        self._failures = {}  # offset of a read -> exception
 
     def __call__(self, offset, nbytes):
         """Some bytes from the offset on, at most so many; none: there are none. What the file raises is raised."""
@@ -117,6 +119,16 @@ class Stream:
                 return self._read(offset, nbytes)
             finally:
                 self._is_reading = False
+
+    def put_failure(self, offset, error):
+        """A read from this offset on has raised it, on a thread that cannot raise it in the call which waits."""
+        self._failures.pop(offset, None)
+        self._failures[offset] = error
+        if len(self._failures) > MOST_FAILURES:
+            del self._failures[next(iter(self._failures))]
+
+    def failure(self, offset):
+        return self._failures.get(offset)
 
     def _read(self, offset, nbytes):
         self._f.seek(self._begin + offset)

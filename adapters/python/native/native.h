@@ -412,6 +412,15 @@ void bpy_source_go(const berth_source *source);
  */
 int bpy_source_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
 
+/*
+ * From here on, or no more, this thread reads what other calls may wait for: what a Stream raises
+ * does not stay raised, but waits for bpy_raise_of_stream.
+ */
+void bpy_read_for_all(bool on);
+
+/* Whether a Stream's own exception was the reason of a failed call: then it is raised. */
+bool bpy_raise_of_stream(const berth_source *source, const berth_error *error);
+
 /* If reading a URL has failed, the error gets the words of the network. */
 void bpy_explain(berth_error *error);
 

@@ -111,6 +111,46 @@ static PyObject *rows_add(bpy_held *held, PyObject *arguments)
     return NULL;
 }
 
+/* ---- calls that wait for rows ---- */
+
+/* A progress function. The handlers of signals are of no such call. */
+static int rows_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    bpy_read_for_all(false);
+    int stop = bpy_check_signals(context, done_nbytes, total_nbytes);
+    bpy_read_for_all(true);
+    return stop;
+}
+
+/* Around such a call: any thread in one reads what others wait for. Without the GIL. */
+static PyThreadState *rows_begin_wait(void)
+{
+    bpy_read_for_all(true);
+    return PyEval_SaveThread();
+}
+
+static void rows_end_wait(PyThreadState *thread)
+{
+    PyEval_RestoreThread(thread);
+    bpy_read_for_all(false);
+}
+
+/*
+ * The exception of such a call, if it has failed; that of the file object whose read has failed
+ * goes before. Returns: None; NULL.
+ */
+static PyObject *rows_result(const bpy_rows *rows, int status, const berth_error *failure)
+{
+    berth_error error = *failure;
+    if (status == 0)
+        Py_RETURN_NONE;
+    bpy_explain(&error);
+    for (const rows_file *file = rows->files; file; file = file->next)
+        if (bpy_raise_of_stream(&file->checkpoint->source, &error))
+            return NULL;
+    return bpy_raise(&error);
+}
+
 /* ---- gathers ---- */
 
 /* Parts of a gather, and what keeps their memory. */
@@ -183,21 +223,17 @@ static int parts_make(rows_parts *parts, PyObject *list)
 /* Rows.gather(parts) */
 static PyObject *rows_gather(bpy_held *held, PyObject *list)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    const berth_params params = {.progress = rows_check_signals};
     rows_parts parts;
     berth_error error;
-    int status;
+    const bpy_rows *rows = (bpy_rows *)held;
     if (parts_make(&parts, list) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_rows_gather(((bpy_rows *)held)->handle, parts.parts, parts.n, &params, &error);
-    Py_END_ALLOW_THREADS;
+    PyThreadState *thread = rows_begin_wait();
+    int status = berth_rows_gather(rows->handle, parts.parts, parts.n, &params, &error);
+    rows_end_wait(thread);
     parts_free(&parts);
-    if (PyErr_Occurred())
-        return NULL;
-    if (status < 0)
-        return bpy_raise(&error);
-    Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : rows_result(rows, status, &error);
 }
 
 /* Rows.estimate(parts) -> (n_ids, n_passes, memory_nbytes, output_nbytes) */
@@ -267,7 +303,9 @@ static PyObject *rows_stats(bpy_held *held, PyObject *unused)
 static void ticket_end(bpy_held *held)
 {
     bpy_ticket *self = (bpy_ticket *)held;
+    bpy_read_for_all(true); /* it waits for the rows that are read */
     (void)berth_rows_release(self->rows->handle, self->ticket, NULL);
+    bpy_read_for_all(false);
     bpy_release(&self->rows->held);
     free(self);
 }
@@ -276,12 +314,10 @@ static int rows_request(const bpy_rows *rows, size_t table, const void *ids, siz
                         berth_ticket *ticket)
 {
     berth_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_rows_prefetch(rows->handle, table, ids, n, ticket, &error);
-    Py_END_ALLOW_THREADS;
-    if (status < 0)
-        bpy_raise(&error);
+    PyThreadState *thread = rows_begin_wait();
+    int status = berth_rows_prefetch(rows->handle, table, ids, n, ticket, &error);
+    rows_end_wait(thread);
+    Py_XDECREF(rows_result(rows, status, &error));
     return status;
 }
 
@@ -315,24 +351,16 @@ static PyObject *rows_prefetch(bpy_held *held, PyObject *arguments)
     return object;
 }
 
-static PyObject *done(int status, const berth_error *error)
-{
-    if (status < 0)
-        return bpy_raise(error);
-    Py_RETURN_NONE;
-}
-
 /* Ticket.wait() */
 static PyObject *ticket_wait(bpy_held *held, PyObject *unused)
 {
     (void)unused;
     const bpy_ticket *self = (bpy_ticket *)held;
     berth_error error;
-    int status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_rows_wait(self->rows->handle, self->ticket, NULL, &error);
-    Py_END_ALLOW_THREADS;
-    return done(status, &error);
+    PyThreadState *thread = rows_begin_wait();
+    int status = berth_rows_wait(self->rows->handle, self->ticket, NULL, &error);
+    rows_end_wait(thread);
+    return rows_result(self->rows, status, &error);
 }
 
 /* Waits, and copies the rows. Without the GIL. */
@@ -354,7 +382,6 @@ static PyObject *ticket_copy(bpy_held *held, PyObject *arguments)
     Py_buffer view = {0};
     rows_parts parts = {.views = &view};
     berth_error error;
-    int status;
     if (!PyArg_ParseTuple(arguments, "On", &output, &stride_nbytes))
         return NULL;
     uint8_t *address = parts_address(&parts, output, PyBUF_STRIDES | PyBUF_WRITABLE);
@@ -363,12 +390,12 @@ static PyObject *ticket_copy(bpy_held *held, PyObject *arguments)
         PyBuffer_Release(&view);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
     }
-    Py_BEGIN_ALLOW_THREADS;
-    status = copy_rows(self, pointers, address, (size_t)stride_nbytes, &error);
-    Py_END_ALLOW_THREADS;
+    PyThreadState *thread = rows_begin_wait();
+    int status = copy_rows(self, pointers, address, (size_t)stride_nbytes, &error);
+    rows_end_wait(thread);
     free(pointers);
     PyBuffer_Release(&view);
-    return done(status, &error);
+    return rows_result(self->rows, status, &error);
 }
 
 /* ---- the types ---- */

@@ -206,25 +206,66 @@ static size_t read_piece(PyObject *stream, void *buffer, size_t nbytes, uint64_t
     return n;
 }
 
+/* Whether this thread reads for whoever waits, as a cache of rows does. */
+static _Thread_local bool reads_for_all;
+
+void bpy_read_for_all(bool on)
+{
+    reads_for_all = on;
+}
+
+/* What is raised now waits in the Stream for the call that fails by this read. */
+static void stream_put_failure(PyObject *stream, uint64_t offset)
+{
+    PyObject *kind, *error, *traceback, *none = NULL;
+    PyErr_Fetch(&kind, &error, &traceback);
+    PyErr_NormalizeException(&kind, &error, &traceback);
+    if (traceback)
+        (void)PyException_SetTraceback(error, traceback);
+    if (error)
+        none = PyObject_CallMethod(stream, "put_failure", "KO", (unsigned long long)offset, error);
+    if (!none)
+        PyErr_WriteUnraisable(stream);
+    Py_XDECREF(none);
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+}
+
 /*
  * What the file object raises stays raised, and nothing more is read: the thread is that of the
- * call, which ends by it (bpy_raise). Only a cache of rows reads on threads of its own; there it is
- * printed.
+ * call, which ends by it (bpy_raise). But a cache of rows reads on threads of its own, and on that
+ * of one call what another one waits for; there bpy_raise_of_stream raises it.
  */
 static int stream_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     size_t done = 0, n = 1;
     bpy_gil gil = bpy_gil_take();
+    bool for_all = gil.made || reads_for_all;
+    reads_for_all = false; /* not what the file object's own code reads */
     while (done < nbytes && n > 0 && !PyErr_Occurred()) {
         size_t left = nbytes - done;
         n = read_piece(context, (char *)buffer + done, left < STREAM_PIECE ? left : STREAM_PIECE,
                        offset + done);
         done += n;
     }
-    if (gil.made && PyErr_Occurred())
-        PyErr_WriteUnraisable(context);
+    if (for_all && PyErr_Occurred())
+        stream_put_failure(context, offset);
+    reads_for_all = for_all && !gil.made;
     bpy_gil_give(gil);
     return done == nbytes ? 0 : EIO;
+}
+
+bool bpy_raise_of_stream(const berth_source *source, const berth_error *error)
+{
+    if (source->read != stream_read || error->code != BERTH_E_CALLBACK)
+        return false;
+    PyObject *failure =
+        PyObject_CallMethod(source->context, "failure", "K", (unsigned long long)error->offset);
+    if (failure && failure != Py_None)
+        PyErr_SetObject((PyObject *)Py_TYPE(failure), failure);
+    Py_XDECREF(failure);
+    return PyErr_Occurred() != NULL;
 }
 
 berth_config *bpy_source_config(const berth_source *source, const char *assignments,
