@@ -335,7 +335,6 @@ class Calls(Folder):
         kept = [[tuple(range(n)) for _ in range(2100)] for n in range(1, 20)], [[] for _ in range(200)]
         gc.collect()
         gc.freeze()  # Python's free lists of tuples and lists are empty now: each is an allocation
-        self.addCleanup(gc.unfreeze)
         for name, call in self.rows():
             for at in range(1, 60 if LONG else 30):
                 kept[1].append(self.close_at(name, call, at))

@@ -5,10 +5,17 @@ usage: run [WORD...]      only tests that have one of the words in their names; 
 BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch
 """
 
+import gc
+import os
 import signal
 import sys
 import unittest
 import warnings
+
+import starter
+
+os.environ.setdefault("BERTH_PYTHON", sys.executable)
+starter.start((*starter.IMPORTED, "berth", "torch._dynamo"))  # before the others: it imports beside them
 
 import torch
 
@@ -69,6 +76,8 @@ def main():
                processes, jobs, devices, simulated, integrations, sanitized)
     # pip and compilers: a part of tools/check by themselves.
     modules = (wheels,) if "wheels" in sys.argv else modules
+    gc.collect()
+    gc.freeze()  # PyTorch's modules: each collection would look at all of them, and each fork copy them
     suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
 
 
