@@ -464,7 +464,7 @@ class Calls(Folder):
         stayed taken in the child: os.fork() did not return there (adapters/python/native/gil.c).
         """
         stop = threading.Event()
-        value = torch.ones(1 << 20)
+        value = torch.ones(1 << 16)  # small: many writes a fork
 
         def repeat():
             while not stop.is_set():
@@ -475,7 +475,7 @@ class Calls(Folder):
         for thread in threads:
             thread.start()
         try:
-            for _ in range(20_000 if LONG else 300):
+            for _ in range(20_000 if LONG else 200):
                 self.assertEqual(in_a_child(gc.isenabled), 0)
         finally:
             stop.set()
