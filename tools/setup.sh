@@ -134,13 +134,19 @@ find_python() {
 
 # need_venv FOLDER REQUIREMENT...: a virtual environment with exactly these.
 need_venv() {
-    local there=$1 python
+    local there=$1
     shift
     [ "$(cat "$there/berth-has" 2>/dev/null)" != "$*" ] || return 0
+    watch "installing $* into $there" in_new_venv "$there" pip_into "$there" "$@" && say "$*" >"$there/berth-has"
+}
+
+# in_new_venv FOLDER COMMAND...: makes it, and runs the command, which installs there.
+in_new_venv() {
+    local there=$1 python
+    shift
     python=$(find_python) || return 1
     rm -rf "$there"
-    "$python" -m venv "$there" && watch "installing $* into $there" pip_into "$there" "$@" &&
-        say "$*" >"$there/berth-has"
+    "$python" -m venv "$there" && "$@"
 }
 
 # pip_into VENV ARGUMENT...
@@ -155,15 +161,15 @@ pip_into() {
 torch_into() {
     local there=$1 version=$2
     shift 2
-    pip_into "$there" "torch==$version+cpu" "$@" 2>/dev/null ||
+    { pip_into "$there" "torch==$version+cpu" "$@" 2>/dev/null ||
         pip_into "$there" --retries 0 --timeout 10 --extra-index-url https://download.pytorch.org/whl/cpu \
             "torch==$version+cpu" "$@" 2>/dev/null ||
-        pip_into "$there" "torch==$version" "$@"
+        pip_into "$there" "torch==$version" "$@"; } && pip_into "$there" --no-deps "${lone_requirements[@]}"
 }
 
 # Sets BERTH_PYTHON to a Python with PyTorch and safetensors, made in $BUILD/venv if need be.
 need_torch() {
-    local python venv=$BUILD/venv wanted="torch==$torch_version ${torch_requirements[*]} ${lone_requirements[*]}"
+    local venv=$BUILD/venv wanted="torch==$torch_version ${torch_requirements[*]} ${lone_requirements[*]}"
     if [ -n "${BERTH_PYTHON:-}" ]; then
         "$BERTH_PYTHON" -c 'import torch'
         return
@@ -172,27 +178,20 @@ need_torch() {
     if [ -x "$BERTH_PYTHON" ] && [ "$(cat "$venv/berth-has" 2>/dev/null)" = "$wanted" ]; then
         return 0
     fi
-    python=$(find_python) || return 1
-    rm -rf "$venv"
-    "$python" -m venv "$venv" &&
-        watch "installing $wanted into $venv" torch_into "$venv" "$torch_version" "${torch_requirements[@]}" &&
-        pip_into "$venv" --no-deps "${lone_requirements[@]}" && say "$wanted" >"$venv/berth-has"
+    watch "installing $wanted into $venv" in_new_venv "$venv" torch_into "$venv" "$torch_version" \
+        "${torch_requirements[@]}" && say "$wanted" >"$venv/berth-has"
 }
 
 # need_other_torch VERSION: makes $BUILD/torch-VERSION. Limits that pip has been given do not count.
 need_other_torch() {
-    local version=$1 there=$BUILD/torch-$1 python numpy=numpy
+    local version=$1 there=$BUILD/torch-$1 numpy=numpy
     [ ! -e "$there/complete" ] || return 0
     case $version in
     1.13.1) numpy="numpy<2" ;;
     2.6.0) numpy="numpy<2.3" ;;
     esac
-    python=$(find_python) || return 1
-    rm -rf "$there"
-    "$python" -m venv "$there" &&
-        PIP_CONSTRAINT=/dev/null watch "installing PyTorch $version into $there" \
-            torch_into "$there" "$version" "$numpy" safetensors==0.8.0 &&
-        pip_into "$there" --no-deps "${lone_requirements[@]}" && : >"$there/complete"
+    PIP_CONSTRAINT=/dev/null watch "installing PyTorch $version into $there" in_new_venv "$there" \
+        torch_into "$there" "$version" "$numpy" safetensors==0.8.0 && : >"$there/complete"
 }
 
 # Prints where the CUDA headers are that SConstruct finds; nothing if none are wanted.
@@ -211,18 +210,19 @@ find_cuda_headers() {
 # Puts the headers that SConstruct looks for into $BUILD/cuda/include, unless there is a toolkit.
 # Without them the build leaves CUDA devices out; with CI=true it fails.
 need_cuda_headers() {
-    local python there=$BUILD/cuda
     find_cuda_headers >/dev/null && return 0
-    say "taking the headers of $cuda_requirement into $there"
-    rm -rf "$there"
-    if ! { python=$(find_python) && "$python" -m venv "$there/venv" &&
-        pip_into "$there/venv" --no-deps "$cuda_requirement" && mkdir "$there/include" &&
-        cp -r "$there"/venv/lib/python*/site-packages/nvidia/cuda_runtime/include/. \
-            "$there/include/"; } </dev/null >"$BUILD/cuda.log" 2>&1; then
+    watch "taking the headers of $cuda_requirement into $BUILD/cuda" take_cuda_headers </dev/null >"$BUILD/cuda.log" ||
         say "no headers of CUDA's: its devices are left out ($BUILD/cuda.log says why)"
-    fi
+    [ -e "$BUILD/cuda/include/cuda.h" ] || [ "${CI:-}" != true ]
+}
+
+take_cuda_headers() {
+    local there=$BUILD/cuda
+    rm -rf "$there"
+    { in_new_venv "$there/venv" pip_into "$there/venv" --no-deps "$cuda_requirement" && mkdir "$there/include" &&
+        cp -r "$there"/venv/lib/python*/site-packages/nvidia/cuda_runtime/include/. "$there/include/"; } 2>&1
     rm -rf "$there/venv"
-    [ -e "$there/include/cuda.h" ] || [ "${CI:-}" != true ]
+    [ -e "$there/include/cuda.h" ]
 }
 
 # build VARIANT [FOLDER [ARGUMENT...]]: into $FOLDER/$VARIANT. Two at once wait for each other.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Every case in both directions between Berth and PyTorch, and past other tools.
+"""Every case in both directions between Berth and PyTorch, and past other tools. Two groups run at a time.
 
 usage: run [WORD...]      only what has one of the words in its name; -v names what passes too
 BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch 2.13 and safetensors
@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.serialization import config
 
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import attributes
 import berth_ctypes as b
 import cases
@@ -37,6 +38,7 @@ import repacked
 import shipped
 import shown
 import sparse
+import suite
 import unusual
 from build_tree import Tree
 from describe import FromBerth, FromTorch, difference
@@ -55,7 +57,7 @@ class Results:
         self.words = words
         self.verbose = verbose
         self.passed = 0
-        self.failed = 0
+        self.failures = []
         self.started = time.monotonic()
 
     def run(self, name, function, *arguments):
@@ -76,7 +78,7 @@ class Results:
                 print(f"{time.monotonic() - self.started:7.1f} {name}", flush=True)
 
     def fail(self, name, why):
-        self.failed += 1
+        self.failures.append((name, why))
         print(f"FAILED {name}: {why}", flush=True)
 
 
@@ -356,26 +358,41 @@ def the_id(results, folder):
         files.remove()
 
 
+# What takes long first: two run at a time.
+GROUPS = (convert.all_cases, huge.all_sizes, each_case, corpus.all_kinds, the_id, legacy.all_cases, each_layout,
+          each_byteorder, repacked.all_tools, devices.all_cases, forks.all_cases, readings.variants,
+          readings.pickles_by_chance, attributes.all_cases, sparse.all_cases, exported.all_cases, inert.all_cases,
+          shown.all_cases, dtypes_that_pytorch_only_loads, devices.mixed, devices.cuda, shipped.all_files,
+          unusual.without_byteorder, unusual.names)
+
+
+class Group:
+    """One of them, as suite.py calls it: in a folder of its own."""
+
+    def __init__(self, function, words, verbose):
+        self.function, self.words, self.verbose = function, words, verbose
+
+    def __str__(self):
+        return f"{self.function.__module__}.{self.function.__name__}"
+
+    def __call__(self, result):
+        result.tell({"began": str(self)})
+        results, processor = Results(self.words, self.verbose), suite.processor_seconds()
+        with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
+            self.function(results, folder)
+        result.tell({"test": str(self), "bad": results.failures, "skipped": [], "failed": len(results.failures),
+                     "passed": results.passed, "seconds": time.monotonic() - results.started,
+                     "processor": suite.processor_seconds() - processor})
+
+
 def main():
     arguments = sys.argv[1:]
     words = [word for word in arguments if not word.startswith("-")]
-    results = Results(words, "-v" in arguments)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.setrecursionlimit(20000)  # for the walks of these files
-    with tempfile.TemporaryDirectory(prefix="berth-peers-") as folder:
-        for group in (each_case, dtypes_that_pytorch_only_loads, each_layout, each_byteorder, the_id,
-                      devices.all_cases, devices.mixed, devices.cuda, convert.all_cases, exported.all_cases,
-                      shipped.all_files, huge.all_sizes, readings.variants,
-                      readings.pickles_by_chance, attributes.all_cases, unusual.without_byteorder,
-                      unusual.names, sparse.all_cases, repacked.all_tools, corpus.all_kinds, legacy.all_cases, inert.all_cases,
-                      forks.all_cases, shown.all_cases):
-            began = time.monotonic()
-            group(results, folder)
-            print(f"{group.__module__}.{group.__name__}: {time.monotonic() - began:.0f} s", flush=True)
-    print(f"{results.passed} passed, {results.failed} failed")
-    return 1 if results.failed or not results.passed else 0
+    suite.run_suites([Group(each, words, "-v" in arguments) for each in GROUPS])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -109,7 +109,7 @@ class Attributes(Folder):
                 states = [torch._utils._get_obj_state(each) for each in value]
                 self.assertEqual([each and list(each) for each in states], 12 * [[name]] + 3 * [None])
                 same(bare(value), plain, resizable=False)
-                self.save_again(self.loaded(file_of(name, ["int"])), "int")
+                self.save_again(berth.load(io.BytesIO(file_of(name, ["int"]))), "int")
                 self.assertEqual(called, [])
         self.assertGreater(n_read, 400)
 

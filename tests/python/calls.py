@@ -351,7 +351,6 @@ class Calls(Folder):
         kept = [[tuple(range(n)) for _ in range(2100)] for n in range(1, 20)], [[] for _ in range(200)]
         gc.collect()
         gc.freeze()  # Python's free lists of tuples and lists are empty now: each is an allocation
-        self.addCleanup(gc.unfreeze)
         for name, call in self.rows():
             for at in range(1, 60 if LONG else 30):
                 kept[1].append(self.close_at(name, call, at))
@@ -481,7 +480,7 @@ class Calls(Folder):
         stayed taken in the child: os.fork() did not return there (adapters/python/native/gil.c).
         """
         stop = threading.Event()
-        value = torch.ones(1 << 20)
+        value = torch.ones(1 << 16)  # small: many writes a fork
 
         def repeat():
             while not stop.is_set():
@@ -492,7 +491,7 @@ class Calls(Folder):
         for thread in threads:
             thread.start()
         try:
-            for _ in range(20_000 if LONG else 300):
+            for _ in range(20_000 if LONG else 200):
                 self.assertEqual(in_a_child(gc.isenabled), 0)
         finally:
             stop.set()

@@ -8,6 +8,7 @@ JSON: [world, case, rank, seconds, what went wrong, or ""].
 """
 
 import datetime
+import gc
 import json
 import os
 import signal
@@ -160,6 +161,7 @@ def run_alone(number, folder, report):
 def main(folder, worlds, words):
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    gc.freeze()  # or each fork would look at all that was imported, and so copy it
     report = os.open(os.path.join(folder, "report"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     chosen = [(name, function) for name, function in (vars(dcp_cases) | vars(dcp_columns)).items()
               if name.startswith("test_") and (not words or any(word in name for word in words))]

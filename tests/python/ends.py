@@ -37,11 +37,13 @@ value = {"a": torch.arange(LENGTH), "b": "text"}
 """
 
 
-class Ends(Folder):
+class Running(Folder):
+    whole_end = False
+
     def run_code(self, code, length=1000., status=0):
         """stdout and stderr of a process that ends with this exit code."""
         code = HEAD.replace("LENGTH", str(length)) + code
-        got, out, err = starter.run(code, self.path("v.pt"))
+        got, out, err = starter.run(code, self.path("v.pt"), whole_end=self.whole_end)
         self.assertEqual(got, status, err)
         return out, err
 
@@ -55,7 +57,11 @@ class Ends(Folder):
         self.assertTrue(torch.equal(loaded["a"], torch.arange(length)))
         self.assertEqual(os.listdir(self.folder), ["v.pt"])
 
-    # ---- the end of the interpreter ----
+
+class Ends(Running):
+    """Of the interpreter."""
+
+    whole_end = True
 
     def test_in_the_middle_of_a_large_save(self):
         """200 MB."""
@@ -156,8 +162,8 @@ class Ends(Folder):
         berth.save({"b": "new"}, self.path("v.pt"))
         self.assertEqual(os.listdir(self.folder), ["v.pt"])
 
-    # ---- interrupts ----
 
+class Interrupts(Running):
     def interrupted(self, wait):
         """^C in a wait raises KeyboardInterrupt in time; the job goes on."""
         self.saved("job = berth.save_async(value, Held(gate.is_set), snapshot=False)\n"

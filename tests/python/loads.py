@@ -523,8 +523,8 @@ class Sources(Folder):
 
         berth.open reads what is asked for, and so does PyTorch's unpickler behind the gate.
         """
-        value = [torch.arange(24 << 20, dtype=torch.float32), torch.arange(16 << 20, dtype=torch.float32)]
-        nbytes = 160 << 20
+        value = [torch.arange(18 << 20, dtype=torch.float32), torch.arange(6 << 20, dtype=torch.float32)]
+        nbytes = 96 << 20
         with zipfile.ZipFile(self.path("v.zip"), "w") as archive, archive.open("v.pt", "w") as member:
             torch.save(value, member)
         with open(self.path("w.pt"), "wb") as file:

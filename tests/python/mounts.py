@@ -216,7 +216,7 @@ class InPlaceTest(Mounts):
         with self.mounted("rename=ENOSYS", "slow") as (below, above):
             for name in ("model.pt", "second.pt"):
                 path, there = os.path.join(above, name), os.path.join(below, name)
-                saving = starter.Process(program, path)
+                saving = starter.Child(program, path)
                 while not (os.path.exists(there) and os.path.getsize(there) > 1_000_000):
                     os.kill(saving.pid, 0)  # it goes on
                     time.sleep(0.002)
@@ -323,7 +323,7 @@ class SpecialPathsTest(Folder):
         program = ("import signal, sys, torch, berth\n"
                    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                    "berth.install(); print('begins', flush=True); torch.save([1], sys.argv[1])")
-        saving = starter.Process(program, self.path("pipe"))
+        saving = starter.Child(program, self.path("pipe"))
         while not saving.printed():
             time.sleep(0.002)
         time.sleep(0.3)

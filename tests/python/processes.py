@@ -401,7 +401,7 @@ class Processes(Folder):
                 "kept = [berth.load(path, mmap=True), berth.open(path)['0'],\n"
                 "        berth.open(io.BytesIO(open(path, 'rb').read()))['0'], berth.open(path)]\n"
                 "sys.kept = kept\n")
-        status, _, err = starter.run(code, self.path("v.pt"))
+        status, _, err = starter.run(code, self.path("v.pt"), whole_end=True)
         self.assertEqual((status, err), (0, ""))
 
     @unittest.skipUnless(hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), "this PyTorch is older")

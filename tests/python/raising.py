@@ -22,7 +22,7 @@ import jobs
 from folder import Folder
 from records import Box
 
-ROUNDS = 30 if os.environ.get("BERTH_LONG", "0") not in ("", "0") else 2
+ROUNDS = 30 if os.environ.get("BERTH_LONG", "0") not in ("", "0") else 1
 
 
 class Refused(Exception):

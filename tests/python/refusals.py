@@ -284,7 +284,7 @@ class Refusals(Folder):
         torch.save({"a": torch.zeros(100_000)}, self.path("a.pt"))
         said = {"load": set(), "verify": set()}
         for call, when in (("load", 1), ("load", 2), ("load", 9), *(("verify", when) for when in range(1, 5))):
-            reading = starter.Process(UNREADABLE, call, self.path("a.pt"))
+            reading = starter.Child(UNREADABLE, call, self.path("a.pt"))
             subprocess.run(
                 ["strace", "-f", "-qq", "-o", "/dev/null", "-P", self.path("a.pt"), "-e", "trace=pread64,getxattr",
                  f"--inject=pread64:error=EIO:when={when}", "--inject=getxattr:error=EXDEV", "-p", str(reading.pid)],

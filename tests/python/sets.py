@@ -253,9 +253,9 @@ class InOtherProcesses(Folder):
     def test_workers_of_a_data_loader(self):
         path = self.path("v.pt")
         berth.save(FIRST, path)
-        for method in ("fork", "spawn"):
+        for method, n in ("fork", 2), ("spawn", 1):  # each of these imports PyTorch
             with berth.open(path) as file:
-                loader = torch.utils.data.DataLoader(Rows(file), batch_size=None, num_workers=2,
+                loader = torch.utils.data.DataLoader(Rows(file), batch_size=None, num_workers=n,
                                                      multiprocessing_context=method)
                 self.assertTrue(torch.equal(torch.stack(list(loader)), FIRST["a.x"]), method)
 

@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.save and berth.load against torch.save and torch.load.
 
-usage: run [WORD...]      only tests that have one of the words in their names; those of wheels.py only by the word wheels
+usage: run [--alone | --beside] [WORD...]
+--beside: only BESIDE below; --alone: only the others; words: only tests that have one of them in their names, those
+of wheels.py only by the word wheels
 BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch
 """
 
+import gc
+import os
 import signal
 import sys
 import unittest
 import warnings
+
+import starter
+
+os.environ.setdefault("BERTH_PYTHON", sys.executable)
+starter.start((*starter.IMPORTED, "berth", "torch._dynamo"))  # before the others: it imports beside them
 
 import torch
 
@@ -47,6 +56,12 @@ import unsafe
 import wheels
 
 
+# What takes long first: two classes run at a time.
+BESIDE = (calls, mounts, raising, ends, robust, processes, jobs)  # threads, forks, ^C, ends of processes, odd mounts
+ALONE = (dcp, sets, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
+         command, settings, beside_torch, stubs, pages, unsafe, gate, devices, simulated, integrations, sanitized)
+
+
 def chosen(tests, words):
     for test in tests:
         if isinstance(test, unittest.TestSuite):
@@ -63,13 +78,13 @@ def main():
         sys.argv.remove("--old-dlpack")
         del torch.Tensor.__dlpack_c_exchange_api__
     sys.setrecursionlimit(5000)  # for the walks of these files
-    # What takes long first: two classes run at a time.
-    modules = (dcp, calls, attributes, mounts, raising, sets, loads, records, saves, ends, robust, differential, places,
-               installed, errors, lazily, refusals, rows, command, settings, beside_torch, stubs, pages, unsafe, gate,
-               processes, jobs, devices, simulated, integrations, sanitized)
+    words = sys.argv[1:]
+    modules = BESIDE * ("--alone" not in words) + ALONE * ("--beside" not in words)
     # pip and compilers: a part of tools/check by themselves.
-    modules = (wheels,) if "wheels" in sys.argv else modules
-    suite.run(unittest.TestSuite(chosen(suite.load(modules), sys.argv[1:])))
+    modules = (wheels,) if "wheels" in words else modules
+    gc.collect()
+    gc.freeze()  # PyTorch's modules: each collection would look at all of them, and each fork copy them
+    suite.run(unittest.TestSuite(chosen(suite.load(modules), [each for each in words if each[:2] != "--"])))
 
 
 if __name__ == "__main__":

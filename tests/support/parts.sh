@@ -18,6 +18,7 @@ logs=$BUILD/check
 # a job in the background.
 signals=(env --default-signal=HUP,INT,QUIT,PIPE,TERM)
 at_once=$(($(nproc) < 4 ? $(nproc) : 4))
+share=1 # of these, a part's own: if fewer parts than that run
 
 # ---- the table ----
 
@@ -161,20 +162,32 @@ may() {
     return 1
 }
 
-# criterion NAME PROGRAM...: counts by Criterion's synthesis line, and what it skips by the lines that it prints
+# What criterion runs the program for, a filter a line: for all; or, if there are processors for several, for each suite.
+filters_of() {
+    [ "$share" -gt 1 ] || { echo '*'; return; }
+    "$@" --list | sed -nE 's/^([a-z0-9_]+): .*/\1/p'
+}
+
+# criterion NAME PROGRAM...: counts by Criterion's synthesis lines, and what it skips by the lines that it prints
 # if it is verbose; no synthesis, or no test, is a failure. A test that hangs is ended (tests/support/main.c).
 criterion() {
-    local name=$1 code tested good without
+    local name=$1 code n filters tested good without
     begin "$name"
     shift
+    filters=$(filters_of "$@" 2>"$log")
     # One job at a time: with more, Criterion 2.4's own runner leaks now and then.
-    "${signals[@]}" "$@" --jobs=1 --verbose >"$log" 2>&1 </dev/null {events}>&-
+    # shellcheck disable=SC2016
+    xargs -P "$share" -I{} "${signals[@]}" bash -c 'exec "$@" --jobs=1 --verbose --filter="{}/*" >"$0.{}" 2>&1' \
+        "$log" "$@" <<<"$filters" >>"$log" 2>&1 {events}>&-
     code=$?
+    cat "$log".* >>"$log" 2>/dev/null && rm "$log".*
+    sed -i '/SKIP.*: Test is disabled$/d' "$log" # by the filter
     without=$(grep -c '\[.*SKIP.*\]' "$log")
     sed -i '/\[[^][]*\(RUN\|PASS\) *[^][]*\]/d' "$log" # the end of the log shows what fails
-    read -r tested good < <(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -nE \
-        's/.*Synthesis: Tested: ([0-9]+) \| Passing: ([0-9]+) .*/\1 \2/p' | tail -n 1)
-    if [ -z "$tested" ] || [ $((tested + without)) -eq 0 ]; then
+    read -r n tested good < <(sed 's/\x1b\[[0-9;]*m//g' "$log" | sed -nE \
+        's/.*Synthesis: Tested: ([0-9]+) \| Passing: ([0-9]+) .*/\1 \2/p' |
+        awk '{ tested += $1; good += $2 } END { print NR, tested + 0, good + 0 }')
+    if [ "$n" -ne "$(wc -l <<<"$filters")" ] || [ $((tested + without)) -eq 0 ]; then
         echo "no test reported; exit code $code" >>"$log"
         count "$name" 0 1
     elif [ "$code" -ne 0 ] && [ "$tested" -eq "$good" ]; then
@@ -234,10 +247,11 @@ take_event() {
     esac
 }
 
-# The tests that a suite was in, by the log of Criterion or of unittest (suite.py: two at a time).
+# The tests that a suite was in, by the logs of Criterion or of unittest (suite.py: two at a time).
 last_test() {
-    sed 's/\x1b\[[0-9;]*m//g' "$1" 2>/dev/null | awk '
-        /^\[ *RUN *\] / { sub(/^\[ *RUN *\] */, ""); split("", begun); begun[$1] = 1 }
+    cat "$1" "$1".* 2>/dev/null | sed 's/\x1b\[[0-9;]*m//g' | awk '
+        /^\[ *RUN *\] / { sub(/^\[ *RUN *\] */, ""); begun[$1] = 1 }
+        /^\[ *(PASS|FAIL|SKIP) *\] / { sub(/^\[[^]]*\] */, ""); sub(/:$/, "", $1); delete begun[$1] }
         match($0, /^test[A-Za-z0-9_]* \([^)]*\)/) {
             name = substr($0, 1, RLENGTH)
             if (RLENGTH < length($0)) delete begun[name]; else begun[name] = 1
@@ -441,6 +455,8 @@ run_parts() {
     local pipe
     queue=("$@")
     unfit=()
+    share=$(grep -vc house <<<"$(printf '%s\n' "$@")")
+    share=$((share > 0 && share < at_once ? at_once / share : 1))
     hard_end=$((${minutes:-0} * 2 * 60))
     pipe=$(mktemp -u) && mkfifo "$pipe" && exec {events}<>"$pipe" && rm "$pipe" || exit 2
     exec {lock}>"$BUILD/check.lock"
