@@ -234,7 +234,6 @@ class Values(Folder):
     def test_bad_sparse_indices_in_many_threads(self):
         """PyTorch turns the switch of the process off while it makes one."""
         path, loaded = self.path("v.pt"), []
-        torch.save(torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), path)
 
         def work():
             for _ in range(100):
@@ -243,14 +242,33 @@ class Values(Folder):
 
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(1e-6)
-        with torch.sparse.check_sparse_tensor_invariants():
-            threads = [threading.Thread(target=work) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            self.assertTrue(torch.sparse.check_sparse_tensor_invariants.is_enabled())
-        self.assertEqual(loaded, [])
+        for more in None, Box(1):  # the second by PyTorch's unpickler
+            torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), more], path)
+            with torch.sparse.check_sparse_tensor_invariants(), torch.serialization.safe_globals([Box]):
+                threads = [threading.Thread(target=work) for _ in range(8)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertTrue(torch.sparse.check_sparse_tensor_invariants.is_enabled())
+            self.assertEqual(loaded, [])
+
+    def test_bad_sparse_indices_of_a_load_that_fails_before_they_are_checked(self):
+        """It leaves nothing to the next load, PyTorch's neither; PyTorch's own leaves all that it has made."""
+        bad, good = self.path("bad.pt"), self.path("good.pt")
+        torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), Box(1),
+                    torch.ones(7)], bad)
+        torch.save(torch.sparse_coo_tensor([[0, 2]], [1., 2.], (3,)), good)
+
+        def fails(storage, _):
+            if storage.nbytes() == 7 * 4:  # the sparse tensor is made
+                raise KeyError("mine")
+            return storage
+
+        with torch.sparse.check_sparse_tensor_invariants(), torch.serialization.safe_globals([Box]):
+            with self.assertRaisesRegex(KeyError, "mine"):
+                berth.load(bad, fails)
+            self.assertEqual(self.message(torch.load, good), "loaded")
 
     def message(self, load, path):
         try:

@@ -20,7 +20,7 @@ import pickle
 import pickletools
 import struct
 
-from berth import _native, _records
+from berth import _native, _records, _sparse
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
 from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
@@ -309,7 +309,9 @@ def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
     kept.stop_keeping()
     kept.rewind()
     try:
-        value = _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)
+        with _sparse.checked(checks=weights_only):
+            safe = _sparse.unpickler() if weights_only else None
+            value = _records.load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller)
     except (Error, MemoryError):
         raise
     except Exception as error:

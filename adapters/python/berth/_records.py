@@ -291,13 +291,16 @@ def _untyped(torch, moved):
     return moved
 
 
-def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller):
+def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
     """torch.load, but archives are read by Berth. Only _gate.py calls this.
 
     kept: a _gate.Kept.
+    safe: what stands for torch._weights_only_unpickler; None: weights_only=False
     by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
         not of the unpickler. With weights_only=False only those of map_location.
     """
+    import torch
+
     check_known()
     mapped = _map(kept) if mmap else None
     reader = None
@@ -314,12 +317,16 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    run = with_opener("load", open_reader, _load=_load_that_notes(by_caller))
+    names = {"_load": _load_that_notes(by_caller)}
+    if safe:
+        known_as = {"_weights_only_unpickler": safe}
+        names |= known_as | {"_legacy_load": with_names(torch.serialization._legacy_load, known_as)}
+    run = with_opener("load", open_reader, **names)
     try:
-        value = run(file, map_location, pickle_module, weights_only=weights_only,
+        value = run(file, map_location, pickle_module, weights_only=bool(safe),
                     mmap=mmap and mapped is None, **arguments)
     except Exception as error:
-        if weights_only and not (reader and reader.has_unpickled or is_path(kept.f)):
+        if safe and not (reader and reader.has_unpickled or is_path(kept.f)):
             by_caller.append(error)  # f has been read before the first record is
         raise
     if reader and reader.has_unpickled:
