@@ -207,6 +207,28 @@ class Behind(Folder):
                         n_loaded += 1
             self.assertGreater(n_loaded, 20)
 
+    def test_what_pytorch_says_and_what_the_caller_raises(self):
+        """Both formats, paths and objects alike: the file is to blame, or map_location is."""
+        def location(_storage, _location):
+            raise KeyError("of the caller")
+
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head, tail = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")
+        module = b"(" + text("module") + BOX + text("file") + text("source") + b"tQ"
+        with torch.serialization.safe_globals([Box]):
+            for path in (self.write("module.pt", head + PROTO + module + b"." + tail),
+                         self.write("place.pt", archive(PROTO + b"(" + tensor(location=b"cpx") + BOX + b"t.", ONE))):
+                for source in (path, io.BytesIO(self.read(path))):
+                    with self.subTest(source), self.assertRaisesRegex(berth.UnsafeFileError, "PyTorch's"):
+                        berth.load(source)
+            for how in ({}, LEGACY):
+                path = self.path("v.pt")
+                torch.save([Box(1), torch.ones(2)], path, **how)
+                for source in (path, io.BytesIO(self.read(path))):
+                    with self.subTest(source, how=how), self.assertRaises(KeyError) as raised:
+                        berth.load(source, location)
+                    self.assertEqual(raised.exception.args, ("of the caller", ))
+
     def test_a_file_that_is_exchanged(self):
         """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""
         first, second = ([Box(i), torch.full((30_000, ), i)] for i in (1, 2))

@@ -536,7 +536,9 @@ class Sources(Folder):
         berth.open reads what is asked for, and so does PyTorch's unpickler behind the gate.
         """
         value = [torch.arange(24 << 20, dtype=torch.float32), torch.arange(16 << 20, dtype=torch.float32)]
-        nbytes = 160 << 20
+        nbytes, most = 160 << 20, 64 << 20
+        if "libasan" in os.environ.get("LD_PRELOAD", ""):
+            most += 256 << 20  # of what was freed it keeps as much
         with zipfile.ZipFile(self.path("v.zip"), "w") as archive, archive.open("v.pt", "w") as member:
             torch.save(value, member)
         with open(self.path("w.pt"), "wb") as file:
@@ -549,7 +551,7 @@ class Sources(Folder):
                 with self.subTest(name), Watch() as watch:
                     found = berth.load(f)
                 self.assertTrue(all(map(torch.equal, found, value)))
-                self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                self.assertLess(watch.nbytes, nbytes + most)
                 del found
                 file.seek(6)
                 member.seek(0)
@@ -557,7 +559,7 @@ class Sources(Folder):
                     with berth.open(f) as opened:
                         self.assertTrue(torch.equal(opened.slice("0")[5:9], value[0][5:9]))
                         self.assertTrue(opened.verify())
-                self.assertLess(watch.nbytes, 64 << 20)
+                self.assertLess(watch.nbytes, most)
         del f, file, member, archive
         for how in ({}, {"_use_new_zipfile_serialization": False}):
             torch.save([Box(1), *value], self.path("box.pt"), **how)
@@ -567,7 +569,7 @@ class Sources(Folder):
                         with torch.serialization.safe_globals([Box]), Watch() as watch:
                             found = berth.load(Only(file, "readline", *names), weights_only=not trust)
                     self.assertTrue(all(map(torch.equal, found[1:], value)))
-                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    self.assertLess(watch.nbytes, nbytes + most)
                     del found
         torch.save([Box(1), *value], self.path("box.pt"))
         for trust in (False, True):
@@ -578,7 +580,7 @@ class Sources(Folder):
                     with self.subTest(type(f), trust=trust), Watch() as watch:
                         found = berth.load(f, weights_only=not trust)
                     self.assertTrue(all(map(torch.equal, found[1:], value)))
-                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    self.assertLess(watch.nbytes, nbytes + most)
                     del found
 
     def test_file_objects_that_fail(self):

@@ -274,14 +274,15 @@ def noted(restore, by_caller, map_location):
     return of_caller
 
 
-def _load_that_notes(by_caller):
-    """PyTorch's _load, which appends to by_caller what the caller's map_location raises."""
+def _names_that_note(by_caller):
+    """For PyTorch's readers: by_caller gets what the caller's map_location raises."""
     import torch
 
     def restore_location_of(map_location):
-        return noted(torch.serialization._get_restore_location(map_location), by_caller, map_location)
+        restore = torch.serialization._get_restore_location(map_location)
+        return restore if map_location is None else noted(restore, by_caller, map_location)
 
-    return with_names(torch.serialization._load, {"_get_restore_location": restore_location_of})
+    return {"_get_restore_location": restore_location_of}
 
 
 def _untyped(torch, moved):
@@ -296,8 +297,7 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
 
     kept: a _gate.Kept.
     safe: what stands for torch._weights_only_unpickler; None: weights_only=False
-    by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
-        not of the unpickler. With weights_only=False only those of map_location.
+    by_caller: a list that gets the exceptions of the caller's map_location
     """
     import torch
 
@@ -317,18 +317,12 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    names = {"_load": _load_that_notes(by_caller)}
+    names = _names_that_note(by_caller)
     if safe:
-        known_as = {"_weights_only_unpickler": safe}
-        names |= known_as | {"_legacy_load": with_names(torch.serialization._legacy_load, known_as)}
-    run = with_opener("load", open_reader, **names)
-    try:
-        value = run(file, map_location, pickle_module, weights_only=bool(safe),
-                    mmap=mmap and mapped is None, **arguments)
-    except Exception as error:
-        if safe and not (reader and reader.has_unpickled or is_path(kept.f)):
-            by_caller.append(error)  # f has been read before the first record is
-        raise
+        names["_weights_only_unpickler"] = safe
+    read = {name: with_names(getattr(torch.serialization, name), names) for name in ("_load", "_legacy_load")}
+    value = with_opener("load", open_reader, **names, **read)(
+        file, map_location, pickle_module, weights_only=bool(safe), mmap=mmap and mapped is None, **arguments)
     if reader and reader.has_unpickled:
         count("load", "records")
     else:
