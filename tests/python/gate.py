@@ -14,7 +14,8 @@ from unittest import mock
 import berth
 import forbidden
 import torch
-from berth import _gate
+from berth import _gate, _native
+from berth._source import PinnedFile
 from pickles import ONE, PROTO, archive, doubled, get, tensor, text
 from records import Box, Mine, Point, Runs
 
@@ -228,6 +229,20 @@ class Behind(Folder):
                     with self.subTest(source, how=how), self.assertRaises(KeyError) as raised:
                         berth.load(source, location)
                     self.assertEqual(raised.exception.args, ("of the caller", ))
+
+    def test_a_pinned_file_has_no_bytes_outside(self):
+        """Also not of a file that was told to seek before its begin."""
+        for source in (memoryview(b"berth"), os.fsencode(self.write("berth", b"berth"))):
+            pinned = _native.pin(source)
+            for offset, nbytes in ((-1, 2), (2**63 - 1, 1), (5, 1), (4, 2), (0, 6), (1, 2**63 - 1), (0, -1)):
+                with self.subTest(offset=offset, nbytes=nbytes), self.assertRaises(ValueError):
+                    pinned.read(offset, nbytes)
+            self.assertEqual((pinned.read(1, 4), pinned.read(5, 0)), (b"erth", b""))
+            with io.BufferedReader(PinnedFile(pinned)) as file:
+                for begin, whence in ((-1, os.SEEK_SET), (-6, os.SEEK_END)):
+                    with self.assertRaises((OSError, ValueError)):
+                        file.seek(begin, whence)
+                        file.read(1)
 
     def test_a_file_that_is_exchanged(self):
         """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""
