@@ -131,8 +131,9 @@ class Opens(Folder):
                     for what, source, more in self.sources(path):
                         with self.subTest(how, load=load, source=what):
                             if how and more:
-                                with self.assertRaises(RuntimeError):
+                                with self.assertRaisesRegex(RuntimeError, "zip archive") as raised:
                                     load(source, **more)
+                                self.assertNotIsInstance(raised.exception, berth.DamagedFileError)
                             else:
                                 box, point = load(source, **more)
                                 self.assertEqual((box.content.sum(), point), (2, Point(1, 2)))

@@ -16,6 +16,7 @@ import codecs
 import contextlib
 import io
 import os
+import pathlib
 import pickle
 import pickletools
 import struct
@@ -231,8 +232,9 @@ def for_trusted(kept):
     """weights_only=False: a file that is not whole is told as such, before anything of it is run.
 
     A path, a real file and memory are what PyTorch itself reads; of other objects and URLs it gets one that is pinned.
+    A pipe is refused as in all other loads, and not waited for (F1).
     """
-    if isinstance(kept.source(), (Stream, str)):
+    if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and pathlib.Path(os.fsdecode(kept.f)).is_fifo():
         kept.pin()
     if _is_zip(kept):
         check_data(kept)  # data.pkl is compared with its checksum when it is read

@@ -322,7 +322,7 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
         names["_weights_only_unpickler"] = safe
     read = {name: with_names(getattr(torch.serialization, name), names) for name in ("_load", "_legacy_load")}
     value = with_opener("load", open_reader, **names, **read)(
-        file, map_location, pickle_module, weights_only=bool(safe), mmap=mmap and mapped is None, **arguments)
+        file, map_location, pickle_module, weights_only=bool(safe), mmap=False, **arguments)
     if reader and reader.has_unpickled:
         count("load", "records")
     else:
@@ -332,11 +332,12 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
 
 
 def _map(kept):
-    """A whole archive as a storage; None: it is none, and PyTorch says why it cannot be mapped."""
+    """A whole archive as a storage."""
     import torch
 
     with kept.file() as file:
         if not torch.serialization._is_zipfile(file):
-            return None
+            raise make("BERTH_E_UNSUPPORTED", f"{kept.name()}: is no zip archive, and PyTorch's unpickler, which must "
+                       "read it, maps nothing else: load it without mmap", 0, NO_OFFSET, "")
     is_shared = torch.serialization.get_default_mmap_options() == MAP_SHARED
     return torch.UntypedStorage.from_file(kept.place(), is_shared, os.path.getsize(kept.place()))
