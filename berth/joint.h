@@ -16,9 +16,8 @@ extern "C" {
  * plans the file and reserves its space, and in the end completes the file and replaces the old
  * one:
  *
- *     berth_joint_begin(path, outline, 4, NULL, &joint, &error)
- *     berth_joint_get_info(joint, &info)                            // info.ticket: to all writers
- *     berth_joint_add_receipt(joint, receipt, nbytes, &error)       // one from each writer
+ *     berth_joint_begin(path, outline, 4, NULL, &joint, &info, &error)  // info.ticket: to all
+ * writers berth_joint_add_receipt(joint, receipt, nbytes, &error)       // one from each writer
  *     berth_joint_finish(joint, &error)
  *
  * Each of the 4 writers, one of which may be the coordinator's process, calls
@@ -65,9 +64,22 @@ typedef struct berth_joint berth_joint;
 #define BERTH_MAX_WRITERS 1048576
 
 /*
+ * What a joint save is, for its writers and in numbers.
+ * Lifetime: the ticket lives as long as the joint save.
+ */
+typedef struct berth_joint_info {
+    const void *ticket; /* for berth_joint_write */
+    size_t ticket_nbytes;
+    uint64_t nbytes; /* exact size of the file */
+    size_t n_writers;
+    uint64_t reserved[4];
+} berth_joint_info;
+
+/*
  * Begins a joint save in the coordinator.
  * Parameters: outline: see above. n_writers: 1 to BERTH_MAX_WRITERS; each of them must give a
  * receipt, also if it has nothing to write. params: as for berth_save, without storage_stats.
+ * info: NULL: not wanted.
  * Lifetime: the outline, and the bytes that it has, must live unchanged until the joint save ends,
  * and so must what params points to. *joint is the caller's until berth_joint_finish or
  * berth_joint_abort; NULL on failure.
@@ -77,24 +89,8 @@ typedef struct berth_joint berth_joint;
  */
 BERTH_API BERTH_MUST_CHECK int berth_joint_begin(const char *path, const berth_value *outline,
                                                  size_t n_writers, const berth_params *params,
-                                                 berth_joint **joint, berth_error *error);
-
-/* What a joint save is, for its writers and in numbers. */
-typedef struct berth_joint_info {
-    const void *ticket; /* for berth_joint_write */
-    size_t ticket_nbytes;
-    uint64_t nbytes; /* exact size of the file */
-    size_t n_writers;
-    size_t n_receipts; /* that were added */
-    uint64_t reserved[4];
-} berth_joint_info;
-
-/*
- * Fills *info.
- * Parameters: joint: NULL: *info becomes zeros.
- * Lifetime: the ticket lives as long as the joint save.
- */
-BERTH_API void berth_joint_get_info(const berth_joint *joint, berth_joint_info *info);
+                                                 berth_joint **joint, berth_joint_info *info,
+                                                 berth_error *error);
 
 /*
  * Adds the receipt of one writer, in any order. It is treated as bytes of a stranger.

@@ -531,6 +531,12 @@ typedef struct berth_new_record {
  * Source: torch.save(_disable_byteorder_record=True).
  */
 #define BERTH_RECORDS_BYTEORDER_LAST 2u
+/*
+ * A flag of berth_of_records: no archive, but a file of any format: the bytes of the records, one
+ * after the other. Their names appear in messages only. What berth_save says about paths, rights
+ * and durability holds for it too.
+ */
+#define BERTH_RECORDS_PLAIN 4u
 
 /*
  * Records, for a caller with its own pickler. records[0] is "data.pkl", the rest "data/<key>" or
@@ -538,7 +544,7 @@ typedef struct berth_new_record {
  * `.storage_alignment`, `byteorder`, `version` and `.data/serialization_id` where PyTorch has them.
  * Then save.byteorder must be this machine's, because records are written as they are. A given
  * `.storage_alignment` must be equal to save.storage_alignment.
- * Parameters: flags: BERTH_RECORDS_COMPLETE or BERTH_RECORDS_BYTEORDER_LAST.
+ * Parameters: flags: BERTH_RECORDS_COMPLETE, _BYTEORDER_LAST or _PLAIN.
  */
 static inline berth_content berth_of_records(const berth_new_record *records, size_t n_records,
                                              uint32_t flags)
@@ -611,7 +617,7 @@ typedef struct berth_plan_info {
 
 /*
  * Plans what berth_save_to would write.
- * Parameters: target: only the name of its path counts; NULL: "archive".
+ * Parameters: target: only the name of its path counts; NULL: "archive". info: NULL: not wanted.
  * Lifetime: the plan is the caller's until berth_plan_free. It does not need the value any more.
  * Returns: NULL on failure.
  * Threads: any.
@@ -619,7 +625,7 @@ typedef struct berth_plan_info {
 BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target,
                                                       const berth_content *content,
                                                       const berth_params *params,
-                                                      berth_error *error);
+                                                      berth_plan_info *info, berth_error *error);
 
 /*
  * Frees a plan.
@@ -627,13 +633,6 @@ BERTH_API BERTH_MUST_CHECK berth_plan *berth_plan_new(const berth_target *target
  * Threads: no other thread may use it any more.
  */
 BERTH_API void berth_plan_free(berth_plan *plan);
-
-/*
- * Fills *info.
- * Parameters: plan: NULL: *info becomes zeros.
- * Threads: any.
- */
-BERTH_API void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info);
 
 /*
  * Fills *record with record i in the file's order. Its crc32 is 0: no byte was read yet.
@@ -656,49 +655,6 @@ BERTH_API int berth_plan_at(const berth_plan *plan, size_t i, berth_record *reco
  */
 BERTH_API int berth_plan_read(const berth_plan *plan, void *buffer, size_t nbytes, uint64_t offset,
                               berth_error *error);
-
-/* ---- files of other formats ---- */
-
-/*
- * A file of any format that replaces the file at its path as a whole or not at all. What berth_save
- * says about paths, rights and durability holds for it too.
- */
-typedef struct berth_atomic_file berth_atomic_file;
-
-/*
- * Begins a file of a fixed size, and reserves its room as far as the file system can tell.
- * Parameters: nbytes: size of the file; bytes that are never written are 0. params: only config
- * (save.durability), stats and progress are used. berth_atomic_commit calls progress once, before
- * the rename, so that it can cancel.
- * Lifetime: *file is the caller's until berth_atomic_commit or berth_atomic_abort; NULL on failure.
- * `params->stats` and the progress context must live until then.
- */
-BERTH_API BERTH_MUST_CHECK int berth_atomic_begin(const char *path, uint64_t nbytes,
-                                                  const berth_params *params,
-                                                  berth_atomic_file **file, berth_error *error);
-
-/*
- * Writes nbytes bytes at `offset`, through the page cache.
- * Errors: BERTH_E_ARGUMENT: the range is not inside the file. After any other error
- * berth_atomic_commit fails with it as well.
- * Threads: any, at the same time.
- */
-BERTH_API BERTH_MUST_CHECK int berth_atomic_write(berth_atomic_file *file, const void *bytes,
-                                                  size_t nbytes, uint64_t offset,
-                                                  berth_error *error);
-
-/*
- * Makes the file durable and puts it at its path.
- * Lifetime: frees `file`, on failure too.
- */
-BERTH_API BERTH_MUST_CHECK int berth_atomic_commit(berth_atomic_file *file, berth_error *error);
-
-/*
- * Gives up: the path keeps its old file.
- * Parameters: file: NULL: does nothing.
- * Lifetime: frees `file`.
- */
-BERTH_API void berth_atomic_abort(berth_atomic_file *file);
 
 /* ---- temporary files that were left behind ---- */
 

@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "berth/config.h"
 #include "berth/more.h"
-#include "config/memory.h"
 
 /* The words that options.def is written in. */
 #define CHOICES(text) .choices = (text)

@@ -17,7 +17,7 @@ enum bth_option_kind {
     BTH_OPTION_INT,
     BTH_OPTION_BYTES,
     BTH_OPTION_FLAGS,
-    BTH_OPTION_TEXT /* a value is its number in option_text.h */
+    BTH_OPTION_TEXT /* a value is the number of a text */
 };
 
 typedef struct bth_option_row bth_option_row;
@@ -83,5 +83,27 @@ const char *bth_option_whole_text(const bth_option_row *row, int64_t value,
                                   char buffer[BTH_OPTION_TEXT_NBYTES]);
 /* "none | file | full", "1 to 32768, a power of two", "0 to 1024, 0: measured". */
 void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_nbytes);
+
+/*
+ * ---- values that are texts ----
+ *
+ * Each text has a number, which is what a configuration holds: equal texts have equal numbers.
+ * Texts stay until the process ends.
+ */
+#define BTH_MAX_OPTION_TEXT_NBYTES 4095
+
+/* Whether it can stand in a line of options: no "#", no control character, no space at its ends. */
+bool bth_option_text_is_valid(const char *text, size_t n);
+/* A program may name a trace for each of its steps. */
+#define BTH_MAX_OPTION_TEXTS 65536
+
+/*
+ * The number of n bytes of text; 0: of "". A new one is kept if there are fewer than max texts.
+ * -1: it is not kept, or there is no memory. Any thread.
+ */
+int64_t bth_option_number_text(const char *text, size_t n, int64_t max);
+/* "" if there is no such number. */
+const char *bth_option_text(int64_t number);
+int64_t bth_option_count_texts(void);
 
 #endif

@@ -1,12 +1,106 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How a program changes options; those who watch them are called. */
+#include <stdatomic.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/option_text.h"
-#include "config/patch.h"
-#include "config/values_in_force.h"
-#include "config/watches.h"
+#include "base/lock.h"
+#include "config/layers.h"
+
+/* ---- who watches ---- */
+
+#define MAX_WATCHES 64
+
+typedef struct watch {
+    berth_config_function function; /* NULL: the place is free */
+    void *context;
+    const bth_option_row *row; /* NULL: all options */
+} watch;
+
+static struct {
+    bth_lock lock; /* protects all that follows; nobody calls a function while holding it */
+    watch watches[MAX_WATCHES];
+    _Atomic size_t n; /* places that were ever used */
+} watching;
+
+/* The values in force on this thread before a change; nothing if nobody watches. */
+typedef struct watch_state {
+    struct berth_config values;
+    bool is_watched;
+} watch_state;
+
+/* The caller holds no lock in either of these two. */
+static void watch_begin_change(watch_state *before)
+{
+    berth_error unused = {0};
+
+    before->is_watched = atomic_load(&watching.n) > 0;
+    if (before->is_watched)
+        (void)bth_config_copy_in_force(&before->values, &unused);
+}
+
+/* The next watch of an option from place i on; false: there is none. */
+static bool watch_find_next(const bth_option_row *row, size_t *i, watch *found)
+{
+    bool is_found = false;
+
+    (void)bth_lock_acquire(&watching.lock);
+    for (; !is_found && *i < atomic_load(&watching.n); ++*i) {
+        *found = watching.watches[*i];
+        is_found = found->function && (!found->row || found->row == row);
+    }
+    bth_lock_release(&watching.lock);
+    return is_found;
+}
+
+static void watch_end_change(const watch_state *before)
+{
+    struct berth_config after;
+    berth_error unused = {0};
+    berth_option option;
+    watch found;
+
+    if (!before->is_watched)
+        return;
+    (void)bth_config_copy_in_force(&after, &unused);
+    for (size_t i = 0; i < before->values.n_values; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (bth_option_value(&before->values, row) == bth_option_value(&after, row))
+            continue;
+        bth_option_describe_in_force(row, &option);
+        for (size_t k = 0; watch_find_next(row, &k, &found);)
+            found.function(found.context, &option);
+    }
+}
+
+int berth_config_watch(const char *name, berth_config_function function, void *context,
+                       berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = name ? bth_option_find_or_fail(name, error) : NULL;
+    watch *watches = watching.watches;
+    size_t i = 0;
+
+    if (name && !row)
+        return error->code;
+    (void)bth_lock_acquire(&watching.lock);
+    if (!function) {
+        for (; i < atomic_load(&watching.n); i++)
+            if (watches[i].context == context && (!name || watches[i].row == row))
+                watches[i].function = NULL;
+    } else {
+        while (i < MAX_WATCHES && watches[i].function)
+            i++;
+        if (i < MAX_WATCHES) {
+            watches[i] = (watch){.function = function, .context = context, .row = row};
+            if (i >= atomic_load(&watching.n))
+                atomic_store(&watching.n, i + 1);
+        } else
+            (void)bth_fail_status(error, BERTH_E_ARGUMENT, "%d functions watch options already",
+                                  MAX_WATCHES);
+    }
+    bth_lock_release(&watching.lock);
+    return error->code;
+}
 
 /* ---- patches of the thread ---- */
 
@@ -15,28 +109,28 @@ int berth_config_patch(const char *assignments, berth_error *error)
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
     bth_notes notes = {0};
-    bth_watch_state before;
+    watch_state before;
 
     int status = bth_layer_parse_words(&layer, assignments, "patch", &notes, error);
     bth_notes_log(&notes);
     if (status < 0)
         return status;
-    bth_watch_begin_change(&before);
+    watch_begin_change(&before);
     if (bth_patch_begin(&layer, error) < 0)
         return error->code;
-    bth_watch_end_change(&before);
+    watch_end_change(&before);
     return 0;
 }
 
 int berth_config_unpatch(berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    bth_watch_state before;
+    watch_state before;
 
-    bth_watch_begin_change(&before);
+    watch_begin_change(&before);
     if (!bth_patch_end())
         return bth_fail_argument(error, "this thread has no patch to undo");
-    bth_watch_end_change(&before);
+    watch_end_change(&before);
     return 0;
 }
 
@@ -60,8 +154,6 @@ void berth_config_close_scope(berth_config_scope *scope)
 
 /* ---- the program's values ---- */
 
-static const char by_program[] = "set by the program"; /* in messages */
-
 /*
  * Puts values in force on this thread: in its patches, as far as they have the options; the others
  * become the program's.
@@ -69,25 +161,16 @@ static const char by_program[] = "set by the program"; /* in messages */
 static void options_change_values(const bth_layer *changes)
 {
     bth_layer others = *changes;
-    bth_watch_state before;
+    watch_state before;
 
-    bth_watch_begin_change(&before);
+    watch_begin_change(&before);
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
         if (others.source[i] && bth_patch_set_value(row, bth_option_value(&others.values, row)))
             others.source[i] = NULL;
     }
     bth_program_set_values(&others);
-    bth_watch_end_change(&before);
-}
-
-static void option_change_value(const bth_option_row *row, int64_t value, const char *source)
-{
-    bth_layer changes = {0};
-
-    *bth_option_field(&changes.values, row) = value;
-    changes.source[bth_option_index(row)] = source;
-    options_change_values(&changes);
+    watch_end_change(&before);
 }
 
 /* Of texts that stay. More would take those that options need, and each is looked for among all. */
@@ -106,15 +189,19 @@ int berth_config_set_from(const char *name, const char *text, const char *source
 {
     BTH_ERROR_BEGIN(error);
     const bth_option_row *row = bth_option_find_or_fail(name, error);
+    bth_layer changes = {0};
     int64_t value;
 
     if (!row)
         return error->code;
     if (!text)
         return bth_fail_argument(error, "%s: the value is NULL", row->name);
-    if (bth_option_parse(row, text, strlen(text), source ? source : by_program, &value, error) < 0)
+    if (bth_option_parse(row, text, strlen(text), source ? source : "set by the program", &value,
+                         error) < 0)
         return error->code;
-    option_change_value(row, value, source_copy(source));
+    *bth_option_field(&changes.values, row) = value;
+    changes.source[bth_option_index(row)] = source_copy(source);
+    options_change_values(&changes);
     return 0;
 }
 
@@ -130,10 +217,10 @@ int berth_config_reset(const char *name, berth_error *error)
 
     if (name && !only)
         return error->code;
-    bth_watch_state before;
-    bth_watch_begin_change(&before);
+    watch_state before;
+    watch_begin_change(&before);
     bth_program_reset_values(only);
-    bth_watch_end_change(&before);
+    watch_end_change(&before);
     return 0;
 }
 

@@ -1,13 +1,84 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The value of an option as text, and the check of a value against its row. */
+/* Values of options as text, the check of a value against its row, and values that are texts. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/utf8.h"
 #include "config/option_row.h"
-#include "config/option_text.h"
+
+/* ---- values that are texts ---- */
+
+#define CHUNK_N 256
+#define MAX_CHUNKS (BTH_MAX_OPTION_TEXTS / CHUNK_N)
+
+/* Only added to; the number is stored last. So texts are read without the lock, and a forked child
+ * can use what is there (X11). */
+static char **chunks[MAX_CHUNKS];
+static _Atomic int64_t n_texts = 1; /* with "" */
+static bth_lock texts_lock;
+
+bool bth_option_text_is_valid(const char *text, size_t n)
+{
+    bool has_end_space = n > 0 && (text[0] == ' ' || text[n - 1] == ' ');
+
+    for (size_t i = 0, length; i < n; i += length ? length : 1) {
+        const uint8_t *at = (const uint8_t *)text + i;
+        length = bth_utf8_sequence_nbytes(at, n - i); /* 0: a name need not be UTF-8 */
+        if (*at == '#' || (length > 0 && bth_utf8_is_control(at)))
+            return false;
+    }
+    return n <= BTH_MAX_OPTION_TEXT_NBYTES && !has_end_space;
+}
+
+int64_t bth_option_count_texts(void)
+{
+    return atomic_load_explicit(&n_texts, memory_order_acquire);
+}
+
+const char *bth_option_text(int64_t number)
+{
+    if (number <= 0 || number >= bth_option_count_texts())
+        return "";
+    return chunks[number / CHUNK_N][number % CHUNK_N];
+}
+
+/* Under the lock. */
+static int64_t text_add(const char *text, size_t n, int64_t max)
+{
+    int64_t number = bth_option_count_texts();
+
+    if (number >= max)
+        return -1;
+    char ***chunk = &chunks[number / CHUNK_N];
+    if (!*chunk)
+        *chunk = bth_allocate_zeroed(CHUNK_N * sizeof **chunk);
+    char *copy = *chunk ? bth_duplicate_text(text, n) : NULL;
+    if (!copy)
+        return -1;
+    (*chunk)[number % CHUNK_N] = copy;
+    atomic_store_explicit(&n_texts, number + 1, memory_order_release);
+    return number;
+}
+
+int64_t bth_option_number_text(const char *text, size_t n, int64_t max)
+{
+    if (n == 0)
+        return 0;
+    (void)bth_lock_acquire(&texts_lock);
+    int64_t number = bth_option_count_texts() - 1;
+    while (number > 0 &&
+           (strlen(bth_option_text(number)) != n || memcmp(bth_option_text(number), text, n) != 0))
+        number--;
+    if (number == 0)
+        number = text_add(text, n, max);
+    bth_lock_release(&texts_lock);
+    return number;
+}
 
 #define BIT(n) (INT64_C(1) << (n))
 
@@ -49,39 +120,31 @@ static void option_print_number(const bth_option_row *row, int64_t value, char *
     (void)snprintf(text, text_nbytes, "%lld%s", (long long)(value >> 10 * unit), units[unit]);
 }
 
-static void option_print_flags(const bth_option_row *row, int64_t value, char *text,
-                               size_t text_nbytes)
-{
-    size_t n;
-    /* The first two exclude each other; the others are added. */
-    const char *word = option_choice_at(row, value & 1, &n);
-
-    text[0] = '\0';
-    text_append(text, text_nbytes, word, n);
-    for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
-        if (value & BIT(i - 1)) {
-            text_append(text, text_nbytes, ",", 1);
-            text_append(text, text_nbytes, word, n);
-        }
-}
-
 void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES])
 {
+    const char *word;
     size_t n;
 
     switch (row->kind) {
     case BTH_OPTION_BOOL:
     case BTH_OPTION_CHOICE:
         text[0] = '\0';
-        const char *word = option_choice_at(row, value, &n);
+        word = option_choice_at(row, value, &n);
         text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
         break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
         option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
-    case BTH_OPTION_FLAGS:
-        option_print_flags(row, value, text, BTH_OPTION_TEXT_NBYTES);
+    case BTH_OPTION_FLAGS: /* the first two exclude each other; the others are added */
+        text[0] = '\0';
+        word = option_choice_at(row, value & 1, &n);
+        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
+        for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
+            if (value & BIT(i - 1)) {
+                text_append(text, BTH_OPTION_TEXT_NBYTES, ",", 1);
+                text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
+            }
         break;
     case BTH_OPTION_TEXT:
         (void)snprintf(text, BTH_OPTION_TEXT_NBYTES, "%s", bth_option_text(value));
@@ -132,16 +195,6 @@ static const char *option_writing(const bth_option_row *row)
             return ", written as 64, 512 or 4KiB";
         return option_is_in_bytes(row) ? ", written as 4096, 64KiB or 4GB" : ", in digits";
     }
-}
-
-static int option_fail_bounds(const bth_option_row *row, const char *text, size_t n,
-                              const char *writing, const char *source, berth_error *error)
-{
-    char bounds[128];
-
-    bth_option_print_bounds(row, bounds, sizeof bounds);
-    return bth_fail_status(error, BERTH_E_OPTION, "%s = %.*s: must be %s%s (%s)", row->name,
-                           (int)(n < 100 ? n : 100), text, bounds, writing, source);
 }
 
 int64_t bth_option_count_choices(const bth_option_row *row)
@@ -266,37 +319,40 @@ static bool option_parse_number(const bth_option_row *row, const char *text, siz
     return true;
 }
 
-static bool option_parse_value(const bth_option_row *row, const char *text, size_t n,
-                               int64_t *value)
-{
-    switch (row->kind) {
-    case BTH_OPTION_BOOL:
-        return option_parse_bool(text, n, value);
-    case BTH_OPTION_CHOICE:
-        return option_parse_choice(row, text, n, value);
-    case BTH_OPTION_FLAGS:
-        return option_parse_flags(row, text, n, value);
-    case BTH_OPTION_TEXT:
-        return false;
-    default:
-        return option_parse_number(row, text, n, value);
-    }
-}
-
 int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
                      int64_t *value, berth_error *error)
 {
-    int64_t parsed;
+    char bounds[128];
+    int64_t parsed = 0;
+    bool is_valid = false;
 
-    if (row->kind == BTH_OPTION_TEXT && bth_option_text_is_valid(text, n)) {
-        *value = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
-        return *value >= 0 ? 0
-                           : bth_fail_status(error, BERTH_E_OPTION,
-                                             "%s: no memory, or too many different texts (%s)",
-                                             row->name, source);
+    switch (row->kind) {
+    case BTH_OPTION_BOOL:
+        is_valid = option_parse_bool(text, n, &parsed);
+        break;
+    case BTH_OPTION_CHOICE:
+        is_valid = option_parse_choice(row, text, n, &parsed);
+        break;
+    case BTH_OPTION_FLAGS:
+        is_valid = option_parse_flags(row, text, n, &parsed);
+        break;
+    case BTH_OPTION_TEXT:
+        is_valid = bth_option_text_is_valid(text, n);
+        if (is_valid)
+            parsed = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
+        if (parsed < 0)
+            return bth_fail_status(error, BERTH_E_OPTION,
+                                   "%s: no memory, or too many different texts (%s)", row->name,
+                                   source);
+        break;
+    default:
+        is_valid = option_parse_number(row, text, n, &parsed);
     }
-    if (!option_parse_value(row, text, n, &parsed) || !bth_option_value_is_in_bounds(row, parsed))
-        return option_fail_bounds(row, text, n, option_writing(row), source, error);
-    *value = parsed;
-    return 0;
+    if (is_valid && bth_option_value_is_in_bounds(row, parsed)) {
+        *value = parsed;
+        return 0;
+    }
+    bth_option_print_bounds(row, bounds, sizeof bounds);
+    return bth_fail_status(error, BERTH_E_OPTION, "%s = %.*s: must be %s%s (%s)", row->name,
+                           (int)(n < 100 ? n : 100), text, bounds, option_writing(row), source);
 }

@@ -2,16 +2,14 @@
 /* The layers, highest first: forced, patch of the thread, program, environment, default. */
 #include "config/options.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "config/environment.h"
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
-#include "config/patch.h"
-#include "config/values_in_force.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "config/layers.h"
 
 /* ---- layers of the process ---- */
 
@@ -103,6 +101,109 @@ void bth_options_register_rows(const bth_option_row *rows, size_t n)
     process_release();
 }
 
+/* ---- patches of the thread ---- */
+
+typedef struct patch {
+    struct patch *outer;
+    bth_layer values;             /* with those of the outer patches */
+    bool is_own[BTH_MAX_OPTIONS]; /* this patch set it, not an outer one */
+} patch;
+
+static pthread_once_t patch_once = PTHREAD_ONCE_INIT;
+static pthread_key_t patch_key;
+static bool patch_key_made;
+
+/* At the end of a thread, also if it did not undo its patches. */
+static void patch_free_all(void *innermost)
+{
+    patch *inner = innermost;
+
+    while (inner) {
+        patch *outer = inner->outer;
+        bth_release(inner);
+        inner = outer;
+    }
+}
+
+static void patch_make_key(void)
+{
+    patch_key_made = pthread_key_create(&patch_key, patch_free_all) == 0;
+}
+
+static patch *patch_innermost(void)
+{
+    (void)pthread_once(&patch_once, patch_make_key);
+    return patch_key_made ? pthread_getspecific(patch_key) : NULL;
+}
+
+int bth_patch_begin(const bth_layer *values, berth_error *error)
+{
+    patch *outer = patch_innermost();
+    patch *inner = bth_allocate_zeroed(sizeof *inner);
+
+    if (!inner)
+        return bth_fail_memory(error, sizeof *inner);
+    inner->outer = outer;
+    if (outer)
+        inner->values = outer->values;
+    bth_layer_merge(&inner->values, values);
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
+        inner->is_own[i] = values->source[i] != NULL;
+    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
+        bth_release(inner);
+        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
+    }
+    return 0;
+}
+
+bool bth_patch_end(void)
+{
+    patch *inner = patch_innermost();
+
+    if (!inner)
+        return false;
+    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
+    bth_release(inner);
+    return true;
+}
+
+/* Patches inside the one that has the option hold copies of its value. */
+bool bth_patch_set_value(const bth_option_row *row, int64_t value)
+{
+    size_t i = bth_option_index(row);
+    patch *at = patch_innermost();
+
+    if (!at || !at->values.source[i])
+        return false;
+    for (bool is_owner = false; !is_owner; at = at->outer) {
+        *bth_option_field(&at->values.values, row) = value;
+        is_owner = at->is_own[i];
+    }
+    return true;
+}
+
+static _Thread_local struct {
+    unsigned n;
+    berth_error error;
+} refused_scopes;
+
+void bth_patch_begin_refused_scope(const berth_error *error)
+{
+    if (refused_scopes.n++ == 0)
+        refused_scopes.error = *error;
+}
+
+void bth_patch_end_refused_scope(void)
+{
+    refused_scopes.n--;
+}
+
+static void patch_check_scopes(berth_error *error)
+{
+    if (refused_scopes.n > 0)
+        *error = refused_scopes.error;
+}
+
 /* ---- values in force ---- */
 
 /* The caller holds the lock and has read the environment. */
@@ -122,9 +223,10 @@ static int64_t option_value_in_force(const bth_option_row *row, const bth_layer 
 int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
                               const char **source, berth_error *error)
 {
-    const bth_layer *patched = bth_patch_values();
+    const patch *inner = patch_innermost();
+    const bth_layer *patched = inner ? &inner->values : NULL;
 
-    bth_patch_check_scopes(error);
+    patch_check_scopes(error);
     process_acquire();
     (void)environment_read_once(error);
     for (size_t i = 0; i < n; i++)
@@ -154,20 +256,6 @@ int bth_config_copy_in_force(struct berth_config *config, berth_error *error)
                                      &source, error);
 }
 
-/* Forced values also override those of a configuration that belongs to the call. */
-static int config_copy_with_forced(const struct berth_config *own, struct berth_config *config,
-                                   berth_error *error)
-{
-    bth_patch_check_scopes(error);
-    process_acquire();
-    if (environment_read_once(error) == BERTH_OK) {
-        *config = *own;
-        bth_layer_apply(&process.environment.force, config);
-    }
-    process_release();
-    return error->code;
-}
-
 int bth_check_reserved(const char *name, const uint64_t *reserved, size_t n, berth_error *error)
 {
     for (size_t i = 0; i < n; i++)
@@ -184,12 +272,20 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
 {
     if (call && BTH_CHECK_RESERVED(berth_params, call, error) < 0)
         return error->code;
-    int status = call && call->config ? config_copy_with_forced(call->config, config, error)
-                                      : bth_config_copy_in_force(config, error);
-
-    if (status == 0 && config->debug && config->load_check < BTH_CHECK_HEADERS)
+    if (!call || !call->config)
+        (void)bth_config_copy_in_force(config, error);
+    else { /* forced values override those of a configuration that belongs to the call, too */
+        patch_check_scopes(error);
+        process_acquire();
+        if (environment_read_once(error) == BERTH_OK) {
+            *config = *call->config;
+            bth_layer_apply(&process.environment.force, config);
+        }
+        process_release();
+    }
+    if (error->code == BERTH_OK && config->debug && config->load_check < BTH_CHECK_HEADERS)
         config->load_check = BTH_CHECK_HEADERS;
-    return status;
+    return error->code;
 }
 
 /* ---- the program's values ---- */
@@ -200,27 +296,18 @@ void bth_program_set_values(const bth_layer *values)
     program_layer_end_change();
 }
 
-/*
- * In a patch the option gets the value that it would have without the program. False: no patch of
- * this thread has it.
- */
-static bool option_reset_in_patch(const bth_option_row *row, const bth_environment *environment)
-{
-    const bth_layer *plain = &environment->plain;
-    bool is_set = plain->source[bth_option_index(row)] != NULL;
-
-    return bth_patch_set_value(row, is_set ? bth_option_value(&plain->values, row) : row->initial);
-}
-
+/* In a patch an option gets the value that it would have without the program. */
 void bth_program_reset_values(const bth_option_row *only)
 {
     berth_error of_environment = {0}; /* is for those who need a valid environment */
     bth_layer *layer = program_layer_begin_change();
+    const bth_layer *plain = &process.environment.plain;
 
     (void)environment_read_once(&of_environment);
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
-        if ((!only || row == only) && !option_reset_in_patch(row, &process.environment))
+        int64_t below = plain->source[i] ? bth_option_value(&plain->values, row) : row->initial;
+        if ((!only || row == only) && !bth_patch_set_value(row, below))
             layer->source[i] = NULL;
     }
     program_layer_end_change();
@@ -241,4 +328,54 @@ const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *err
     (void)bth_fail_status(error, BERTH_E_OPTION, "%.100s: no such option%s", name ? name : "(null)",
                           nearest);
     return NULL;
+}
+
+/* ---- configurations that a caller owns, and brings to its operations ---- */
+
+berth_config *berth_config_new(berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    berth_config *config = bth_allocate_zeroed(sizeof *config);
+
+    if (!config) {
+        (void)bth_fail_memory(error, sizeof *config);
+        return NULL;
+    }
+    if (bth_config_copy_in_force(config, error) < 0) {
+        bth_release(config);
+        return NULL;
+    }
+    return config;
+}
+
+void berth_config_free(berth_config *config)
+{
+    bth_release(config);
+}
+
+int64_t bth_config_value(const struct berth_config *config, const bth_option_row *row)
+{
+    return bth_option_index(row) < config->n_values ? bth_option_value(config, row) : row->initial;
+}
+
+int berth_config_apply(berth_config *config, const char *assignments, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    bth_layer layer = {0};
+    bth_notes notes = {0};
+
+    if (!config)
+        return bth_fail_argument(error, "the configuration is NULL");
+    int status =
+        bth_layer_parse_words(&layer, assignments, "configuration of its own", &notes, error);
+    bth_notes_log(&notes);
+    if (status < 0)
+        return status;
+    /* Options that were registered after the configuration was made get their defaults. */
+    for (; config->n_values < bth_option_count(); config->n_values++) {
+        const bth_option_row *row = bth_option_at(config->n_values);
+        *bth_option_field(config, row) = row->initial;
+    }
+    bth_layer_apply(&layer, config);
+    return 0;
 }

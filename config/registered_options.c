@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
-#include "config/values_in_force.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "config/layers.h"
 
 #define MAX_SECTION_NBYTES 20
 #define MAX_NAME_NBYTES 32

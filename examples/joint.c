@@ -117,9 +117,9 @@ int main(int argc, char **argv)
     int receipts[N_WRITERS];
 
     berth_tree *tree = berth_tree_new(&error);
-    if (!tree || berth_joint_begin(path, make_outline(tree), N_WRITERS, NULL, &joint, &error) < 0)
+    if (!tree ||
+        berth_joint_begin(path, make_outline(tree), N_WRITERS, NULL, &joint, &info, &error) < 0)
         die(&error);
-    berth_joint_get_info(joint, &info);
     for (int i = 0; i < N_WRITERS; i++)
         receipts[i] = start_writer(&info, i);
     for (int i = 0; i < N_WRITERS; i++)

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 
 /* Sizes and offsets that are not below the saturated value go into the zip64 extra field. */
 static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)

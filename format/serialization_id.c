@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 
 /*

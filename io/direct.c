@@ -4,8 +4,8 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <time.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 
 /* Linux accepts up to this many pieces in one call (UIO_MAXIOV). */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 

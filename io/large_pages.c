@@ -6,10 +6,10 @@
 #include <sys/ioctl.h>
 #include <time.h>
 
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "config/options.h"
-#include "io/clock.h"
 #include "io/syscalls.h"
 
 #define PAGE_NBYTES 4096

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "config/lock.h"
+#include "base/lock.h"
 
 #define N_LOW 3
 

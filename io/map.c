@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"

@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
-#include "io/clock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 const char *bth_source_name(const berth_source *source)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/thread_pool.h"
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 #define WATCH_SECONDS 0.1
 

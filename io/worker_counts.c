@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "io/worker_counts.h"
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "io/syscalls.h"
 
 #define PROCESSORS_MAX 8

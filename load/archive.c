@@ -2,13 +2,13 @@
 /* berth_archive: the records of an archive; data.pkl is not read. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
-#include "io/clock.h"
 #include "load/checkpoint.h"
 #include "load/traced_call.h"
 #include "load/transfer/transfer.h"

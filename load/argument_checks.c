@@ -2,7 +2,7 @@
 /* Checks of a tensor or a storage that a caller passes. */
 #include <stdio.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 

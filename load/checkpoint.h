@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "io/device.h"
+#include "io/device/device.h"
 #include "io/memory_region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"

@@ -2,9 +2,9 @@
 /* The public side of loading: opening and closing, names, berth_load, berth_get_info. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "load/checkpoint.h"
 #include "load/traced_call.h"
 

@@ -2,10 +2,10 @@
 /* berth_load_into: many storages or tensors to the caller's memory. */
 #include <stdlib.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
-#include "io/clock.h"
 #include "load/checkpoint.h"
 #include "load/traced_call.h"
 #include "load/transfer/transfer.h"

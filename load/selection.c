@@ -4,8 +4,8 @@
 #include <fnmatch.h>
 #include <stdlib.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
 
 bool bth_name_matches_pattern(const char *pattern, const char *name)

@@ -5,8 +5,8 @@
  */
 #include <inttypes.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 #include "format/values/walk.h"
 #include "load/index_stream.h"

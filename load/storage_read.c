@@ -2,10 +2,10 @@
 /* The storages of a checkpoint: byte swaps, ranges of them, their memory, statistics. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"
 

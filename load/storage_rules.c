@@ -2,10 +2,10 @@
 /* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
-#include "io/device.h"
+#include "io/device/device.h"
 #include "load/checkpoint.h"
 
 /* The choice for one storage. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One storage: its alignment, how it is loaded, its device target, and the verdict on its CRC. */
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 

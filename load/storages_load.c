@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/checkpoint.h"
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/free_memory.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
+#include "base/error.h"
+#include "base/memory.h"
 #include "berth/device.h"
-#include "config/error.h"
-#include "config/memory.h"
 #include "format/values/value.h"
 #include "load/checkpoint.h"
 #include "load/transfer/transfer.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/traced_call.h"
 
-#include "io/clock.h"
+#include "base/clock.h"
 
 const berth_params *bth_traced_call_begin(bth_traced_call *call, int64_t option, const char *name,
                                           const char *path, double begin_seconds,

@@ -3,7 +3,7 @@
 #ifndef BTH_LOAD_TRACED_CALL_H
 #define BTH_LOAD_TRACED_CALL_H
 
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 typedef struct bth_traced_call {
     bth_trace_scope scope;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
-#include "config/error.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "load/checkpoint.h"
 #include "load/traced_call.h"
 

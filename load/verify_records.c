@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/zip/zip.h"
 #include "load/checkpoint.h"
 #include "load/transfer/checksum_scan.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/save_error.h"

@@ -3,15 +3,15 @@
 
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/lock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
 #include "config/options.h"
-#include "io/clock.h"
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/map.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "io/xattr.h"
 #include "save/output_file.h"
 #include "save/save_error.h"

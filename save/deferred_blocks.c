@@ -4,8 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 /* A descriptor may begin with the last byte of a block. */
 static uint64_t deferred_block_nbytes(uint32_t block_nbytes)

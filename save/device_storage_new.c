@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages on devices. */
+#include "base/error.h"
 #include "berth/device.h"
-#include "config/error.h"
 #include "format/values/value.h"
-#include "io/device.h"
+#include "io/device/device.h"
 #include "save/save_error.h"
 
 /* Reads a few bytes. Saves copy tile by tile (save/staging_slots.h). */

@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"

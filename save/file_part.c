@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 /* ---- which part ---- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
 #include "save/file_part.h"
@@ -175,9 +175,9 @@ int bth_readback_check_headers_and_directory(bth_image *image, const bth_output 
     size_t nbytes = bth_file_part_scratch_nbytes(image->plan);
     bth_zip_end end = {0};
 
-    if (!output->read)
+    if (!output->read || (image->plan->is_plain && !image->plan->header))
         return 0;
-    if (image->plan->is_safetensors)
+    if (image->plan->is_plain)
         return readback_check_safetensors(image->plan, output, error);
     readback.bytes = bth_allocate(2 * nbytes);
     if (!readback.bytes)

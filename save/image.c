@@ -5,15 +5,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/clock.h"
+#include "io/device/staging_buffers.h"
 #include "io/memory_region.h"
-#include "io/staging_buffers.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/staging_slots.h"
 
 /*

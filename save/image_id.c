@@ -2,8 +2,8 @@
 /* The bytes of .data/serialization_id, which need the names and the CRCs of all other records. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 #include "save/image.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Jobs: saves on a thread of their own. */
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/thread_pool.h"
 #include "save/save_error.h"

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 
 /* ---- a function of the caller ---- */

@@ -5,8 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "save/file_part.h"
@@ -364,7 +364,7 @@ static int check_allocate(bth_output_check *check, berth_error *error)
         check->records[i].missing_nbytes = layout->nbytes;
         check->records[i].has[BTH_PART_HEADER] = layout->data_offset == layout->header_offset;
         check->records[i].has[BTH_PART_DESCRIPTOR] = layout->descriptor_nbytes == 0;
-        check->records[i].has[BTH_PART_ENTRY] = plan->is_safetensors;
+        check->records[i].has[BTH_PART_ENTRY] = plan->is_plain;
     }
     return 0;
 }
@@ -378,7 +378,7 @@ bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output 
         bth_fail_memory(error, sizeof *check);
         return NULL;
     }
-    *check = (bth_output_check){.plan = plan, .inner = *output, .has_end = plan->is_safetensors};
+    *check = (bth_output_check){.plan = plan, .inner = *output, .has_end = plan->is_plain};
     pthread_mutex_init(&check->lock, NULL);
     if (check_allocate(check, error) == 0)
         return check;

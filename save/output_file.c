@@ -4,11 +4,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/image.h"
 #include "save/save_error.h"
 
@@ -137,13 +137,11 @@ static bool output_file_begin_direct(bth_output_file *file, uint64_t nbytes)
 }
 
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const struct berth_config *config, bool any_size)
+                                 const struct berth_config *config)
 {
     bool is_direct = false;
-    const char *reason = "it is written in pieces of any size";
+    const char *reason = bth_output_method_choose(config, fd, nbytes, &is_direct);
 
-    if (!any_size)
-        reason = bth_output_method_choose(config, fd, nbytes, &is_direct);
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
                          .read = output_file_read,

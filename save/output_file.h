@@ -20,11 +20,10 @@ typedef struct bth_output_file {
 
 /*
  * `fd` is open for reading and writing, and its file has nbytes bytes. Buffered writes replace
- * direct ones that are impossible, and file->reason says why. `any_size`: pieces of any size will
- * be written, so nothing is direct.
+ * direct ones that are impossible, and file->reason says why.
  */
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
-                                 const struct berth_config *config, bool any_size);
+                                 const struct berth_config *config);
 /* When all is written: cuts the padding. */
 int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error);
 /* The method that was used and its reason, for the statistics. Static texts. */

@@ -4,9 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "format/seeded_hash.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "save/save_error.h"
 
 /* More records than any process can hold. Products with it do not wrap. */
@@ -128,7 +128,7 @@ static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
 
 static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
 {
-    if (!plan->is_safetensors || plan->n_records > 0) /* not its header */
+    if (!plan->header || plan->n_records > 0) /* not its header */
         plan->requested_nbytes += record->layout.nbytes;
     if (record->device)
         plan->device_nbytes += record->layout.nbytes;
@@ -210,8 +210,8 @@ const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 
 bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 {
-    if (plan->is_safetensors)
-        return i > 0;
+    if (plan->is_plain)
+        return plan->header && i > 0;
     return strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0;
 }
 
@@ -278,7 +278,7 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
-    if (plan->is_safetensors || plan->is_parts) {
+    if (plan->is_plain || plan->is_parts) {
         plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
         if (plan->max_header_nbytes == 0) /* no header is rendered */
             plan->max_header_nbytes = 1;
@@ -342,13 +342,6 @@ bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
 
     return (bth_range){.offset = layout->data_offset + layout->nbytes,
                        .nbytes = layout->descriptor_nbytes};
-}
-
-void berth_plan_get_info(const berth_plan *plan, berth_plan_info *info)
-{
-    *info = (berth_plan_info){0};
-    if (plan)
-        *info = (berth_plan_info){.nbytes = plan->nbytes, .n_records = plan->n_records};
 }
 
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)

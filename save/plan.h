@@ -59,12 +59,13 @@ struct berth_plan {
     struct bth_device_handle **devices; /* on which storages lie */
     uint8_t n_devices;
     bth_pickled pickled; /* of a value */
-    /* A safetensors file: records[0] is its header, the others are tensors without any gap. */
-    bool is_safetensors;
+    /* The bytes of the records one after the other, without headers and directory: a safetensors
+     * file, where records[0] is `header` and the others are tensors; or BERTH_RECORDS_PLAIN. */
+    bool is_plain;
     /* Parts of a file that others write too: records with or without headers, and with gaps between
      * them; no directory. */
     bool is_parts;
-    uint8_t *header;      /* the bytes of records[0] */
+    uint8_t *header;      /* of a safetensors file; NULL: it is none */
     berth_storage *views; /* one for each tensor */
     size_t n_left_out;    /* values that are no plain tensors */
 };

@@ -2,8 +2,8 @@
 /* A planned file without the bytes of its storages, rendered where it is wanted. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/image.h"
 
 static int plan_check_range(const berth_plan *plan, size_t nbytes, uint64_t offset,
@@ -11,7 +11,7 @@ static int plan_check_range(const berth_plan *plan, size_t nbytes, uint64_t offs
 {
     if (!plan)
         return bth_fail_argument(error, "the plan is NULL");
-    if (!plan->pickled.bytes && !plan->is_safetensors)
+    if (!plan->pickled.bytes && !plan->header)
         return bth_fail_argument(error, "the plan is of records, which the caller has");
     if (offset > plan->nbytes || nbytes > plan->nbytes - offset)
         return bth_fail_argument(error, "%zu bytes from byte %llu on are not inside a file of %llu",

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/serialization_id.h"
 #include "format/values/value.h"
-#include "io/device.h"
+#include "io/device/device.h"
 #include "save/plan.h"
 #include "save/save_error.h"
 
@@ -101,7 +101,11 @@ static int plan_add_caller_record(berth_plan *plan, const berth_new_record *reco
     if (record->storage &&
         bth_plan_add_device_of_storage(plan, record->storage, &content.device, error) < 0)
         return bth_error_add_record(error, record->name);
-    return bth_plan_add(plan, record->name, record->nbytes, &content, error);
+    if (!plan->is_plain)
+        return bth_plan_add(plan, record->name, record->nbytes, &content, error);
+    if (bth_check_record_name(record->name, error) < 0)
+        return error->code;
+    return bth_plan_add_plain(plan, record->name, record->nbytes, &content, error);
 }
 
 /* Reads a short record as text. False if it is longer, or cannot be read. */
@@ -126,7 +130,7 @@ static int plan_check_alignment_record(const berth_plan *plan, const berth_new_r
 {
     char text[16], *end;
 
-    if (strcmp(record->name, ".storage_alignment") != 0 ||
+    if (plan->is_plain || strcmp(record->name, ".storage_alignment") != 0 ||
         !record_read_text(record, text, sizeof text))
         return 0;
     unsigned long recorded = strtoul(text, &end, 10);
@@ -139,9 +143,11 @@ static int plan_check_alignment_record(const berth_plan *plan, const berth_new_r
 static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content *content,
                                            const struct berth_config *config, berth_error *error)
 {
-    bool complete = content->flags & BERTH_RECORDS_COMPLETE;
+    bool complete = content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN);
     bool byteorder_last = content->flags & BERTH_RECORDS_BYTEORDER_LAST;
 
+    plan->is_plain = content->flags & BERTH_RECORDS_PLAIN;
+    plan->compute_crc32 &= !plan->is_plain;
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
         if (plan_add_caller_record(plan, record, error) < 0 ||
@@ -165,13 +171,15 @@ static int content_check_records(const berth_content *content, const struct bert
 {
     const berth_new_record *first = content->records;
 
-    uint32_t unknown = content->flags & ~(BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST);
+    const uint32_t known =
+        BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST | BERTH_RECORDS_PLAIN;
+    uint32_t unknown = content->flags & ~known;
 
     if (unknown)
         return bth_fail_argument(error, "unknown flags 0x%x", unknown);
     if (!first || content->n_records == 0)
         return bth_fail_argument(error, "the content has no records");
-    if (content->flags & BERTH_RECORDS_COMPLETE)
+    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
         return 0;
     if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
         return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,

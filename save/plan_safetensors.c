@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/safetensors.h"
 #include "format/names/names.h"
 #include "format/values/value.h"
@@ -475,7 +475,7 @@ int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, ber
 {
     selection s = {.plan = plan, .flags = content->flags, .error = error};
 
-    plan->is_safetensors = true;
+    plan->is_plain = true;
     plan->compute_crc32 = false;
     if (selection_make(&s, content) == 0 && plan_add_header(plan, &s, error) == 0)
         (void)plan_add_tensors(plan, &s, error);

@@ -2,7 +2,7 @@
 /* Reads a record's data, in the byte order of the file. */
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "save/image.h"
 

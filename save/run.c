@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
@@ -331,7 +331,7 @@ static int run_write_all(bth_run_state *run, berth_error *error)
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
 
-    if (run_write_part_of_file(run, 0, plan->tail_offset, error) < 0)
+    if (plan->tail_offset > 0 && run_write_part_of_file(run, 0, plan->tail_offset, error) < 0)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/run_state.h"
 
 /* The tile that begins at `begin`, in a range that ends at `end`. */

@@ -2,9 +2,9 @@
 /* One tile: rendered and written, with the deferred blocks whose CRC it completes. */
 #include <string.h>
 
-#include "config/error.h"
-#include "io/clock.h"
-#include "io/trace.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "io/trace/trace.h"
 #include "save/run_state.h"
 #include "save/save_error.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public functions of saving that return when the save has ended, and berth_plan_new. */
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "save/save_operation.h"
 
@@ -27,7 +27,7 @@ int berth_save(const char *path, const berth_value *value, const berth_params *p
 }
 
 berth_plan *berth_plan_new(const berth_target *target, const berth_content *content,
-                           const berth_params *params, berth_error *error)
+                           const berth_params *params, berth_plan_info *info, berth_error *error)
 {
     bth_operation operation;
 
@@ -35,6 +35,9 @@ berth_plan *berth_plan_new(const berth_target *target, const berth_content *cont
     bth_operation_begin_plan_only(&operation, target, content, params, error);
     berth_plan *plan = operation.plan;
     operation.plan = NULL;
+    if (info)
+        *info = plan ? (berth_plan_info){.nbytes = plan->nbytes, .n_records = plan->n_records}
+                     : (berth_plan_info){0};
     bth_operation_end(&operation, error);
     return plan;
 }

@@ -3,7 +3,7 @@
 #ifndef BTH_SAVE_SAVE_ERROR_H
 #define BTH_SAVE_SAVE_ERROR_H
 
-#include "config/error.h"
+#include "base/error.h"
 
 /* Returns the code. */
 #define bth_fail_system(error, system_errno, ...)                                                  \

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
-#include "io/clock.h"
 #include "save/output_check.h"
 #include "save/save_error.h"
 
@@ -122,7 +122,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     return 0;
 }
 
-static int operation_open_file(bth_operation *operation, bool any_size, berth_error *error)
+static int operation_open_file(bth_operation *operation, berth_error *error)
 {
     const struct berth_config *config = &operation->config;
 
@@ -131,19 +131,19 @@ static int operation_open_file(bth_operation *operation, bool any_size, berth_er
     if (bth_commit_begin(commit, operation->path, operation->nbytes, config, operation->is_shared,
                          error) < 0)
         return error->code;
-    if (commit->order && !any_size) {
+    if (commit->order) {
         operation->output = bth_output_of_fd(&commit->fd);
         operation->output.reason = operation->file.reason = commit->order;
     } else
-        operation->output = bth_output_file_begin(&operation->file, commit->fd, operation->nbytes,
-                                                  config, any_size);
+        operation->output =
+            bth_output_file_begin(&operation->file, commit->fd, operation->nbytes, config);
     return 0;
 }
 
 static int operation_open_memory(bth_operation *operation, berth_error *error)
 {
     uint64_t nbytes = operation->nbytes;
-    void *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
+    void *bytes = nbytes <= SIZE_MAX ? bth_allocate(nbytes > 0 ? (size_t)nbytes : 1) : NULL;
 
     operation->memory = bytes;
     operation->output = bth_output_of_memory(bytes);
@@ -154,7 +154,7 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
 {
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        operation_open_file(operation, false, error);
+        operation_open_file(operation, error);
         break;
     case BERTH_TARGET_FD:
         operation->output = bth_output_of_fd(&operation->target.fd);
@@ -231,20 +231,6 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (operation_open_target(operation, error) < 0)
         return error->code;
     return snapshot ? operation_copy_tensors(operation, error) : 0;
-}
-
-int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,
-                                    const berth_params *params, berth_error *error)
-{
-    const berth_target target = berth_to_path(path);
-
-    operation_initialize_fields(operation, params);
-    operation->nbytes = operation->stats.requested_nbytes = nbytes;
-    if (operation_copy_target(operation, &target, error) < 0 ||
-        bth_config_copy_for_operation(params, &operation->config, error) < 0)
-        return error->code;
-    operation_enter_trace(operation, "atomic file", operation->begin_seconds);
-    return operation_open_file(operation, true, error);
 }
 
 /* ---- until it is done ---- */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One save, on the caller's thread or a job's. begin: everything that can fail before a byte is
- * written. transfer: writes all bytes; after it nothing of the caller's is read. finish: makes the
- * file durable. end: frees.
+ * One save (X7), on the caller's thread or a job's. begin: everything that can fail before a byte
+ * is written. transfer: writes all bytes; after it nothing of the caller's is read. finish: makes
+ * the file durable. end: frees.
  */
 #ifndef BTH_SAVE_SAVE_OPERATION_H
 #define BTH_SAVE_SAVE_OPERATION_H
 
 #include <stdatomic.h>
 
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output_file.h"
@@ -27,9 +27,9 @@ typedef struct bth_operation {
     bth_storage_stats *storage_stats; /* NULL: not wanted */
     double begin_seconds;
     bth_trace_scope traced; /* on one thread at a time */
-    berth_plan *plan;       /* NULL: a file of another format */
-    uint64_t nbytes;        /* of the file */
-    bth_run_parts parts;    /* other processes have written the rest; zeros: nothing */
+    berth_plan *plan;
+    uint64_t nbytes;     /* of the file */
+    bth_run_parts parts; /* other processes have written the rest; zeros: nothing */
     bth_snapshot snapshot;
     bth_output output;
     void *memory;           /* of a target in memory */
@@ -60,9 +60,6 @@ enum {
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, unsigned flags, const berth_params *params,
                         berth_error *error);
-/* For a file of any format: the caller writes nbytes bytes to operation->output, then finishes. */
-int bth_operation_begin_atomic_file(bth_operation *operation, const char *path, uint64_t nbytes,
-                                    const berth_params *params, berth_error *error);
 /* Between calls of the caller, or before another thread goes on: its trace does not wait. */
 void bth_operation_suspend_trace(bth_operation *operation);
 void bth_operation_resume_trace(bth_operation *operation);

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/image.h"
 #include "save/run.h"
 #include "save/staging_slots.h"

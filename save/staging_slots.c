@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/staging_slots.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
-#include "io/clock.h"
 #include "io/memory_region.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3

@@ -7,7 +7,7 @@
 #ifndef BTH_SAVE_STAGING_SLOTS_H
 #define BTH_SAVE_STAGING_SLOTS_H
 
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 #include "save/run.h"
 
 /* One slot's part of one device. */

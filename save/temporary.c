@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/fnv.h"
+#include "base/error.h"
+#include "base/fnv.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "io/xattr.h"

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/lock.h"
+#include "base/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/temporary.h"

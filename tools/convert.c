@@ -147,7 +147,7 @@ static bool conversion_can_be_planned(const conversion *c, uint32_t flags)
 {
     const berth_target target = output_target(c->out);
     const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
-    berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL);
+    berth_plan *plan = berth_plan_new(&target, &content, NULL, NULL, NULL);
 
     berth_plan_free(plan);
     return plan != NULL;

@@ -223,25 +223,6 @@ static int print_map(const map *m)
 
 /* ---- as a picture ---- */
 
-/* The picture replaces a file as a whole, or goes to standard output. */
-static int write_picture(const char *out, const char *bytes, size_t nbytes)
-{
-    berth_atomic_file *file;
-    berth_error error;
-
-    if (is_standard(out))
-        return fwrite(bytes, 1, nbytes, stdout) == nbytes
-                   ? finish_output(EXIT_YES)
-                   : print_trouble("standard output: %s", strerror(errno));
-    if (berth_atomic_begin(out, nbytes, NULL, &file, &error) < 0)
-        return fail(&error);
-    if (berth_atomic_write(file, bytes, nbytes, 0, &error) < 0) {
-        berth_atomic_abort(file);
-        return fail(&error);
-    }
-    return berth_atomic_commit(file, &error) < 0 ? fail(&error) : EXIT_YES;
-}
-
 static int make_picture(const map *m, const char *out)
 {
     char *bytes = NULL;
@@ -252,7 +233,7 @@ static int make_picture(const map *m, const char *out)
         return print_trouble("out of memory");
     map_print_svg(m, memory);
     int code =
-        fclose(memory) == 0 ? write_picture(out, bytes, nbytes) : print_trouble("out of memory");
+        fclose(memory) == 0 ? save_bytes(out, bytes, nbytes) : print_trouble("out of memory");
     free(bytes);
     return code;
 }

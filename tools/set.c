@@ -237,16 +237,14 @@ static int compare_places(const void *left, const void *right)
 }
 
 /* The storages of the planned file; it names them data/0, data/1, ... in its order. */
-static int set_list_extents(file_set *s)
+static int set_list_extents(file_set *s, size_t n_records)
 {
-    berth_plan_info info;
     berth_record record;
 
-    berth_plan_get_info(s->plan, &info);
-    s->extents = calloc(info.n_records + 1, sizeof *s->extents);
+    s->extents = calloc(n_records + 1, sizeof *s->extents);
     if (!s->extents)
         return print_trouble("out of memory");
-    for (size_t i = 0; i < info.n_records; i++)
+    for (size_t i = 0; i < n_records; i++)
         if (berth_plan_at(s->plan, i, &record) == 0 && strncmp(record.name, "data/", 5) == 0)
             s->extents[s->n_extents++] = (extent){.offset = record.offset, .nbytes = record.nbytes};
     return 0;
@@ -387,14 +385,13 @@ static int set_plan_and_open(file_set *s, const berth_params *params, berth_chec
 {
     const berth_content content = berth_of_value(s->root);
     berth_params own = params ? *params : (berth_params){0};
-    berth_plan_info info;
+    berth_plan_info info = {.nbytes = 0};
     berth_config *config = set_make_config(error);
 
     own.config = config;
-    s->plan = config ? berth_plan_new(NULL, &content, &own, error) : NULL;
-    int code = s->plan ? set_list_extents(s) : error->code;
+    s->plan = config ? berth_plan_new(NULL, &content, &own, &info, error) : NULL;
+    int code = s->plan ? set_list_extents(s, info.n_records) : error->code;
     if (code == 0) {
-        berth_plan_get_info(s->plan, &info);
         const berth_source source = berth_from_function(set_read, s, info.nbytes, s->path);
         code = berth_open_source(&source, &own, checkpoint, error);
     }

@@ -342,22 +342,13 @@ static char *writing_index_text(const writing *w)
 
 static int writing_write_index(const writing *w)
 {
-    berth_atomic_file *file;
-    berth_error error;
     char *text = writing_index_text(w);
 
     if (!text)
         return print_trouble("out of memory");
-    int status = berth_atomic_begin(w->in->index, strlen(text), NULL, &file, &error);
-    if (status == 0) {
-        status = berth_atomic_write(file, text, strlen(text), 0, &error);
-        if (status == 0)
-            status = berth_atomic_commit(file, &error);
-        else
-            berth_atomic_abort(file);
-    }
+    int code = save_bytes(w->in->index, text, strlen(text));
     free(text);
-    return status < 0 ? fail(&error) : 0;
+    return code;
 }
 
 int shards_write(const shards_to_write *shards)

@@ -420,6 +420,8 @@ bool is_standard(const char *word);
  */
 const char *input_path(const char *word);
 berth_target output_target(const char *word);
+/* A file of any format there, as a whole or not at all. Returns an exit code. */
+int save_bytes(const char *word, const void *bytes, size_t nbytes);
 #define STDIN_PATH "/dev/stdin"
 /*
  * F6: nobody reads what a command writes who could not read all that it was made of: the file, or

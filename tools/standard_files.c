@@ -153,6 +153,16 @@ berth_target output_target(const char *word)
     return is_standard(word) ? berth_to_fd(STDOUT_FILENO) : berth_to_path(word);
 }
 
+int save_bytes(const char *word, const void *bytes, size_t nbytes)
+{
+    const berth_target target = output_target(word);
+    const berth_new_record record = {.name = "bytes", .nbytes = nbytes, .data = bytes};
+    const berth_content content = berth_of_records(&record, 1, BERTH_RECORDS_PLAIN);
+    berth_error error;
+
+    return berth_save_to(&target, &content, NULL, &error) < 0 ? fail(&error) : 0;
+}
+
 int check_output(const char *word, const common *options)
 {
     if (!is_standard(word))

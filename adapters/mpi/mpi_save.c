@@ -27,12 +27,8 @@ static bool saving_is_first(const saving *save)
 /* Sends the ticket to all. */
 static int saving_share_ticket(saving *save, berth_error *error)
 {
-    berth_joint_info info;
     int status = 0;
 
-    berth_joint_get_info(save->joint, &info);
-    save->ticket = (void *)(uintptr_t)info.ticket;
-    save->ticket_nbytes = info.ticket_nbytes;
     if (bth_ranks_broadcast(&save->ranks, &save->ticket_nbytes, sizeof save->ticket_nbytes, error) <
         0)
         return error->code;
@@ -48,10 +44,14 @@ static int saving_share_ticket(saving *save, berth_error *error)
 static int saving_begin(saving *save, const char *path, const berth_value *value,
                         const berth_params *params, berth_error *error)
 {
+    berth_joint_info info = {0};
     int status = 0;
 
     if (saving_is_first(save))
-        status = berth_joint_begin(path, value, (size_t)save->ranks.n, params, &save->joint, error);
+        status = berth_joint_begin(path, value, (size_t)save->ranks.n, params, &save->joint, &info,
+                                   error);
+    save->ticket = (void *)(uintptr_t)info.ticket;
+    save->ticket_nbytes = info.ticket_nbytes;
     if (bth_ranks_agree(&save->ranks, status, error) < 0)
         return error->code;
     return saving_share_ticket(save, error);

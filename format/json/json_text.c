@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "format/json/json_text.h"
 
-#include "config/error.h"
+#include "base/error.h"
 
 /* P3: the parser needs some 200 bytes for an object, but `{}` has only 2. */
 static bool text_has_too_many_objects(const bth_json_text *text)

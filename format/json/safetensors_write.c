@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* For a build without jansson: safetensors files and exported programs are refused. */
-#include "config/error.h"
+#include "base/error.h"
 #include "format/json/exported.h"
 #include "format/json/safetensors.h"
 

@@ -2,8 +2,8 @@
 /* Finds values by name. */
 #include "format/names/names_inner.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 
 #include <stdlib.h>

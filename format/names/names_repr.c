@@ -2,8 +2,8 @@
 /* Text that grows, and keys of dicts as Python's repr shows them. */
 #include "format/names/names_inner.h"
 
-#include "config/memory.h"
-#include "config/shown_text.h"
+#include "base/memory.h"
+#include "base/shown_text.h"
 #include "format/values/value.h"
 
 #include <inttypes.h>

@@ -2,8 +2,8 @@
 /* The texts of names: steps, short names and paths. */
 #include "format/names/names_inner.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 
 #include <inttypes.h>

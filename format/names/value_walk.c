@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_value_walk: the walk over values with the caller's functions, and paths as berth_find's. */
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "config/options.h"
 #include "format/names/names_inner.h"
 

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_opcodes.h"
 
 enum { MAGIC, PROTOCOL, SYSTEM, OBJECT, KEYS, N_PICKLES = BTH_LEGACY_N_PICKLES };

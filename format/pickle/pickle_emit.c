@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/fnv.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/fnv.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 
 /* ---- bytes ---- */

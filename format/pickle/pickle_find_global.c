@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 /* Of each, those that were used last; the memo also has its first ones. To list all globals, it is

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/pickle/pickle_opcodes.h"
 #include "format/values/node.h"
 

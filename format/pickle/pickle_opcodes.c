@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 const bth_opcode bth_opcodes[256] = {
 #define TO_MARK BTH_TO_MARK

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };

@@ -3,7 +3,7 @@
  * Runs the opcodes of a pickle (P1, P2), each by its handler. No recursion, and no allocation but
  * for stack and memo (P3).
  */
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 /*

@@ -6,7 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
 
 /* ---- errors ---- */

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/pickle/pickle_machine.h"
 
 /* ---- its opcodes ---- */

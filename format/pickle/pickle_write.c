@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_emit.h"
 
 #define BATCH 1000 /* BATCHSIZE of _pickle.c */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 
 /* ---- storages ---- */

@@ -9,7 +9,7 @@
  */
 #include <string.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/values/node.h"
 
 /* The part of one old storage that is used. */

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/values/node.h"
 
 enum {

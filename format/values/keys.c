@@ -4,8 +4,8 @@
  * str, bytes or tuples one node is canonical, and the others link to it. So two tuples are equal if
  * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
  */
-#include "config/memory.h"
-#include "format/seeded_hash.h"
+#include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "format/values/node.h"
 #include "format/values/walk.h"
 

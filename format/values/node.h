@@ -10,8 +10,8 @@
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
 
+#include "base/seeded_hash.h"
 #include "berth/more.h"
-#include "format/seeded_hash.h"
 #include "format/values/value.h"
 
 enum {

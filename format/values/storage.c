@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages of a tree: the bytes that tensors view. */
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/values/node.h"
 #include "format/values/value.h"
 

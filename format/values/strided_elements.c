@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Moves elements from any strides to row-major order, and from one byte order to the other. */
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 
 #include <string.h>

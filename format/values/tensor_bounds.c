@@ -2,8 +2,8 @@
 /* Arithmetic on tensors. */
 #include "format/values/value.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The memory of a tree of values, and its error. */
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/node.h"
 
 #include <assert.h>

@@ -36,7 +36,7 @@ struct berth_storage {
     /* A view of another storage (legacy format): root and byte offset in it. */
     const berth_storage *root;
     uint64_t root_offset;
-    /* On a device (io/device.h), from root_offset on. */
+    /* On a device (io/device/device.h), from root_offset on. */
     const struct bth_device_memory *device;
     berth_dtype element; /* dtype of the first tensor: byte order of an untyped storage */
     char short_key[12];  /* what `key` points to, if it fits */

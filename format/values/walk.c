@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "format/values/value.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/node.h"
 
 static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, size_t stride)

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <zlib.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 
 /* Input that is fetched at a time. */

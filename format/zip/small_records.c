@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/layout.h"
 
 const char *const bth_small_names[BTH_N_SMALL] = {"data.pkl", ".format_version",

@@ -2,7 +2,7 @@
 /* The end records of a zip (FORMAT.md section 3): which bytes are the directory. */
 #include <inttypes.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/bytes.h"
 #include "format/zip/zip.h"
 

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "format/layout.h"

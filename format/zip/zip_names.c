@@ -4,10 +4,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "config/utf8.h"
-#include "format/seeded_hash.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/seeded_hash.h"
+#include "base/utf8.h"
 #include "format/zip/zip.h"
 
 /* ---- refused names ---- */

@@ -2,7 +2,7 @@
 /* Which bytes of the file belong to which entry (Z7). */
 #include <inttypes.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/layout.h"
 #include "format/zip/zip_inner.h"
 

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/bytes.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"

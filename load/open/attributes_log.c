@@ -6,7 +6,7 @@
  */
 #include <stdio.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "load/open/open_steps.h"
 

@@ -6,8 +6,8 @@
  */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"

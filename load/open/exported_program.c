@@ -2,8 +2,8 @@
 /* The weights of a program of torch.export, found through the directory (FORMAT.md 9). */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/json/exported.h"
 #include "load/open/open_steps.h"
 

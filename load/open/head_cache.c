@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 /* Reserves this many times the head, so that it can grow twice without moving. */
 #define HEADROOM 16

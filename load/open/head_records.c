@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "format/layout.h"

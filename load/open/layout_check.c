@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/layout.h"
 #include "load/open/open_steps.h"
 

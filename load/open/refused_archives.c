@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/bytes.h"
 #include "format/json/exported.h"
 #include "format/layout.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "load/open/refusal.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */

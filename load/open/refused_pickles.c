@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/pickle/pickle.h"
 #include "load/open/refusal.h"
 

@@ -3,7 +3,7 @@
  * Repacked files (Z13): they say that their offsets can be calculated, but their directory differs
  * from the layout. The directory decides, if all headers agree with it.
  */
-#include "config/error.h"
+#include "base/error.h"
 #include "format/zip/zip.h"
 #include "load/open/open_steps.h"
 #include "load/open/refusal.h"

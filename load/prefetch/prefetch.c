@@ -2,8 +2,8 @@
 /* Public functions of prefetches, and load.prefetch. */
 #include <unistd.h>
 
-#include "config/error.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "load/prefetch/prefetch_state.h"
 
 /* X11: a child has no threads for its parent's prefetches. */

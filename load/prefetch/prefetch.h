@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
+#include "base/lock.h"
 #include "berth/prefetch.h"
-#include "config/lock.h"
 
 /* All prefetches of one checkpoint. */
 typedef struct bth_prefetches {

@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 #include "io/disk_properties.h"
 #include "io/free_memory.h"

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 
 /* If no window size is set, windows are parts of a pass, but not shorter than this. */
 #define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)

@@ -3,14 +3,14 @@
  * The threads of a prefetch. They claim windows in the file's order, up to the limit that the
  * consumer's progress sets, and load each by the prefetch's method.
  */
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/file.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "load/prefetch/prefetch_state.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)

@@ -8,10 +8,10 @@
 
 #include <pthread.h>
 
+#include "base/lock.h"
 #include "berth/rows.h"
-#include "config/lock.h"
 #include "io/memory_region.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 #include "load/rows/rows_cache.h"
 #include "load/rows/rows_plan.h"

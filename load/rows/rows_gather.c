@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "load/rows/rows.h"
 #include "load/rows/rows_passes.h"
 

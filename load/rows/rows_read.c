@@ -2,8 +2,8 @@
 /* Reads missing rows: threads and waiting calls run tasks of one queue. */
 #include <string.h>
 
-#include "config/error.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "io/thread_pool.h"
 #include "load/rows/rows.h"
 

@@ -2,8 +2,8 @@
 /* Live requests for rows: their tickets, from admission to release. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "load/rows/rows.h"
 
 /* The low bits of a ticket's number are its index; the others count, so each number is unique. */

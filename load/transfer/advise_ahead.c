@@ -4,7 +4,7 @@
  * it would wait for the disk at each of these requests. Advice makes it read their pages, many at a
  * time.
  */
-#include "config/memory.h"
+#include "base/memory.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "load/transfer/transfer.h"

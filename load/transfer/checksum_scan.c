@@ -3,8 +3,8 @@
 
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/layout.h"
 #include "load/transfer/transfer.h"
 

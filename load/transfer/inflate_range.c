@@ -5,11 +5,11 @@
  */
 #include "load/transfer/inflate_range.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/clock.h"
 
 /* Bytes of input that are read at a time, and of output that is only summed. */
 #define BUFFER_NBYTES ((size_t)64 << 10)

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "format/seeded_hash.h"
+#include "base/seeded_hash.h"
 #include "io/syscalls.h"
 
 #define N_FILES 64

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Reads of a transfer, counted and timed: for its statistics, and for the trace. */
-#include "io/clock.h"
-#include "io/trace.h"
+#include "base/clock.h"
+#include "io/trace/trace.h"
 #include "load/transfer/transfer.h"
 
 void bth_transfer_add_time(atomic_uint_fast64_t *nanoseconds, double seconds)

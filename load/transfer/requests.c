@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 
 /* Ranges that are read together. */
 struct coalesced {

@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/lock.h"
 #include "io/file.h"
 #include "io/free_memory.h"
 #include "io/syscalls.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "load/transfer/loaded_files.h"
 
 /* For fewer bytes, free memory is not measured. */

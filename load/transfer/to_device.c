@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "load/transfer/to_device.h"
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/clock.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/device/staging_buffers.h"
 #include "io/memory_region.h"
-#include "io/staging_buffers.h"
 #include "io/thread_pool.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "io/worker_counts.h"
 
 /* While one is copied, the other is filled. */

@@ -4,15 +4,15 @@
 #include <assert.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
-#include "io/clock.h"
 #include "io/disk_properties.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "io/worker_counts.h"
 #include "load/transfer/inflate_range.h"
 

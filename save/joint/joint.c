@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/lock.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/memory.h"
 #include "io/direct.h"
 #include "io/file.h"
 #include "io/syscalls.h"
@@ -19,7 +19,6 @@ struct berth_joint {
     bth_ticket ticket;       /* as a writer reads it */
     uint8_t **receipt_bytes; /* one a writer; NULL: none yet */
     bth_receipt *receipts;
-    size_t n_receipts;
     bth_joint_parts parts;
 };
 
@@ -139,13 +138,16 @@ static int joint_begin(berth_joint *joint, const char *path, const berth_value *
 }
 
 int berth_joint_begin(const char *path, const berth_value *outline, size_t n_writers,
-                      const berth_params *params, berth_joint **joint, berth_error *error)
+                      const berth_params *params, berth_joint **joint, berth_joint_info *info,
+                      berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
     if (!joint)
         return bth_fail_argument(error, "joint is NULL");
     *joint = NULL;
+    if (info)
+        *info = (berth_joint_info){0};
     if (n_writers == 0 || n_writers > BERTH_MAX_WRITERS)
         return bth_fail_argument(error, "%zu writers, there can be 1 to %d", n_writers,
                                  BERTH_MAX_WRITERS);
@@ -158,18 +160,12 @@ int berth_joint_begin(const char *path, const berth_value *outline, size_t n_wri
         return joint_end(made, error);
     bth_operation_suspend_trace(&made->operation);
     *joint = made;
+    if (info)
+        *info = (berth_joint_info){.ticket = made->ticket_bytes,
+                                   .ticket_nbytes = made->ticket.nbytes,
+                                   .nbytes = made->operation.nbytes,
+                                   .n_writers = n_writers};
     return 0;
-}
-
-void berth_joint_get_info(const berth_joint *joint, berth_joint_info *info)
-{
-    *info = (berth_joint_info){0};
-    if (joint)
-        *info = (berth_joint_info){.ticket = joint->ticket_bytes,
-                                   .ticket_nbytes = joint->ticket.nbytes,
-                                   .nbytes = joint->operation.nbytes,
-                                   .n_writers = joint->ticket.n_writers,
-                                   .n_receipts = joint->n_receipts};
 }
 
 /* ---- receipts ---- */
@@ -188,7 +184,6 @@ static int joint_add_receipt(berth_joint *joint, const void *bytes, size_t nbyte
     if (!*kept)
         return bth_fail_memory(error, nbytes);
     memcpy(*kept, bytes, nbytes);
-    joint->n_receipts++;
     return bth_receipt_read(&joint->ticket, *kept, nbytes, &joint->receipts[receipt.writer], error);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/joint/joint_exchange.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 /* A word: u8 state, u24 number of the sender, u32 value. */
 #define WORD_NBYTES 8

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/commit.h"

@@ -5,9 +5,9 @@
  */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
-#include "format/seeded_hash.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "save/joint/joint_ticket.h"
 
 /* A short name is TEXT_NAME. The path ['a'] is kept as the key "a", so that one hash finds both. */

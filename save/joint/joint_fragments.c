@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/joint/joint_fragments.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 /* What is exchanged of a part: so many bytes at its begin, and at its end. */
 typedef struct part_ends {

@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/file.h"
@@ -23,12 +23,12 @@ int bth_middles_file_open(bth_middles_file *file, berth_error *error)
 
     if (bth_joint_file_open(ticket, &file->fd, error) < 0)
         return error->code;
-    file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config, false);
+    file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config);
     if (file->output.constraints.block_nbytes <= ticket->block_nbytes)
         return 0;
     bth_direct_close(&file->file.direct);
     file->config.save_method = BTH_SAVE_BUFFERED;
-    file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config, false);
+    file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config);
     file->file.reason = "direct writes here need larger blocks than the save has";
     return 0;
 }

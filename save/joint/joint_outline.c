@@ -2,8 +2,8 @@
 /* From the outline of a joint save to its ticket: the tensors whose bytes the writers have. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/names/names.h"
 #include "format/values/value.h"
 #include "save/joint/joint_ticket.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/joint/joint_pieces.h"
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 /* Where a run must be cut, because a message is full: no element of a swapped storage is cut. */
 #define CUT_NBYTES ((size_t)16)

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 
 #define PART_NBYTES (4 + 4 + 8 + 8 + BTH_ID_START_NBYTES)
 /* Beside the number of the storage. */

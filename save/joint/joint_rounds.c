@@ -5,10 +5,10 @@
  */
 #include <assert.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/thread_pool.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/joint/joint_exchange.h"
 
 /* Of all messages that a writer sends in a step, and of all that it receives. More than a window,

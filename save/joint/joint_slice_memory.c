@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The bytes of slices: those on devices come to the host, as a whole. */
-#include "config/error.h"
-#include "config/memory.h"
-#include "io/device.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "io/device/device.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 #include "save/joint/joint_slices.h"

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 
 /* Runs of a strided slice that are shorter would share most of their blocks with other writers. */

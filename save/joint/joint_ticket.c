@@ -5,8 +5,8 @@
 #include <limits.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 #include "io/direct.h"
 #include "save/temporary.h"

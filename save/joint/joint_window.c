@@ -4,8 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/direct.h"
 
 /* So many gaps in one window mean that a writer did not give its slice. They would cost more memory

@@ -2,12 +2,12 @@
 /* One writer of a joint save: its slices go to the file, and it gets a receipt. */
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/values/value.h"
-#include "io/clock.h"
 #include "io/file.h"
-#include "io/trace.h"
+#include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/joint/joint_chains.h"
 #include "save/joint/joint_exchange.h"

@@ -4,11 +4,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,104 +35,104 @@ static void check_holds(const char *expected, size_t nbytes)
     cr_assert_eq(test_folder_count(folder), 1);
 }
 
-static berth_atomic_file *begin(uint64_t nbytes, const berth_params *call)
-{
-    berth_atomic_file *file;
+/* A save that waits until the test lets it go on: all is written, and nothing is replaced. */
+typedef struct held_save {
+    sem_t is_there, go_on;
+    bool was_there;
+    int answer; /* of its progress function */
+    berth_job *job;
+} held_save;
 
-    assert_ok(berth_atomic_begin(path, nbytes, call, &file, &error));
-    return file;
+static int hold(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    held_save *save = context;
+
+    if (done_nbytes < total_nbytes || save->was_there)
+        return 0;
+    save->was_there = true;
+    sem_post(&save->is_there);
+    while (sem_wait(&save->go_on) < 0)
+        continue;
+    return save->answer;
 }
 
-/* X7 */
+static held_save *begin(const char *bytes, size_t nbytes)
+{
+    held_save *save = calloc(1, sizeof *save);
+    const berth_params params = {.progress = hold, .progress_context = save};
+
+    cr_assert(sem_init(&save->is_there, 0, 0) == 0 && sem_init(&save->go_on, 0, 0) == 0);
+    assert_ok(
+        berth_save_begin(TO_PATH(path), OF_BYTES(bytes, nbytes), 0, &params, &save->job, &error));
+    while (sem_wait(&save->is_there) < 0)
+        continue;
+    return save;
+}
+
+/* Returns what the save returns. answer 1: it is cancelled. */
+static int end(held_save *save, int answer)
+{
+    save->answer = answer;
+    sem_post(&save->go_on);
+    int status = berth_job_wait(save->job, BERTH_JOB_DONE, -1, &error);
+    berth_job_free(save->job);
+    free(save);
+    return status;
+}
+
+/* X7: records of any source, one after the other. */
 Test(atomic, a_file_appears_whole)
 {
+    const berth_new_record parts[] = {{.name = "a", .nbytes = 5, .data = "hell\0"},
+                                      {.name = "none"},
+                                      {.name = ".storage_alignment", .nbytes = 5, .data = "world"}};
     berth_stats stats;
-    const berth_params call = {.stats = &stats};
-    berth_atomic_file *file = begin(10, &call);
+    const berth_params params = {.stats = &stats};
 
-    cr_assert_eq(berth_atomic_write(file, "world", 5, 5, NULL), 0);
-    cr_assert_eq(berth_atomic_write(file, "hell", 4, 0, NULL), 0);
-    cr_assert_eq(test_folder_count(folder), 2);
-    cr_assert_eq(berth_atomic_commit(file, NULL), 0);
+    patch("save.method=buffered");
+    assert_ok(
+        berth_save_to(TO_PATH(path), OF_RECORDS(parts, 3, BERTH_RECORDS_PLAIN), &params, &error));
     check_holds("hell\0world", 10);
-    cr_assert_eq(stats.moved_nbytes, 9);
-    cr_assert_eq(stats.n_requests, 2);
+    cr_assert_eq(stats.moved_nbytes, 10);
+    cr_assert_eq(stats.n_requests, 1);
+    cr_assert_eq(stats.n_records, 3);
+    cr_assert_eq(stats.n_storages, 0);
     cr_assert_str_eq(stats.method, "buffered");
-}
-
-static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    (void)context, (void)done_nbytes, (void)total_nbytes;
-    return 1;
+    assert_ok(
+        berth_save_to(TO_PATH(path), OF_RECORDS(parts + 1, 1, BERTH_RECORDS_PLAIN), NULL, &error));
+    check_holds("", 0);
+    void *bytes;
+    size_t nbytes = 1;
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes),
+                            OF_RECORDS(parts + 1, 1, BERTH_RECORDS_PLAIN), NULL, &error));
+    cr_assert_eq(nbytes, 0);
+    berth_free(bytes);
 }
 
 /* X7 */
 Test(atomic, or_not_at_all)
 {
-    const berth_params call = {.progress = cancel};
+    const berth_new_record nameless = {.nbytes = 1, .data = "x"};
+    const berth_new_record huge[] = {{.name = "a", .nbytes = INT64_MAX, .data = "x"},
+                                     {.name = "b", .nbytes = 1, .data = "x"}};
 
-    berth_atomic_abort(begin(10, NULL));
+    held_save *save = begin("new", 3);
+    cr_assert_eq(test_folder_count(folder), 2);
+    cr_assert(test_file_holds(path, "old", 3));
+    cr_assert_eq(end(save, 1), BERTH_E_CANCELLED);
     check_holds("old", 3);
-    cr_assert_eq(berth_atomic_commit(begin(10, &call), &error), BERTH_E_CANCELLED);
-    check_holds("old", 3);
-    berth_atomic_file *file = begin(10, NULL);
-    cr_assert_eq(berth_atomic_write(file, "hello", 5, 6, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "model.json: at byte 6: 5 bytes do not fit into a file of 10"),
-              "%s", error.message);
-    cr_assert_eq(berth_atomic_write(file, "hello", 5, UINT64_MAX, &error), BERTH_E_ARGUMENT);
-    berth_atomic_abort(file);
-    check_holds("old", 3);
-    cr_assert_eq(berth_atomic_begin(NULL, 1, NULL, &file, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_atomic_begin(path, 1, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_atomic_write(NULL, "", 0, 0, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_atomic_commit(NULL, &error), BERTH_E_ARGUMENT);
-    berth_atomic_abort(NULL);
-}
-
-/* X11 */
-Test(atomic, a_child_leaves_its_parents_file_alone)
-{
-    berth_atomic_file *file = begin(5, NULL);
-    int status;
-    pid_t child = fork();
-
-    if (child == 0) {
-        bool refused = berth_atomic_write(file, "child", 5, 0, &error) == BERTH_E_ARGUMENT &&
-                       strstr(error.message, "belongs to the parent process");
-        berth_atomic_abort(file);
-        _exit(refused ? 0 : 1);
-    }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0);
-    cr_assert_eq(berth_atomic_write(file, "mine!", 5, 0, NULL), 0);
-    cr_assert_eq(berth_atomic_commit(file, NULL), 0);
-    check_holds("mine!", 5);
-}
-
-/* X14, X7 */
-Test(atomic, a_limit_of_file_sizes_is_an_error_and_no_signal)
-{
-    int status;
-    pid_t child = fork();
-
-    if (child == 0) {
-        struct rlimit limit;
-        berth_atomic_file *file = begin(100000, NULL);
-        if (getrlimit(RLIMIT_FSIZE, &limit) < 0)
-            _exit(2);
-        limit.rlim_cur = 50000; /* after the room was taken */
-        if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
-            _exit(3);
-        if (berth_atomic_write(file, "beyond", 6, 60000, &error) != BERTH_E_NO_SPACE ||
-            error.offset != 60000)
-            _exit(4);
-        /* What was not written is not there, whoever overlooks it. */
-        if (berth_atomic_commit(file, &error) != BERTH_E_NO_SPACE || error.system_errno != EFBIG)
-            _exit(5);
-        _exit(0);
-    }
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert_eq(status, 0, "%x", (unsigned)status);
+    cr_assert_eq(
+        berth_save_to(TO_PATH(path), OF_RECORDS(&nameless, 1, BERTH_RECORDS_PLAIN), NULL, &error),
+        BERTH_E_ARGUMENT);
+    cr_assert_eq(
+        berth_save_to(TO_PATH(path), OF_RECORDS(huge, 2, BERTH_RECORDS_PLAIN), NULL, &error),
+        BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "do not fit a file of 2^63 bytes"), "%s", error.message);
+    berth_plan *plan = berth_plan_new(NULL, OF_BYTES("new", 3), NULL, NULL, &error);
+    char byte;
+    cr_assert(plan, "%s", error.message);
+    cr_assert_eq(berth_plan_read(plan, &byte, 1, 0, &error), BERTH_E_ARGUMENT);
+    berth_plan_free(plan);
     check_holds("old", 3);
 }
 
@@ -160,7 +160,7 @@ static void clean(uint32_t flags, double min_age_seconds)
 /* X5 */
 Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
 {
-    berth_atomic_file *file = begin(10, NULL);
+    held_save *save = begin("mine", 4);
     char *unknown = test_path(folder, ".berth-0123456789abcdef.tmp");
     char *other = test_path(folder, ".berth-others.tmp");
 
@@ -174,8 +174,8 @@ Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
     cr_assert(n_alive == 1 && n_unknown == 1 && n_removed == 1);
     cr_assert_eq(access(other, F_OK), 0);
     cr_assert_eq(unlink(other), 0);
-    cr_assert_eq(berth_atomic_commit(file, NULL), 0);
-    check_holds("\0\0\0\0\0\0\0\0\0\0", 10);
+    cr_assert_eq(end(save, 0), 0);
+    check_holds("mine", 4);
     clean(BERTH_CLEAN_REMOVE, 0);
     cr_assert(n_alive + n_dead + n_unknown == 0);
     cr_assert_eq(berth_clean_temporaries(folder, 8, 0, count, NULL, &error), BERTH_E_ARGUMENT);
@@ -207,16 +207,15 @@ static const char *const meanwhile_names[] = {"it is removed", "another save got
                                               "another file has its name", "a folder has its name",
                                               "a link to the old file has its name"};
 
-/* Returns the other save, if there is one, which has written a part. */
-static berth_atomic_file *happen(enum meanwhile what, const char *temporary)
+/* Returns the other save, if there is one. */
+static held_save *happen(enum meanwhile what, const char *temporary)
 {
-    berth_atomic_file *other = NULL;
+    held_save *other = NULL;
 
     cr_assert_eq(unlink(temporary), 0);
     if (what == ANOTHER_SAVE) {
-        other = begin(5, NULL);
+        other = begin("other", 5);
         cr_assert_eq(access(temporary, F_OK), 0, "it did not get the same name");
-        cr_assert_eq(berth_atomic_write(other, "oth", 3, 0, NULL), 0);
     } else if (what == ANOTHER_FILE)
         test_write_file(temporary, "theirs", 6);
     else if (what == A_FOLDER)
@@ -227,15 +226,14 @@ static berth_atomic_file *happen(enum meanwhile what, const char *temporary)
 }
 
 /* What is there now is not this save's: it stays as it is. */
-static void check_untouched(enum meanwhile what, const char *temporary, berth_atomic_file *other)
+static void check_untouched(enum meanwhile what, const char *temporary, held_save *other)
 {
     struct stat status;
 
     cr_assert(test_file_holds(path, "old", 3), "%s", meanwhile_names[what]);
     cr_assert_eq(lstat(temporary, &status) == 0, what != REMOVED, "%s", meanwhile_names[what]);
     if (what == ANOTHER_SAVE) {
-        cr_assert_eq(berth_atomic_write(other, "er", 2, 3, NULL), 0);
-        cr_assert_eq(berth_atomic_commit(other, NULL), 0);
+        cr_assert_eq(end(other, 0), 0);
         check_holds("other", 5);
     } else if (what == ANOTHER_FILE)
         cr_assert(test_file_holds(temporary, "theirs", 6) && unlink(temporary) == 0);
@@ -248,28 +246,21 @@ static void check_untouched(enum meanwhile what, const char *temporary, berth_at
 /* X5, W7: removed by hand, or by `berth clean --older-than 0` of another host. */
 Test(atomic, without_its_temporary_it_fails_and_touches_nothing_of_others)
 {
-    static const char *const ends[] = {"commit", "abort", "cancel"};
-    const berth_params cancelled = {.progress = cancel};
-
     for (enum meanwhile what = REMOVED; what <= A_LINK; what++)
-        for (int end = 0; end < 3; end++) {
+        for (int cancelled = 0; cancelled < 2; cancelled++) {
             test_write_file(path, "old", 3);
-            berth_atomic_file *file = begin(4, end == 2 ? &cancelled : NULL);
+            held_save *save = begin("mine", 4);
             char *temporary = find_temporary();
-            cr_assert_eq(berth_atomic_write(file, "mine", 4, 0, NULL), 0);
-            berth_atomic_file *other = happen(what, temporary);
-            if (end == 1)
-                berth_atomic_abort(file);
+            held_save *other = happen(what, temporary);
+            cr_assert_lt(end(save, cancelled), 0, "%s", meanwhile_names[what]);
+            if (cancelled)
+                cr_assert_eq(error.code, BERTH_E_CANCELLED, "%s", error.message);
             else
-                cr_assert_lt(berth_atomic_commit(file, &error), 0, "%s", meanwhile_names[what]);
-            if (end == 0)
                 cr_assert(strstr(error.message,
                                  "model.json: cannot be replaced: its temporary was removed"),
                           "%s: %s", meanwhile_names[what], error.message);
-            else if (end == 2)
-                cr_assert_eq(error.code, BERTH_E_CANCELLED, "%s", error.message);
             check_untouched(what, temporary, other);
-            cr_assert_eq(test_folder_count(folder), 1, "%s, %s", meanwhile_names[what], ends[end]);
+            cr_assert_eq(test_folder_count(folder), 1, "%s, %d", meanwhile_names[what], cancelled);
             free(temporary);
         }
 }
@@ -294,15 +285,14 @@ Test(atomic, a_file_that_becomes_private_meanwhile_stays_private)
             test_write_file(path, "old", 3);
             cr_assert_eq(chmod(path, cases[i].before), 0);
         }
-        berth_atomic_file *file = begin(4, NULL);
-        cr_assert_eq(berth_atomic_write(file, "mine", 4, 0, NULL), 0);
+        held_save *save = begin("mine", 4);
         if (cases[i].anew) {
             (void)unlink(path);
             test_write_file(path, "private", 7);
         }
         cr_assert_eq(chown(path, owner, (gid_t)-1), 0);
         cr_assert_eq(chmod(path, cases[i].meanwhile), 0);
-        cr_assert_eq(berth_atomic_commit(file, NULL), 0);
+        cr_assert_eq(end(save, 0), 0);
         cr_assert_eq(stat(path, &status), 0);
         cr_assert_eq(status.st_mode & 07777, cases[i].meanwhile, "case %zu: mode %03o", i,
                      (unsigned)status.st_mode & 07777);
@@ -319,9 +309,9 @@ Test(atomic, also_where_all_happens_in_one_tick)
         (void)unlink(path);
         test_write_file(path, "old", 3);
         (void)chmod(path, 0600);
-        berth_atomic_file *file = begin(4, NULL);
+        held_save *save = begin("mine", 4);
         cr_assert_eq(chown(path, 4101, 4200), 0);
-        cr_assert_eq(berth_atomic_commit(file, NULL), 0);
+        cr_assert_eq(end(save, 0), 0);
         cr_assert_eq(stat(path, &status), 0);
         cr_assert(status.st_uid == 4101 && status.st_gid == 4200, "of user %u, group %u",
                   (unsigned)status.st_uid, (unsigned)status.st_gid);
@@ -347,18 +337,29 @@ static void await_end_of_first_thread(pid_t process)
     }
 }
 
-/* `late`: a bool, whether it begins only when the first thread has ended. */
-static void *save_on(void *late)
+static int tell_and_wait(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
 {
+    bool *was_there = context;
     char byte = 0;
 
-    if (*(const bool *)late)
-        await_end_of_first_thread(getpid());
-    berth_atomic_file *file = begin(10, NULL);
+    if (done_nbytes < total_nbytes || *was_there)
+        return 0;
+    *was_there = true;
     (void)!write(told[1], "+", 1);
     if (read(keep[0], &byte, 1) != 1) /* the test has ended */
         _exit(3);
-    _exit(berth_atomic_commit(file, NULL) == 0 ? 0 : 1);
+    return 0;
+}
+
+/* `late`: a bool, whether it begins only when the first thread has ended. */
+static void *save_on(void *late)
+{
+    bool was_there = false;
+    const berth_params params = {.progress = tell_and_wait, .progress_context = &was_there};
+
+    if (*(const bool *)late)
+        await_end_of_first_thread(getpid());
+    _exit(berth_save_to(TO_PATH(path), OF_BYTES("mine", 4), &params, NULL) == 0 ? 0 : 1);
     return NULL;
 }
 
@@ -370,7 +371,7 @@ Test(atomic, a_zombie_is_dead)
     for (int round = 0; round < 2; round++) {
         pid_t child = fork();
         if (child == 0) {
-            (void)begin(10, NULL);
+            (void)begin("mine", 4);
             raise(SIGKILL);
         }
         cr_assert_eq(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOWAIT), 0);
@@ -380,7 +381,7 @@ Test(atomic, a_zombie_is_dead)
         if (round == 0)
             clean(BERTH_CLEAN_REMOVE, 86400);
         else
-            berth_atomic_abort(begin(10, NULL));
+            cr_assert_eq(end(begin("mine", 4), 1), BERTH_E_CANCELLED);
         check_holds("old", 3);
         cr_assert_eq(waitpid(child, NULL, 0), child);
     }
@@ -407,12 +408,12 @@ static void check_without_first_thread(bool late)
     clean(BERTH_CLEAN_REMOVE, 0);
     cr_assert(n_alive == 1 && n_removed == 0, "late %d: %u dead, %u unknown", late, n_dead,
               n_unknown);
-    berth_atomic_abort(begin(10, NULL));
+    cr_assert_eq(end(begin("mine", 4), 1), BERTH_E_CANCELLED);
     cr_assert_eq(test_folder_count(folder), 2);
     cr_assert_eq(write(keep[1], "+", 1), 1);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_assert_eq(status, 0, "%x", (unsigned)status);
-    check_holds("\0\0\0\0\0\0\0\0\0\0", 10);
+    check_holds("mine", 4);
 }
 
 /* X5: its first thread ended; others go on. */

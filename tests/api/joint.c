@@ -26,8 +26,7 @@ static berth_joint *begin(const joint_state *outline, size_t n_writers, berth_jo
 {
     berth_joint *joint;
 
-    assert_ok(berth_joint_begin(path, outline->value, n_writers, NULL, &joint, &error));
-    berth_joint_get_info(joint, info);
+    assert_ok(berth_joint_begin(path, outline->value, n_writers, NULL, &joint, info, &error));
     cr_assert_eq(info->n_writers, n_writers);
     return joint;
 }

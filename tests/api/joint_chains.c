@@ -113,19 +113,18 @@ static int note_progress(void *context, uint64_t done_nbytes, uint64_t total_nby
 }
 
 /* Returns the bytes of the receipt. */
-static size_t write_as(berth_joint *joint, const model *made, unsigned n_writers, unsigned writer)
+static size_t write_as(berth_joint *joint, const berth_joint_info *info, const model *made,
+                       unsigned n_writers, unsigned writer)
 {
     berth_slice slices[2 * N_TENSORS];
     progress told = {0};
     const berth_params params = {.progress = note_progress, .progress_context = &told};
-    berth_joint_info info;
     void *receipt;
     size_t nbytes, n = slices_of(made, n_writers, writer, slices);
 
     if (writer % 2 == 1)
         reverse(slices, n);
-    berth_joint_get_info(joint, &info);
-    assert_ok(berth_joint_write(info.ticket, info.ticket_nbytes, writer, slices, n, &params,
+    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, n, &params,
                                 &receipt, &nbytes, &error));
     cr_assert_eq(told.done_nbytes, told.total_nbytes, "writer %u", writer);
     assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
@@ -141,11 +140,13 @@ static void save_as_one(berth_tree *tree, const model *made)
 static void save_jointly(berth_tree *tree, const model *made, unsigned n_writers, const char *what)
 {
     berth_joint *joint;
+    berth_joint_info info;
 
     test_write_file(path, "old", 3);
-    assert_ok(berth_joint_begin(path, value_of(tree, made, true), n_writers, NULL, &joint, &error));
+    assert_ok(berth_joint_begin(path, value_of(tree, made, true), n_writers, NULL, &joint, &info,
+                                &error));
     for (unsigned i = 0; i < n_writers; i++)
-        (void)write_as(joint, made, n_writers, i);
+        (void)write_as(joint, &info, made, n_writers, i);
     assert_ok(berth_joint_finish(joint, &error));
     check_joint_file(what);
 }
@@ -205,13 +206,15 @@ Test(joint_chains, the_coordinator_writes_no_block_between_them)
             .stats = &stats, .progress = note_progress, .progress_context = &told};
         model made = {.nbytes = {0}};
         berth_joint *joint;
+        berth_joint_info info;
         for (size_t j = 0; j < N_TENSORS; j++)
             made.nbytes[j] = 5000;
         snprintf(options, sizeof options, "save.durability=none io.threads=1 %s", alignments[i]);
         patch(options);
         save_as_one(tree, &made);
-        assert_ok(berth_joint_begin(path, value_of(tree, &made, true), 1, &params, &joint, &error));
-        size_t receipt_nbytes = write_as(joint, &made, 1, 0);
+        assert_ok(berth_joint_begin(path, value_of(tree, &made, true), 1, &params, &joint, &info,
+                                    &error));
+        size_t receipt_nbytes = write_as(joint, &info, &made, 1, 0);
         cr_assert_lt(receipt_nbytes, N_TENSORS * 32 + 2 * 4096 + 100, "fragments are in it");
         assert_ok(berth_joint_finish(joint, &error));
         cr_assert_leq(stats.n_requests, 4, "%llu requests", (unsigned long long)stats.n_requests);

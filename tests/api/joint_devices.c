@@ -76,8 +76,7 @@ static berth_value *state_new(bool is_outline)
 
 static void begin(void)
 {
-    assert_ok(berth_joint_begin(path, state_new(true), 1, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, state_new(true), 1, NULL, &joint, &info, &error));
 }
 
 /* ---- the writer ---- */

@@ -87,8 +87,8 @@ static void save_shards(size_t n, const char *way)
 
     snprintf(what, sizeof what, "%zu writers, %s", n, way);
     test_write_file(path, "old", 3);
-    assert_ok(berth_joint_begin(path, shards_state_new(tree, true), n, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(
+        berth_joint_begin(path, shards_state_new(tree, true), n, NULL, &joint, &info, &error));
     run(n, write_shards);
     cr_assert(test_file_holds(path, "old", 3));
     finish(n);
@@ -166,9 +166,8 @@ Test(joint_exchange, one_writer_has_nearly_all)
     set_options("save.durability=none io.threads=2 save.byteorder=big");
     berth_tree *tree = berth_tree_new(NULL);
     assert_ok(berth_save(expected_path, uneven_state(tree, uneven), NULL, &error));
-    assert_ok(
-        berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &info,
+                                &error));
     run(2, write_uneven);
     /* Three rounds, the first two of two steps. */
     cr_assert_geq(group.n_calls, 1 + 5 * 2 + 1);
@@ -191,9 +190,8 @@ Test(joint_exchange, takes_little_memory)
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     set_options("save.durability=none io.threads=2");
-    assert_ok(
-        berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &info,
+                                &error));
     run(2, write_uneven);
     finish(2);
     assert_ok(berth_joint_finish(joint, &error));
@@ -227,8 +225,8 @@ static berth_tree *outline_tree;
 static void begin_square(void)
 {
     outline_tree = berth_tree_new(NULL);
-    assert_ok(berth_joint_begin(path, square_outline(outline_tree), N, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(
+        berth_joint_begin(path, square_outline(outline_tree), N, NULL, &joint, &info, &error));
 }
 
 static void end_square(void)
@@ -368,8 +366,8 @@ Test(joint_exchange, writers_of_two_saves_do_not_mix)
     char *other_path = test_path(folder, "other.pt");
 
     begin_square();
-    assert_ok(berth_joint_begin(other_path, square_outline(outline_tree), N, NULL, &other, &error));
-    berth_joint_get_info(other, &other_info);
+    assert_ok(berth_joint_begin(other_path, square_outline(outline_tree), N, NULL, &other,
+                                &other_info, &error));
     give_thirds();
     given.other = &other_info;
     run(N, write_given);
@@ -495,8 +493,7 @@ Test(joint_exchange, refuses_what_cannot_be_written)
     berth_tree *tree = berth_tree_new(NULL);
 
     set_options("save.byteorder=" OTHER_BYTEORDER " save.storage_alignment=1");
-    assert_ok(berth_joint_begin(path, refused_outline(tree), 1, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, refused_outline(tree), 1, NULL, &joint, &info, &error));
     for (n_refused = 0; n_refused < sizeof refused / sizeof *refused; n_refused++) {
         run(1, write_refused);
         cr_assert_eq(results[0].status, BERTH_E_ARGUMENT, "%zu", n_refused);

@@ -111,8 +111,8 @@ static void begin(size_t n, const char *chosen)
     options = chosen;
     patch(options);
     outline_tree = berth_tree_new(NULL);
-    assert_ok(berth_joint_begin(path, state_new(outline_tree, true), n, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(
+        berth_joint_begin(path, state_new(outline_tree, true), n, NULL, &joint, &info, &error));
 }
 
 static void run(size_t n)

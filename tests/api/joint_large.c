@@ -78,8 +78,7 @@ static void save_jointly(const uint8_t *bytes, size_t n)
     berth_joint *joint;
     berth_joint_info info;
 
-    assert_ok(berth_joint_begin(path, state_new(tree, NULL), n, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, state_new(tree, NULL), n, NULL, &joint, &info, &error));
     for (size_t i = 0; i < n; i++)
         write_rows(&info, joint, bytes, i);
     assert_ok(berth_joint_finish(joint, &error));

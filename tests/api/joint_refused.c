@@ -60,8 +60,7 @@ TestSuite(joint_refused, .init = set_up, .fini = tear_down);
 
 static void begin(void)
 {
-    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error));
 }
 
 #define check_refused(call, status, sentence)                                                      \
@@ -186,8 +185,6 @@ Test(joint_refused, a_receipt_that_is_missing)
     begin();
     cr_assert_eq(give(0, complete, 5), 0);
     cr_assert_eq(give(2, NULL, 0), 0);
-    berth_joint_get_info(joint, &info);
-    cr_assert_eq(info.n_receipts, 2);
     check_refused(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT,
                   "model.pt: writer 1 of 3 has given no receipt");
 }
@@ -260,27 +257,26 @@ Test(joint_refused, what_cannot_begin)
 
     snprintf(fd_path, sizeof fd_path, "/proc/self/fd/%d", fd);
     cr_assert_eq(write(fd, "content", 7), 7);
-    check_refused(berth_joint_begin(fd_path, outline, 1, NULL, &joint, &error), BERTH_E_ARGUMENT,
-                  "it has no name, so other processes cannot write to it");
+    check_refused(berth_joint_begin(fd_path, outline, 1, NULL, &joint, &info, &error),
+                  BERTH_E_ARGUMENT, "it has no name, so other processes cannot write to it");
     cr_assert_null(joint);
+    cr_assert_null(info.ticket);
     cr_assert_eq(lseek(fd, 0, SEEK_END), 7, "its content is lost");
-    check_refused(berth_joint_begin(path, outline, 0, NULL, &joint, &error), BERTH_E_ARGUMENT,
+    check_refused(berth_joint_begin(path, outline, 0, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
                   "0 writers, there can be 1 to 1048576");
-    check_refused(berth_joint_begin(NULL, outline, 1, NULL, &joint, &error), BERTH_E_ARGUMENT,
+    check_refused(berth_joint_begin(NULL, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
                   "the path is NULL");
-    check_refused(berth_joint_begin(path, NULL, 1, NULL, &joint, &error), BERTH_E_ARGUMENT,
+    check_refused(berth_joint_begin(path, NULL, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
                   "the value is NULL");
-    check_refused(berth_joint_begin(path, outline, 1, NULL, NULL, &error), BERTH_E_ARGUMENT,
+    check_refused(berth_joint_begin(path, outline, 1, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT,
                   "joint is NULL");
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 16, NULL);
     berth_dict_set(outline, "storage", berth_make_storage(tree, storage));
-    check_refused(berth_joint_begin(path, outline, 1, NULL, &joint, &error), BERTH_E_ARGUMENT,
+    check_refused(berth_joint_begin(path, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
                   "data/6: no tensor of the outline is on it: its bytes must be in the outline");
     check_refused(berth_joint_add_receipt(NULL, "", 0, &error), BERTH_E_ARGUMENT, "is NULL");
     check_refused(berth_joint_finish(NULL, &error), BERTH_E_ARGUMENT, "is NULL");
     berth_joint_abort(NULL);
-    berth_joint_get_info(NULL, &info);
-    cr_assert_null(info.ticket);
     close(fd);
 }
 
@@ -322,8 +318,7 @@ Test(joint_refused, progress_cancels_a_writer_and_the_coordinator)
     void *receipt;
     size_t nbytes;
 
-    assert_ok(berth_joint_begin(path, outline, 1, &params, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, 1, &params, &joint, &info, &error));
     check_refused(berth_joint_write(info.ticket, info.ticket_nbytes, 0, complete, 5, &params,
                                     &receipt, &nbytes, &error),
                   BERTH_E_CANCELLED, "model.pt: cancelled");
@@ -346,8 +341,7 @@ Test(joint_refused, nothing_leaks_without_memory, .timeout = 60)
         joint = NULL;
         status = berth_tree_error(tree, &error) ? -1 : 0;
         if (status == 0)
-            status = berth_joint_begin(path, outline, 1, NULL, &joint, &error);
-        berth_joint_get_info(joint, &info);
+            status = berth_joint_begin(path, outline, 1, NULL, &joint, &info, &error);
         if (status == 0)
             status = write_slices(0, complete, 5, &receipt, &nbytes);
         if (status == 0) {

@@ -16,6 +16,7 @@ static berth_error error;
 static float weights[N_WEIGHTS];
 static berth_tree *tree;
 static berth_plan *plan;
+static berth_plan_info info;
 
 /* Two tensors, whose bytes are `data` and elsewhere; and a number. */
 static berth_value *make_state(const void *data)
@@ -38,7 +39,7 @@ static void set_up(void)
     for (int i = 0; i < N_WEIGHTS; i++)
         weights[i] = (float)i;
     tree = berth_tree_new(NULL);
-    plan = berth_plan_new(NULL, OF_VALUE(make_state(BERTH_ELSEWHERE)), NULL, &error);
+    plan = berth_plan_new(NULL, OF_VALUE(make_state(BERTH_ELSEWHERE)), NULL, &info, &error);
     cr_assert(plan, "%s", error.message);
 }
 
@@ -72,7 +73,7 @@ static void clear(uint8_t *file, const char *name, int byte)
 /* All of the file, in ranges of a size; the caller frees it. */
 static uint8_t *read_in_steps(size_t step)
 {
-    size_t nbytes = test_plan_info(plan).nbytes;
+    size_t nbytes = info.nbytes;
     uint8_t *bytes = malloc(nbytes);
 
     memset(bytes, 0xff, nbytes);
@@ -88,7 +89,7 @@ Test(plan_read, all_but_storages_and_the_id_is_what_is_saved)
 
     assert_ok(berth_save(path, make_state(weights), NULL, &error));
     uint8_t *file = test_read_file(path, &nbytes);
-    cr_assert_eq(test_plan_info(plan).nbytes, nbytes);
+    cr_assert_eq(info.nbytes, nbytes);
     clear(file, "data/0", 0);
     clear(file, "data/1", 0);
     clear(file, ID, '0');
@@ -120,8 +121,7 @@ static int read_planned(void *context, void *buffer, size_t nbytes, uint64_t off
 Test(plan_read, it_is_a_source_of_a_checkpoint)
 {
     berth_checkpoint *checkpoint;
-    const berth_source source =
-        berth_from_function(read_planned, NULL, test_plan_info(plan).nbytes, "planned");
+    const berth_source source = berth_from_function(read_planned, NULL, info.nbytes, "planned");
     float element = 0;
 
     patch("load.check=headers");
@@ -137,7 +137,7 @@ Test(plan_read, what_is_refused)
 {
     const berth_new_record record = {.name = "data.pkl", .nbytes = 2, .data = "N."};
     const berth_content records = berth_of_records(&record, 1, 0);
-    uint64_t nbytes = test_plan_info(plan).nbytes;
+    uint64_t nbytes = info.nbytes;
     uint8_t byte;
 
     assert_ok(berth_plan_read(plan, NULL, 0, nbytes, &error));
@@ -146,7 +146,7 @@ Test(plan_read, what_is_refused)
     cr_expect_eq(berth_plan_read(plan, &byte, 1, nbytes, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_plan_read(plan, &byte, 1, UINT64_MAX, &error), BERTH_E_ARGUMENT);
     cr_expect(strstr(error.message, "are not inside a file of"), "%s", error.message);
-    berth_plan *other = berth_plan_new(NULL, &records, NULL, &error);
+    berth_plan *other = berth_plan_new(NULL, &records, NULL, NULL, &error);
     cr_expect_eq(berth_plan_read(other, &byte, 1, 0, &error), BERTH_E_ARGUMENT);
     cr_expect_str_eq(error.message, "the plan is of records, which the caller has");
     berth_plan_free(other);

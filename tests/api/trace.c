@@ -193,26 +193,6 @@ Test(trace, of_short_reads_is_complete_when_the_checkpoint_is_closed)
     cr_expect_eq(after.request_nbytes - before.request_nbytes, N * sizeof element + WEIGHTS_NBYTES);
 }
 
-/* Each call is a slice of the same operation, also on other threads. */
-Test(trace, of_an_atomic_file_has_its_writes)
-{
-    berth_stats stats;
-    const berth_params params = {.stats = &stats};
-    berth_atomic_file *file;
-
-    assert_ok(berth_atomic_begin(path, expected_nbytes, &params, &file, &error));
-    for (size_t at = 0; at < expected_nbytes; at += 1000) {
-        size_t n = expected_nbytes - at < 1000 ? expected_nbytes - at : 1000;
-        assert_ok(berth_atomic_write(file, (const char *)expected + at, n, at, &error));
-    }
-    assert_ok(berth_atomic_commit(file, &error));
-    sums all = sums_of(trace_path, 1);
-    cr_expect_eq(all.request_nbytes, (double)expected_nbytes);
-    cr_expect_eq(all.n_requests, (double)stats.n_requests);
-    cr_expect_eq(all.moved_nbytes, (double)stats.moved_nbytes);
-    cr_expect_eq(all.n_begun, all.n_ended);
-}
-
 /* ---- files ---- */
 
 Test(trace, is_of_the_patch_or_the_configuration_of_the_call)

@@ -2,7 +2,7 @@
 /* F5: errors are values, one line, that say where. */
 #include <berth/more.h>
 
-#include "config/error.h"
+#include "base/error.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

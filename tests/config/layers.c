@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/option_text.h"
+#include "config/option_row.h"
 #include "config/options.h"
 #include "tests/support/support.h"
 

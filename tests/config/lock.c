@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* X11: what a child is told of a lock that its parent had. */
-#include "config/lock.h"
+#include "base/lock.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* W6: memory comes from the hook, and may not come. */
-#include "config/memory.h"
+#include "base/memory.h"
 
 #include <berth.h>
 #include <criterion/criterion.h>

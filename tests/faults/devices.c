@@ -9,8 +9,8 @@
 #include <criterion/criterion.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "io/staging_buffers.h"
+#include "base/error.h"
+#include "io/device/staging_buffers.h"
 #include "tests/support/expected.h"
 #include "tests/support/faults/inject.h"
 #include "tests/support/save/device_storages.h"

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-#include "config/lock.h"
+#include "base/lock.h"
 #include "tests/support/faults/save_scene.h"
 
 enum { N_TENSORS = 24, N_COLUMNS = 16, CHILD_SECONDS = 30 };

@@ -70,14 +70,13 @@ static int write_half(const berth_joint_info *info, size_t writer, void **receip
                              NULL, receipt, nbytes, error);
 }
 
-static int add_half(berth_joint *joint, size_t writer, berth_error *error)
+static int add_half(berth_joint *joint, const berth_joint_info *info, size_t writer,
+                    berth_error *error)
 {
-    berth_joint_info info;
     void *receipt;
     size_t nbytes;
 
-    berth_joint_get_info(joint, &info);
-    if (write_half(&info, writer, &receipt, &nbytes, error) < 0)
+    if (write_half(info, writer, &receipt, &nbytes, error) < 0)
         return error->code;
     int status = berth_joint_add_receipt(joint, receipt, nbytes, error);
     berth_free(receipt);
@@ -86,11 +85,12 @@ static int add_half(berth_joint *joint, size_t writer, berth_error *error)
 
 static int save_all(berth_error *error)
 {
+    berth_joint_info info;
     berth_joint *joint;
 
-    if (berth_joint_begin(path, outline, N_JOINT_WRITERS, NULL, &joint, error) < 0)
+    if (berth_joint_begin(path, outline, N_JOINT_WRITERS, NULL, &joint, &info, error) < 0)
         return error->code;
-    if (add_half(joint, 0, error) < 0 || add_half(joint, 1, error) < 0) {
+    if (add_half(joint, &info, 0, error) < 0 || add_half(joint, &info, 1, error) < 0) {
         berth_joint_abort(joint);
         return error->code;
     }
@@ -253,8 +253,8 @@ static berth_joint *begin(void)
     berth_joint *joint;
     berth_error error;
 
-    assert_ok(berth_joint_begin(path, outline, N_JOINT_WRITERS, NULL, &joint, &error));
-    berth_joint_get_info(joint, &shared_info);
+    assert_ok(
+        berth_joint_begin(path, outline, N_JOINT_WRITERS, NULL, &joint, &shared_info, &error));
     return joint;
 }
 
@@ -264,8 +264,8 @@ static void check_after_a_killed_writer(berth_joint *joint, bool is_replaced)
     berth_error error;
 
     if (is_replaced)
-        assert_ok(add_half(joint, 0, &error));
-    assert_ok(add_half(joint, 1, &error));
+        assert_ok(add_half(joint, &shared_info, 0, &error));
+    assert_ok(add_half(joint, &shared_info, 1, &error));
     int status = berth_joint_finish(joint, &error);
     cr_assert_eq(status, is_replaced ? 0 : BERTH_E_ARGUMENT, "%s", error.message);
     if (!is_replaced)

@@ -89,8 +89,7 @@ static int save_with_fault(enum fault_row row, unsigned nth, int system_errno, b
     memset(results, 0, sizeof results);
     memset(n_reports, 0, sizeof n_reports);
     test_write_file(path, OLD, strlen(OLD));
-    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error));
     fault_set(row, nth, system_errno, for_ever);
     group_run(&group, N_WRITERS, write_half, results, sizeof *results);
     unsigned n_hits = atomic_load(&fault.n_hits);

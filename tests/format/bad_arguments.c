@@ -9,8 +9,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/bytes.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"

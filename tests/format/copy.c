@@ -3,7 +3,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"

@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/names/names.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"

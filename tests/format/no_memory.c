@@ -4,7 +4,7 @@
  * place: the chunk that nodes are cut from has some bytes left, and there is no other. Each gives a
  * value or fails with BERTH_E_MEMORY, and nothing leaks.
  */
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/names/names.h"
 #include "format/pickle/pickle.h"
 #include "format/values/node.h"

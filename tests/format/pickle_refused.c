@@ -6,8 +6,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle_emit.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/serialization_id.h"
 #include "tests/support/support.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/zip/zip.h"
 
 static const uint8_t *bytes_of(const char *text)

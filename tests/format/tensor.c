@@ -2,7 +2,7 @@
 /* T1, T2 and T4: bounds of tensors, and of those that are made of several. */
 #include "format/values/value.h"
 
-#include "config/error.h"
+#include "base/error.h"
 #include "tests/support/support.h"
 #include "tests/support/tree_scene.h"
 

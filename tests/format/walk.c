@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/names/names.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"

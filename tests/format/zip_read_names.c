@@ -3,7 +3,7 @@
  * Z8: which names are valid, and finding by name. More that is refused is in
  * tests/hostile/ambiguity/: canonical.txt, characters.txt, case.txt, duplicates.txt, folders.txt.
  */
-#include "format/seeded_hash.h"
+#include "base/seeded_hash.h"
 #include "tests/support/format/zip_builder.h"
 #include <criterion/criterion.h>
 

@@ -7,8 +7,7 @@
 
 #include "tests/support/fuzz/target.h"
 
-#include "config/environment.h"
-#include "config/option_text.h"
+#include "config/layers.h"
 
 #define MAX_VARIABLES 64
 #define MAX_TEXT_NBYTES 8192

@@ -10,8 +10,8 @@
 
 #include <errno.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "io/syscalls.h"
 #include "save/joint/joint_chains.h"
 #include "save/joint/joint_fragments.h"
@@ -431,8 +431,7 @@ static void seed_save(const char *folder, const char *name, int64_t rows, int64_
         if (kind == SEED_CHAIN || kind == SEED_PATHS)
             slices[i] = berth_slice_whole(names[i], elements);
     }
-    MUST(berth_joint_begin(path, root, 1, NULL, &joint, &error) == 0, "%s", error.message);
-    berth_joint_get_info(joint, &info);
+    MUST(berth_joint_begin(path, root, 1, NULL, &joint, &info, &error) == 0, "%s", error.message);
     MUST(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices,
                            kind == SEED_CHAIN || kind == SEED_PATHS ? n : 2 * n, NULL, &receipt,
                            &nbytes, &error) == 0 &&

@@ -14,7 +14,7 @@ Test(cuda_lives, are_left_out)
 
 #include <pthread.h>
 
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 #include "load/checkpoint.h"
 #define CUDA_SUITE cuda_lives
 #include "tests/io/cuda_stand_in.h"

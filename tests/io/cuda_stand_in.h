@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "io/device.h"
+#include "base/error.h"
+#include "io/device/device.h"
 #include "io/syscalls.h"
 
 #define N_DEVICES 2

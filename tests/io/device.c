@@ -3,13 +3,13 @@
  * What every kind of device keeps: each test runs on a simulated one, and on a real one where there
  * is one.
  */
-#include "io/device.h"
+#include "io/device/device.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 
 #define NBYTES ((size_t)3 * 1000 * 1000 + 7)

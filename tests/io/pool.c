@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 #include "tests/support/support.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 #include "tests/support/support.h"
 

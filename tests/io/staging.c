@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The buffers between device and file. */
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/memory_region.h"
 #include "io/syscalls.h"
 #include "tests/simulated/simulated.h"

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "tests/support/load/device_scene.h"
 
 #define PATTERN 0xa5

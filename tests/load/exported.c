@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* E1, E2, E3: the weights of programs of torch.export, good ones and each kind of wrong ones. */
 #include "format/json/exported.h"
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/node.h"
 #include "tests/support/load/archive.h"
 

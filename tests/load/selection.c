@@ -2,7 +2,7 @@
 /* Which tensors and storages a selection means. */
 #include "load/checkpoint.h"
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "format/values/value.h"
 #include "tests/support/load/archive.h"
 

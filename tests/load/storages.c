@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "format/values/value.h"
-#include "io/clock.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "tests/support/io/refusals.h"

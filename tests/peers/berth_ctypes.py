@@ -179,13 +179,11 @@ DECLARATIONS = {
     # saving
     "berth_save": (INT, [TEXT, P, P, ERROR]),
     "berth_save_to": (INT, [P, P, P, ERROR]),
-    "berth_plan_new": (P, [P, P, P, ERROR]), "berth_plan_free": (None, [P]),
-    "berth_plan_get_info": (None, [P, c.POINTER(PlanInfo)]),
+    "berth_plan_new": (P, [P, P, P, c.POINTER(PlanInfo), ERROR]), "berth_plan_free": (None, [P]),
     "berth_plan_at": (INT, [P, SIZE, c.POINTER(Record)]),
     "berth_free": (None, [P]),
     # many writers
-    "berth_joint_begin": (INT, [TEXT, P, SIZE, P, c.POINTER(P), ERROR]),
-    "berth_joint_get_info": (None, [P, c.POINTER(JointInfo)]),
+    "berth_joint_begin": (INT, [TEXT, P, SIZE, P, c.POINTER(P), c.POINTER(JointInfo), ERROR]),
     "berth_joint_add_receipt": (INT, [P, TEXT, SIZE, ERROR]), "berth_joint_finish": (INT, [P, ERROR]),
     "berth_joint_write": (INT, [TEXT, SIZE, SIZE, c.POINTER(Slice), SIZE, P, c.POINTER(P),
                                 c.POINTER(SIZE), ERROR]),

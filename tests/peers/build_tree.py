@@ -53,9 +53,8 @@ class Tree:
     def plan(self, path=None):
         """[(name, nbytes, header offset, data offset)] and the file's size."""
         target = b.to_path(path.encode()) if path else None
-        plan = b.check(b.berth_plan_new, target, b.of_value(self.root), None)
         records, record, info = [], b.Record(), b.PlanInfo()
-        b.berth_plan_get_info(plan, c.byref(info))
+        plan = b.check(b.berth_plan_new, target, b.of_value(self.root), None, c.byref(info))
         for i in range(info.n_records):
             b.berth_plan_at(plan, i, c.byref(record))
             records.append((record.name.decode(), record.nbytes, record.header_offset, record.offset))

@@ -48,7 +48,7 @@ def run_tests(build):
 def ask_gcov(build):
     """{file: {line: [count, [branch counts]]}}, added up over all objects."""
     files = {}
-    objects = [path for room in ("format", "load", "save", "io", "config")
+    objects = [path for room in ("base", "format", "load", "save", "io", "config")
                for path in glob.glob(f"{build}/{room}/**/*.gcda", recursive=True)]
     text = subprocess.run(["gcov", "-b", "-t", "--json-format"] + objects, check=True,
                           capture_output=True).stdout.decode()

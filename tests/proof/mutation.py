@@ -38,7 +38,7 @@ FILES = ["format/**/*.[ch]", "load/open/*.c", "load/archive.c"]
 TESTS = {"format": None, "load": None, "hostile": None, "api": None, "save": ("plan", "safetensors"),
          "faults": ("load_faults",)}
 CODE = [f"{top}/**/*.[ch]" for top in
-        ("config", "format", "io", "save", "load", "tools", "tests")]
+        ("base", "config", "format", "io", "save", "load", "tools", "tests")]
 SOURCES = CODE + ["SConstruct", "berth.h", "berth/*.h", "packaging/*.in", "[!b]*/**/*.def", "tests/data/**",
                   "tests/hostile/**", "tests/fuzz/found/**"]
 SAMPLE = 60
@@ -52,7 +52,7 @@ SWITCH = """
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include "config/error.h"
+#include "base/error.h"
 static unsigned char unasked[%d];
 int berth_mutant = -1;
 unsigned char *berth_mutants_met = unasked;

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "io/staging_buffers.h"
+#include "base/error.h"
+#include "io/device/staging_buffers.h"
 #include "io/thread_pool.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/race.h"

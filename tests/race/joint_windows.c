@@ -45,7 +45,6 @@ static void write_all(berth_joint *joint)
 {
     group_result results[N_WRITERS] = {{0}};
 
-    berth_joint_get_info(joint, &info);
     group_run(&group, N_WRITERS, write_columns, results, sizeof *results);
     for (size_t i = 0; i < N_WRITERS; i++) {
         expect(results[i].status == 0, results[i].error.message);
@@ -64,7 +63,8 @@ static void save(const char *path)
     berth_joint *joint;
 
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
-    expect(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error) == 0, error.message);
+    expect(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error) == 0,
+           error.message);
     write_all(joint);
     expect(berth_joint_finish(joint, &error) == 0, error.message);
     berth_tree_free(tree);

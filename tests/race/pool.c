@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "config/options.h"
 #include "tests/support/race.h"
 

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "io/staging_buffers.h"
+#include "base/error.h"
+#include "io/device/staging_buffers.h"
 #include "tests/support/race.h"
 #include "tests/support/save/device_storages.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/worker_counts.h"
 #include "tests/support/save/runs.h"
 

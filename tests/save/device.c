@@ -6,9 +6,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 #include "tests/support/save/device_storages.h"
 #include "tests/support/scene.h"
 

@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "io/staging_buffers.h"
+#include "base/error.h"
+#include "io/device/staging_buffers.h"
 #include "tests/support/save/device_storages.h"
 #include "tests/support/scene.h"
 

@@ -531,21 +531,20 @@ Test(in_place, a_hard_link_keeps_its_file)
 
 /* ---- files of other formats, and joint saves ---- */
 
-/* Bytes that were not written are zeros. */
 Test(in_place, a_file_of_another_format)
 {
     const struct habits kinds_here[] = {{.rename = ENOSYS}, {.order = EOPNOTSUPP}};
 
     for (size_t i = 0; i < 2; i++) {
-        berth_atomic_file *file;
+        const berth_new_record parts[] = {{.name = "a", .nbytes = 2, .data = "ab"},
+                                          {.name = "b", .nbytes = 2, .data = "cd"}};
         berth_error error;
         set_habits(&kinds_here[i]);
-        cr_assert_eq(berth_atomic_begin(path, 6, NULL, &file, &error), 0, "%s", error.message);
-        cr_assert_eq(berth_atomic_write(file, "ab", 2, 0, &error), 0, "%s", error.message);
-        cr_assert_eq(berth_atomic_write(file, "cd", 2, 2, &error), 0, "%s", error.message);
-        cr_assert_eq(berth_atomic_commit(file, &error), 0, "%s", error.message);
+        cr_assert_eq(
+            berth_save_to(TO_PATH(path), OF_RECORDS(parts, 2, BERTH_RECORDS_PLAIN), NULL, &error),
+            0, "%s", error.message);
         bth_system_restore();
-        cr_assert(test_file_holds(path, "abcd\0\0", 6));
+        cr_assert(test_file_holds(path, "abcd", 4));
         cr_assert_eq(unlink(path), 0);
     }
 }
@@ -570,7 +569,7 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
         berth_joint *joint;
         set_habits(&rows[i].habits);
         cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);
-        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, &error), 0);
+        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, NULL, &error), 0);
         berth_config_unpatch(NULL);
         bth_system_restore();
         cr_assert(strstr(error.message, rows[i].message), "%s", error.message);

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 #include "tests/support/joint_scene.h"
 #include "tests/support/save/records.h"
@@ -61,8 +61,7 @@ static void save_noted(size_t n_writers, const char *options)
     now = COORDINATOR;
     bth_system.pwrite = noted_pwrite;
     bth_system.pwritev = noted_pwritev;
-    assert_ok(berth_joint_begin(path, outline.value, n_writers, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline.value, n_writers, NULL, &joint, &info, &error));
     cr_assert_lt(info.nbytes, (uint64_t)MAX_BLOCKS * BLOCK_NBYTES);
     for (size_t i = 0; i < n_writers; i++) {
         now = (uint8_t)(i + 1);
@@ -126,8 +125,7 @@ Test(joint_blocks, larger_ones_are_not_used)
 
     patch("save.durability=none save.method=direct");
     berth_dict_set(outline, "w", test_vector(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, n));
-    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &info, &error));
     for (int is_large = 0; is_large < 2; is_large++) {
         if (is_large)
             bth_system.statx = large_statx;

@@ -31,8 +31,7 @@ static void set_up(void)
     tree = berth_tree_new(NULL);
     berth_value *outline = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
-    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error));
 }
 
 static void tear_down(void)

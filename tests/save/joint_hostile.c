@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "save/joint/joint_receipt.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
@@ -30,8 +30,7 @@ static void begin(void)
 {
     void *receipt;
 
-    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error));
     for (size_t i = 0; i < N_WRITERS; i++) {
         const berth_slice slices[] = {
             berth_slice_bytes("w", i * N * 2, N * 2, (char *)w + i * N * 2),
@@ -402,8 +401,7 @@ static int add_chain_lie(const bth_ticket *ticket, size_t number)
 static void begin_linked(size_t n_writers, bth_ticket *ticket)
 {
     outline = linked_outline(tree);
-    assert_ok(berth_joint_begin(path, outline, n_writers, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, n_writers, NULL, &joint, &info, &error));
     assert_ok(bth_ticket_read(info.ticket, info.ticket_nbytes, ticket, &error));
 }
 

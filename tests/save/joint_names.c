@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
-#include "config/memory.h"
+#include "base/error.h"
+#include "base/memory.h"
 #include "format/names/names.h"
 #include "save/joint/joint_ticket.h"
 #include "tests/support/scene.h"
@@ -18,6 +18,7 @@ enum { MAX_TENSORS = 64 };
 static berth_error error;
 static berth_tree *tree;
 static berth_value *outline;
+static berth_joint_info info;
 static berth_joint *joint;
 static bth_ticket ticket;
 static int64_t n_tensors; /* the first has 1 byte, the second 2, and so on */
@@ -66,10 +67,7 @@ static void make_outline(void)
 
 static void begin(void)
 {
-    berth_joint_info info;
-
-    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &error));
-    berth_joint_get_info(joint, &info);
+    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &info, &error));
     assert_ok(bth_ticket_read(info.ticket, info.ticket_nbytes, &ticket, &error));
 }
 
@@ -199,7 +197,8 @@ Test(joint_names, of_two_tensors_with_one_path)
         bth_ticket_free_all(&ticket);
         berth_joint_abort(joint);
         set_alike(is_long, '3', new_tensor());
-        cr_assert_eq(berth_joint_begin(path, outline, 1, NULL, &joint, &error), BERTH_E_AMBIGUOUS);
+        cr_assert_eq(berth_joint_begin(path, outline, 1, NULL, &joint, NULL, &error),
+                     BERTH_E_AMBIGUOUS);
         (void)snprintf(says, sizeof says, "model.pt: %s: two tensors of the outline have this path",
                        is_long ? "[('...)]" : "[nan]");
         cr_assert(strstr(error.message, says), "%s", error.message);
@@ -210,11 +209,9 @@ Test(joint_names, of_two_tensors_with_one_path)
 Test(joint_names, of_a_lie)
 {
     static const char *const lies[][2] = {{"[\"it's\"]", "x"}, {"it's", "["}};
-    berth_joint_info info;
 
     make_outline();
     begin();
-    berth_joint_get_info(joint, &info);
     for (size_t i = 0; i < 2; i++) {
         bth_ticket lying;
         uint8_t *copy = malloc(info.ticket_nbytes);

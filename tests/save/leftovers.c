@@ -94,6 +94,12 @@ static int kill_gone(pid_t process, int number)
     return -1;
 }
 
+static int cancel(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    return 1;
+}
+
 static void ignore(void *context, const berth_temporary *found)
 {
     (void)context, (void)found;
@@ -113,7 +119,7 @@ static void leave_mine(void)
 /* Looks at the leftover, and removes what is left over. */
 static void remove_by(int remover)
 {
-    berth_atomic_file *file;
+    const berth_params cancelled = {.progress = cancel};
     berth_error error;
 
     if (remover == 0) {
@@ -121,8 +127,8 @@ static void remove_by(int remover)
                      0, "%s", error.message);
         return;
     }
-    cr_assert_eq(berth_atomic_begin(path, 5, NULL, &file, &error), 0, "%s", error.message);
-    berth_atomic_abort(file);
+    cr_assert_eq(berth_save_to(TO_PATH(path), OF_BYTES("other", 5), &cancelled, &error),
+                 BERTH_E_CANCELLED, "%s", error.message);
 }
 
 /* X5 */
@@ -237,48 +243,6 @@ Test(leftovers, numbers_of_links_are_not_needed)
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error), 0, "%s",
                      error.message);
-        cr_assert_eq(test_folder_count(folder), 1);
-    }
-}
-
-/* ---- a write that failed ---- */
-
-static int write_errno;
-static unsigned n_writes;
-
-static ssize_t pwrite_fails_once(int fd, const void *bytes, size_t nbytes, off_t offset)
-{
-    if (n_writes++ > 0)
-        return pwrite(fd, bytes, nbytes, offset);
-    errno = write_errno;
-    return -1;
-}
-
-/* X7: whoever overlooks it, and writes on, is told at the end. */
-Test(leftovers, after_a_write_that_failed_nothing_is_replaced)
-{
-    static const int failures[] = {EIO, ENOSPC, EDQUOT, EFBIG};
-
-    for (size_t i = 0; i < 8; i++) {
-        berth_atomic_file *file;
-        berth_error error, why;
-        char message[sizeof error.message];
-        test_write_file(path, "old", 3);
-        write_errno = failures[i % 4];
-        n_writes = 0;
-        bth_system.pwrite = pwrite_fails_once;
-        cr_assert_eq(berth_atomic_begin(path, 8, NULL, &file, &error), 0, "%s", error.message);
-        int status = berth_atomic_write(file, "half", 4, 0, &error);
-        cr_assert_lt(status, 0);
-        cr_assert_eq(error.system_errno, write_errno);
-        memcpy(message, error.message, sizeof message);
-        if (i >= 4)
-            cr_assert_lt(berth_atomic_write(file, "half", 4, 4, NULL), 1);
-        cr_assert_eq(berth_atomic_commit(file, &why), status, "%s: saved all the same", message);
-        bth_system_restore();
-        cr_assert_eq(why.system_errno, write_errno);
-        cr_assert_str_eq(why.message, message);
-        cr_assert(test_file_holds(path, "old", 3));
         cr_assert_eq(test_folder_count(folder), 1);
     }
 }

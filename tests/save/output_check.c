@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/file.h"
 #include "save/file_part.h"
 #include "save/output_check.h"
@@ -174,7 +174,7 @@ static int run_to(output_kind kind, const berth_plan *plan, const char *assignme
     }
     if (kind == FILE_BUFFERED || kind == FILE_DIRECT) {
         ends[1] = open(path, O_RDWR | O_CREAT, 0600);
-        output = bth_output_file_begin(&file, ends[1], plan->nbytes, &config, false);
+        output = bth_output_file_begin(&file, ends[1], plan->nbytes, &config);
     }
     int status = run_checked(plan, &output, assignments, spoiler, error);
     bth_direct_close(&file.direct);

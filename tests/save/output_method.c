@@ -6,7 +6,7 @@
 #include <linux/magic.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/direct.h"
 #include "io/syscalls.h"
 #include "save/output_file.h"

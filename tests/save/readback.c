@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "io/syscalls.h"
 #include "save/run.h"
 #include "tests/support/save/records.h"

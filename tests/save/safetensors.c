@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "save/run.h"
 #include "tests/support/support.h"

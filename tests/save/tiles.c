@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/values/value.h"
 #include "tests/support/save/runs.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * For tests only: what the simulated machine is like, and what goes wrong on it. Its devices are
- * used through io/device.h, as "simulated:0" and so on.
+ * used through io/device/device.h, as "simulated:0" and so on.
  *
  * Device memory lies at addresses that the host cannot touch. Streams are threads: each does its
  * work in order, when it gets to it, so that those of several streams come in any order; work of
@@ -11,7 +11,7 @@
 #ifndef BTH_IO_SIMULATED_H
 #define BTH_IO_SIMULATED_H
 
-#include "io/device.h"
+#include "io/device/device.h"
 
 typedef struct bth_simulated_machine {
     unsigned n_devices;

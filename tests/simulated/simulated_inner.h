@@ -5,8 +5,8 @@
 
 #include <pthread.h>
 
-#include "config/lock.h"
-#include "io/device_driver.h"
+#include "base/lock.h"
+#include "io/device/device_driver.h"
 #include "tests/simulated/simulated.h"
 
 #define SIMULATED_MAX_DEVICES 8

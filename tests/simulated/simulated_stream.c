@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "config/memory.h"
+#include "base/memory.h"
 #include "io/thread_pool.h"
 #include "tests/simulated/simulated_inner.h"
 

@@ -10,16 +10,16 @@ analyze() {
     local function=$1 source flags cuda
     shift
     # shellcheck disable=SC2046
-    [ $# -gt 0 ] || set -- $(find config format io load save tools adapters/curl -name '*.c' | sort)
+    [ $# -gt 0 ] || set -- $(find base config format io load save tools adapters/curl -name '*.c' | sort)
     cuda=$(find_cuda_headers)
     export -f "${function?}" gcc_excuses gcc_unexcused
     for source in "$@"; do
-        [ -n "$cuda" ] || [ "$source" != io/cuda.c ] || continue
+        [ -n "$cuda" ] || [ "$source" != io/device/cuda.c ] || continue
         flags="-std=c11 -D_GNU_SOURCE -DCURL_DISABLE_DEPRECATION -pthread -I.${cuda:+ -DBERTH_HAS_CUDA -isystem $cuda}"
         case $source in
-        config/error.c | config/memory.c | format/values/kind_names.c) ;; # these define what contracts.h tells of
+        base/error.c | base/memory.c | format/values/kind_names.c) ;; # these define what contracts.h tells of
         tools/* | */tools/* | adapters/*) ;;                   # these see only berth.h
-        *) flags+=" -include config/error.h -include config/memory.h -include tests/support/contracts.h" ;;
+        *) flags+=" -include base/error.h -include base/memory.h -include tests/support/contracts.h" ;;
         esac
         printf '%s\0%s\0' "$source" "$flags"
     done | xargs -0 -n 2 -P "$jobs" bash -c "$function"' "$0" $1'
@@ -69,7 +69,7 @@ gcc_unexcused() {
 }
 
 # -Wall: indices beyond an array, which -fanalyzer looks for only from gcc 13 on. SIZE_MAX bytes are
-# asked for where a product does not fit: config/memory.h.
+# asked for where a product does not fit: base/memory.h.
 gcc_source() {
     local told unexcused
     if told=$(LC_ALL=C gcc -fanalyzer -Wall -Wno-alloc-size-larger-than -O2 "${@:2}" -c "$1" \
@@ -86,7 +86,7 @@ analysis_gcc() {
 
 # readdirCalled: readdir is safe where threads do not share a folder's stream; glibc advises against readdir_r.
 analysis_cppcheck() {
-    [ $# -gt 0 ] || set -- config format io load save tools adapters/curl
+    [ $# -gt 0 ] || set -- base config format io load save tools adapters/curl
     cppcheck --quiet --std=c11 --library=posix --library=gnu --library=tests/support/cppcheck.cfg \
         -D_GNU_SOURCE -DBERTH_HAS_CUDA -I. --enable=warning,performance,portability \
         --inline-suppr --suppress=readdirCalled --error-exitcode=1 -j "$jobs" "$@"
@@ -95,7 +95,7 @@ analysis_cppcheck() {
 # Sources with a bug, and one without, in a folder: what every analyzer must tell apart.
 make_seeds() {
     cat >"$1/nothing.c" <<'END'
-#include "config/memory.h"
+#include "base/memory.h"
 int berth_seed(size_t n);
 int berth_seed(size_t n)
 {
@@ -116,7 +116,7 @@ END
     sed "s/= 'a';/&\\n    if (n > 7)\\n        return -2;/" "$1/nothing.c" >"$1/leak.c"
     # cppcheck 2.10 follows an argument, but not what was allocated and looked at.
     cat >"$1/use-after-release.c" <<'END'
-#include "config/memory.h"
+#include "base/memory.h"
 void berth_seed(char *text);
 void berth_seed(char *text)
 {

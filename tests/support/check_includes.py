@@ -8,13 +8,14 @@ import os
 import re
 import sys
 
-ROOMS = ["config", "format", "io", "save", "load"]
+ROOMS = ["base", "config", "format", "io", "save", "load"]
 MAY_INCLUDE = {
-    "config": ["config"],
-    "format": ["config", "format"],
-    "io": ["config", "io"],
-    "save": ["config", "format", "io", "save"],
-    "load": ["config", "format", "io", "load"],
+    "base": ["base"],
+    "config": ["base", "config"],
+    "format": ["base", "config", "format"],
+    "io": ["base", "config", "io"],
+    "save": ["base", "config", "format", "io", "save"],
+    "load": ["base", "config", "format", "io", "load"],
     "tools": ["tools", "adapters/curl"],
     "adapters/curl": ["adapters/curl"],
     "adapters/mpi": ["adapters/mpi"],

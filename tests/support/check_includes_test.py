@@ -10,7 +10,7 @@ import suite
 from check_includes import check
 
 HOUSE = [
-    "berth.h", "berth/more.h", "berth/rows.h", "config/error.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
+    "berth.h", "berth/more.h", "berth/rows.h", "base/error.h", "config/layers.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
     "tools/common.h", "adapters/python/native/native.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
@@ -36,22 +36,24 @@ class IncludeCheck(unittest.TestCase):
         self.assertEqual(self.told(path, line), [])
 
     def test_save_and_load_never_include_each_other(self):
-        rule = "may include the public headers, config/, format/, io/,"
+        rule = "may include the public headers, base/, config/, format/, io/,"
         self.refused("save/x.c", '#include "load/open.h"', f"save/ {rule} save/")
         self.refused("load/x.c", '#include "save/plan.h"', f"load/ {rule} load/")
 
     def test_lower_rooms_do_not_look_up(self):
-        self.refused("config/x.c", '#include "io/file.h"', "config/ may include the public headers, config/")
+        self.refused("base/x.c", '#include "config/layers.h"', "base/ may include the public headers, base/")
+        self.refused("config/x.c", '#include "io/file.h"', "config/ may include the public headers, base/, config/")
         self.refused("format/x.c", '#include "io/file.h"',
-                     "format/ may include the public headers, config/, format/")
-        self.refused("io/x.h", '#include "format/values/value.h"', "io/ may include the public headers, config/, io/")
+                     "format/ may include the public headers, base/, config/, format/")
+        self.refused("io/x.h", '#include "format/values/value.h"',
+                     "io/ may include the public headers, base/, config/, io/")
 
     def test_outside_sees_only_the_public_header(self):
-        self.refused("tools/x.c", '#include "config/error.h"', "tools/ may include the public headers, tools/, adapters/curl/")
-        self.refused("tools/x.c", "#include <config/error.h>",
+        self.refused("tools/x.c", '#include "base/error.h"', "tools/ may include the public headers, tools/, adapters/curl/")
+        self.refused("tools/x.c", "#include <base/error.h>",
                      "tools/ may include the public headers, tools/, adapters/curl/")
         python = "adapters/python/ may include the public headers, adapters/python/, adapters/curl/"
-        self.refused("adapters/python/native/x.c", '#include "config/error.h"', python)
+        self.refused("adapters/python/native/x.c", '#include "base/error.h"', python)
         self.refused("adapters/python/native/x.c", '#include "tools/common.h"', python)
         self.taken("adapters/python/native/x.c", '#include "adapters/python/native/native.h"')
         self.taken("adapters/python/native/x.c", "#include <Python.h>")
@@ -63,7 +65,7 @@ class IncludeCheck(unittest.TestCase):
                      "adapters/curl/ may include the public headers, adapters/curl/")
         self.refused("load/x.c", "#include <Python.h>", "only the package for Python knows Python")
         self.taken("adapters/mpi/x.c", "#include <mpi.h>")
-        self.refused("adapters/mpi/x.c", '#include "config/error.h"',
+        self.refused("adapters/mpi/x.c", '#include "base/error.h"',
                      "adapters/mpi/ may include the public headers, adapters/mpi/")
         self.refused("save/x.c", "#include <mpi.h>", "only adapters/mpi knows MPI")
         self.refused("tests/api/x.c", '#include "io/file.h"',
@@ -76,12 +78,12 @@ class IncludeCheck(unittest.TestCase):
                      "tests/support/ may include the public headers, tests/support/")
 
     def test_no_way_around_by_relative_paths(self):
-        self.refused("tools/x.c", '#include "../config/error.h"', FROM_THE_ROOT)
+        self.refused("tools/x.c", '#include "../base/error.h"', FROM_THE_ROOT)
         self.refused("save/x.c", '#include "plan.h"', FROM_THE_ROOT)
         self.refused("save/x.c", '#  include  "format/../load/open.h"', FROM_THE_ROOT)
 
     def test_the_public_header_stands_alone(self):
-        self.refused("berth.h", '#include "config/error.h"',
+        self.refused("berth.h", '#include "base/error.h"',
                      "public headers include nothing but berth.h")
 
     def test_format_is_pure(self):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * What an analyzer that looks at one source at a time cannot see of another one: forced before each
- * source by analysis.sh, after config/error.h, and never built. Only what a comment at the
+ * source by analysis.sh, after base/error.h, and never built. Only what a comment at the
  * declaration promises.
  */
 #ifndef TESTS_CONTRACTS_H

@@ -105,11 +105,3 @@ bool test_file_holds(const char *path, const void *bytes, size_t nbytes)
     free(file);
     return same;
 }
-
-berth_plan_info test_plan_info(const berth_plan *plan)
-{
-    berth_plan_info info;
-
-    berth_plan_get_info(plan, &info);
-    return info;
-}

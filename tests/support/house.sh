@@ -4,7 +4,7 @@
 # in the repository's root, prints what is wrong and then fails. What looks at a build needs the debug variant.
 
 sources() {
-    find berth.h berth.hpp berth config format io save load tools examples adapters tests \
+    find berth.h berth.hpp berth base config format io save load tools examples adapters tests \
         \( -name '*.[ch]' -o -name '*.[ch]pp' \) 2>/dev/null | sort
 }
 
@@ -140,11 +140,11 @@ house_variables() {
     given=("CC=$own/gcc" "CXX=$own/cxx" 'CFLAGS=-DOF_C="two words" -O1' CXXFLAGS=-DOF_CXX CPPFLAGS=-DOF_CPP
         'LDFLAGS=-Wl,-rpath,$ORIGIN/../own' PREFIX=own/prefix LIBDIR=lib/own "DESTDIR=$there/d e s t")
     local commands=(
-        CC "^$own/gcc .*config/layer[.]c$"
+        CC "^$own/gcc .*config/layers[.]c$"
         CXX "^$own/cxx .*examples/cpp[.]cpp$"
-        CFLAGS ' -O0 .* "-DOF_C=two words" -O1 -fPIC config/layer[.]c$'
+        CFLAGS ' -O0 .* "-DOF_C=two words" -O1 -fPIC config/layers[.]c$'
         CXXFLAGS ' -O0 .* -DOF_CXX examples/cpp[.]cpp$'
-        CPPFLAGS ' -I. -DOF_CPP .*config/layer[.]c$'
+        CPPFLAGS ' -I. -DOF_CPP .*config/layers[.]c$'
         LDFLAGS ' [^ ]*/libberth[.]so[.][0-9.]+ .*-Wl,-rpath,[$]ORIGIN/[.][.]/own '
         PREFIX "$PWD/own/prefix/include/berth[.]h\"$"
         LIBDIR "$PWD/own/prefix/lib/own/pkgconfig/berth[.]pc\"$"

@@ -19,7 +19,7 @@ foreign_sources() {
     local given
     for given in "$@"; do
         [ -d "$given" ] || printf '%s\n' "${given%.c}"
-        [ ! -d "$given" ] || find "$given" -name '*.c' ! -path io/cuda.c | grep -v "$foreign_left_out" | sort | sed 's/[.]c$//'
+        [ ! -d "$given" ] || find "$given" -name '*.c' ! -path io/device/cuda.c | grep -v "$foreign_left_out" | sort | sed 's/[.]c$//'
     done
 }
 
@@ -77,14 +77,14 @@ portable_i386() {
     local tests="tests/config tests/format" support
     support=$(echo tests/support/*.c tests/support/{format,criterion})
     may "i386 compiler, libraries" foreign_needs i386 "${i386_packages[@]}" || return
-    one "build i386" foreign_build i386 "config format" "$support" "$tests" gcc -m32 \
+    one "build i386" foreign_build i386 "base config format" "$support" "$tests" gcc -m32 \
         -msse2 -mfpmath=sse -idirafter "/usr/include/$(gcc -print-multiarch)" || return
     foreign_tests i386 "$tests"
 }
 
 # All of format/, and of what reads and saves what tells byte orders apart and needs no sums of bytes
 # in this order, no direct I/O, which the emulator has not, and no minutes.
-foreign_rooms="config format io save load tests/simulated"
+foreign_rooms="base config format io save load tests/simulated"
 foreign_curl="adapters/curl/names.c adapters/curl/without.c" # there are no headers of libcurl's
 foreign_test_list() {
     local source

@@ -73,13 +73,15 @@ bool test_is_long(void);
 #define TO_SINK(sink) ((const berth_target[]){berth_to_sink(sink)})
 #define OF_VALUE(value) ((const berth_content[]){berth_of_value(value)})
 #define OF_RECORDS(records, n, flags) ((const berth_content[]){berth_of_records(records, n, flags)})
+/* A file of any format. */
+#define OF_BYTES(bytes, n)                                                                         \
+    OF_RECORDS(((const berth_new_record[]){{.name = "bytes", .nbytes = n, .data = bytes}}), 1,     \
+               BERTH_RECORDS_PLAIN)
 #define JOB_IS(job, event) (berth_job_wait(job, event, 0, NULL) != BERTH_E_TIMEOUT)
 #define NAMED(name) (&(const berth_params){.archive_name = name})
 
 /* The call succeeds, or the test ends with the sentence in `error`. */
 #define assert_ok(call) cr_assert_eq(call, 0, "%s", error.message)
-
-berth_plan_info test_plan_info(const berth_plan *plan);
 
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));

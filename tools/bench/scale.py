@@ -126,7 +126,8 @@ class ExchangedWriters(Writers):
         super().__init__(outline, folder, ticket)
         self.bytes = c.create_string_buffer(max(WINDOW, outline.columns * 4))
         self.nbytes, (tree, root) = outline.columns * 4, outline.make()
-        plan = self.b.check(self.b.berth_plan_new, self.b.to_path(b"scale.pt"), self.b.of_value(root), None)
+        plan = self.b.check(self.b.berth_plan_new, self.b.to_path(b"scale.pt"), self.b.of_value(root), None,
+                            None)
         self.offsets, record, i = [], self.b.Record(), 0
         while self.b.berth_plan_at(plan, i, c.byref(record)) == 0:
             self.offsets += [record.offset] if record.name.startswith(b"data/") else []
@@ -225,8 +226,7 @@ class Coordinator:
 
     def begin(self, root):
         self.timed("begin", self.b.check, self.b.berth_joint_begin, self.path.encode(), root,
-                   self.outline.n_writers, None, c.byref(self.joint))
-        self.b.berth_joint_get_info(self.joint, c.byref(self.info))
+                   self.outline.n_writers, None, c.byref(self.joint), c.byref(self.info))
         self.pipe.send_bytes((c.c_char * self.info.ticket_nbytes).from_address(self.info.ticket))  # no copy
 
     def add_receipts(self):

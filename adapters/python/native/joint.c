@@ -8,7 +8,8 @@
 typedef struct joint_object {
     PyObject_HEAD bpy_saver saver;
     const berth_value *outline;
-    berth_joint *joint; /* NULL: it has ended */
+    berth_joint *joint;    /* NULL: it has ended */
+    berth_joint_info info; /* of a joint that has not ended */
 } joint_object;
 
 static PyTypeObject *joint_type;
@@ -77,7 +78,8 @@ static int begin(joint_object *self, const char *path, size_t n_writers)
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint, &error);
+    status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint, &self->info,
+                               &error);
     Py_END_ALLOW_THREADS;
     if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
@@ -118,12 +120,10 @@ static berth_joint *joint_running(PyObject *object)
 static PyObject *joint_ticket(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    const berth_joint *joint = joint_running(object);
-    berth_joint_info info;
-    if (!joint)
+    const berth_joint_info *info = &((joint_object *)object)->info;
+    if (!joint_running(object))
         return NULL;
-    berth_joint_get_info(joint, &info);
-    return PyBytes_FromStringAndSize(info.ticket, (Py_ssize_t)info.ticket_nbytes);
+    return PyBytes_FromStringAndSize(info->ticket, (Py_ssize_t)info->ticket_nbytes);
 }
 
 typedef struct named_tensors {

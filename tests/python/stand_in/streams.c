@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "tests/simulated/simulated.h"
 
 #define SHOWN __attribute__((visibility("default")))

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/pickle/pickle_machine.h"
 #include "tests/support/support.h"
 

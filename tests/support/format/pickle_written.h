@@ -6,7 +6,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/checksum.h"
 #include "format/pickle/pickle.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
 #include "format/zip/zip.h"

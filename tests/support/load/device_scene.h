@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/staging_buffers.h"
+#include "io/device/staging_buffers.h"
 #include "io/syscalls.h"
 #include "load/checkpoint.h"
 #include "tests/simulated/simulated.h"

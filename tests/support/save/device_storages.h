@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/error.h"
+#include "base/error.h"
 #include "tests/simulated/simulated.h"
 #include "tests/support/support.h"
 

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/xattr.h>
 
-#include "config/error.h"
-#include "config/fnv.h"
+#include "base/error.h"
+#include "base/fnv.h"
 #include "config/options.h"
 #include "format/checksum.h"
 #include "format/zip/zip.h"

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What sets options: words and lines of text, variables, a file. config/options.c orders the
+ * layers. */
+#include "config/layers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+void bth_layer_merge(bth_layer *layer, const bth_layer *more)
+{
+    bth_layer_apply(more, &layer->values);
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
+        if (more->source[i])
+            layer->source[i] = more->source[i];
+}
+
+void bth_layer_apply(const bth_layer *layer, struct berth_config *config)
+{
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (layer->source[i])
+            *bth_option_field(config, row) = bth_option_value(&layer->values, row);
+    }
+}
+
+const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes)
+{
+    static atomic_bool is_noted[BTH_MAX_OPTIONS];
+
+    if (!row->successor)
+        return row;
+    if (!atomic_exchange(&is_noted[bth_option_index(row)], true))
+        bth_notes_add(notes, "%s is deprecated: use %s", row->name, row->successor->name);
+    return row->successor;
+}
+
+/* ---- assignments ---- */
+
+#define SPACE " \t\n\v\f\r"
+
+typedef struct text_line {
+    const char *text; /* without white space at the ends and comments */
+    size_t n;
+    size_t number; /* from 1; 0 before the first */
+} text_line;
+
+/* Drops white space at both ends. */
+static void text_trim(const char **text, size_t *n)
+{
+    for (; *n > 0 && strchr(SPACE, **text); --*n)
+        ++*text;
+    while (*n > 0 && strchr(SPACE, (*text)[*n - 1]))
+        --*n;
+}
+
+static int line_divide(const text_line *line, const char **name, size_t *name_n, const char **value,
+                       size_t *value_n, const char *source, berth_error *error)
+{
+    const char *equals = memchr(line->text, '=', line->n);
+
+    if (!equals)
+        return bth_fail_status(error, BERTH_E_OPTION, "%.*s: not of the form name=value (%s)",
+                               (int)(line->n < 100 ? line->n : 100), line->text, source);
+    *name = line->text;
+    *name_n = (size_t)(equals - line->text);
+    *value = equals + 1;
+    *value_n = line->n - *name_n - 1;
+    text_trim(name, name_n);
+    text_trim(value, value_n);
+    return 0;
+}
+
+static void layer_note_unknown(const char *name, size_t n, const char *source, bth_notes *notes)
+{
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+
+    bth_option_print_nearest(name, n, nearest);
+    bth_notes_add(notes, "%.*s: no such option%s; it is skipped (%s)", (int)(n < 64 ? n : 64), name,
+                  nearest, source);
+}
+
+/* Refuses unknown names, or skips them. `where` is for messages. */
+static int layer_parse_assignment(bth_layer *layer, const text_line *line, const char *where,
+                                  const char *source, bool skip_unknown, bth_notes *notes,
+                                  berth_error *error)
+{
+    const char *name, *value;
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+    size_t name_n, value_n;
+
+    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
+        return error->code;
+    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
+    if (!row && skip_unknown) {
+        layer_note_unknown(name, name_n, where, notes);
+        return 0;
+    }
+    if (!row) {
+        bth_option_print_nearest(name, name_n, nearest);
+        return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
+                               (int)(name_n < 100 ? name_n : 100), name, nearest, where);
+    }
+    row = bth_option_use(row, notes);
+    layer->source[bth_option_index(row)] = source;
+    return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
+                            error);
+}
+
+int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error)
+{
+    char where[40];
+
+    (void)snprintf(where, sizeof where, "in a %s", source);
+    if (!text)
+        return bth_fail_argument(error, "the assignments are NULL (%s)", where);
+    for (text_line word; *(text += strspn(text, SPACE)); text += word.n) {
+        word = (text_line){.text = text, .n = strcspn(text, SPACE)};
+        if (layer_parse_assignment(layer, &word, where, source, false, notes, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static bool text_next_line(const char **at, text_line *line)
+{
+    while (**at) {
+        line->number++;
+        line->text = *at;
+        line->n = strcspn(*at, "#\n");
+        *at += strcspn(*at, "\n");
+        *at += **at == '\n';
+        text_trim(&line->text, &line->n);
+        if (line->n > 0)
+            return true;
+    }
+    return false;
+}
+
+int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error)
+{
+    text_line line = {0};
+    char where[40];
+
+    if (!text)
+        return bth_fail_argument(error, "the text is NULL");
+    while (text_next_line(&text, &line)) {
+        (void)snprintf(where, sizeof where, "in line %zu", line.number);
+        if (layer_parse_assignment(layer, &line, where, source, true, notes, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+/* ---- the environment ---- */
+
+/* One reading. */
+typedef struct reading {
+    bth_environment *environment;
+    size_t first;
+    unsigned ranks[2][BTH_MAX_OPTIONS]; /* of the variables that set the values, so far */
+    bth_notes *notes;
+} reading;
+
+/* ---- variables ---- */
+
+/* PyTorch's name for `debug` ranks behind all of ours. */
+#define TORCH_DEBUG "TORCH_SERIALIZATION_DEBUG"
+#define TORCH_RANK 100
+
+typedef struct variable {
+    const char *name;
+    size_t name_n;
+    const char *value;
+    size_t value_n;
+    bool is_forced;
+    const bth_option_row *row; /* NULL: it sets no option */
+    unsigned rank;             /* of several variables for one option, the lowest rank counts */
+} variable;
+
+/* Skips the prefix, if the variable's name begins with it. */
+static bool variable_skip_prefix(const char **name, size_t *n, const char *prefix)
+{
+    size_t prefix_n = strlen(prefix);
+
+    if (*n < prefix_n || memcmp(*name, prefix, prefix_n) != 0)
+        return false;
+    *name += prefix_n;
+    *n -= prefix_n;
+    return true;
+}
+
+/*
+ * A variable that begins like an option and is none: near to one, it is a mistake; else perhaps an
+ * option of another version, or of a framework that has not registered it yet.
+ */
+static int variable_fail_or_note(const variable *found, const char *rest, size_t n,
+                                 bth_notes *notes, berth_error *error)
+{
+    const bth_option_row *nearest = bth_option_find_nearest(rest, n, true);
+    int name_n = (int)(found->name_n < 100 ? found->name_n : 100);
+    char text[80];
+
+    if (!found->is_forced && !bth_variable_name_has_section(rest, n))
+        return 0;
+    if (!nearest) {
+        bth_notes_add(notes, "%.*s in the environment: no such option; it is ignored", name_n,
+                      found->name);
+        return 0;
+    }
+    bth_option_print_variable(nearest, text, sizeof text);
+    return bth_fail_status(error, BERTH_E_OPTION,
+                           "%.*s in the environment: no such option; the nearest is BERTH_%s%s",
+                           name_n, found->name, found->is_forced ? "FORCE_" : "", text);
+}
+
+/* Finds the option that a variable sets. */
+static int variable_identify(const char *entry, variable *found, bth_notes *notes,
+                             berth_error *error)
+{
+    size_t n = strcspn(entry, "=");
+    const char *rest = entry;
+
+    *found = (variable){.name = entry, .name_n = n, .value = entry[n] ? entry + n + 1 : entry + n};
+    found->value_n = strlen(found->value);
+    if (variable_skip_prefix(&rest, &n, TORCH_DEBUG)) {
+        if (n == 0 && strcmp(found->value, "1") == 0) /* PyTorch ignores all other values */
+            found->row = bth_option_find("debug", strlen("debug"), false, NULL);
+        found->rank = TORCH_RANK;
+        return 0;
+    }
+    if (!variable_skip_prefix(&rest, &n, "BERTH_"))
+        return 0;
+    found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
+    found->row = bth_option_find(rest, n, true, &found->rank);
+    return found->row ? 0 : variable_fail_or_note(found, rest, n, notes, error);
+}
+
+static int reading_add_value(reading *into, const variable *found, const char *where,
+                             const char *source, berth_error *error)
+{
+    const bth_option_row *row = bth_option_use(found->row, into->notes);
+    size_t i = bth_option_index(row);
+    bth_environment *environment = into->environment;
+    bth_layer *layer = found->is_forced ? &environment->force : &environment->plain;
+    char *own_source = environment->sources[found->is_forced][i];
+    unsigned *rank = &into->ranks[found->is_forced][i];
+    int64_t value;
+
+    if (i < into->first)
+        return 0;
+    if (bth_option_parse(row, found->value, found->value_n, where, &value, error) < 0)
+        return error->code;
+    /* If a name occurs twice, the first counts, as for getenv. */
+    if (layer->source[i] && *rank <= found->rank)
+        return 0;
+    layer->source[i] = own_source;
+    *rank = found->rank;
+    *bth_option_field(&layer->values, row) = value;
+    (void)snprintf(own_source, sizeof environment->sources[0][i], "%s", source);
+    return 0;
+}
+
+static void reading_add_variable(reading *into, const char *entry, berth_error *error)
+{
+    char where[96], source[80];
+    bth_notes unused = {0};
+    berth_error unused_error = {0};
+    variable found;
+    bool is_first = into->first == 0; /* mistakes are reported once */
+
+    if (variable_identify(entry, &found, is_first ? into->notes : &unused,
+                          is_first ? error : &unused_error) < 0 ||
+        !found.row)
+        return;
+    (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found.name_n, found.name);
+    (void)snprintf(source, sizeof source, "%s %.*s", found.is_forced ? "force" : "environment",
+                   (int)found.name_n, found.name);
+    (void)reading_add_value(into, &found, where, source, error);
+}
+
+/* ---- the file ---- */
+
+#define FILE_VARIABLE "BERTH_CONFIG="
+#define MAX_FILE_NBYTES ((size_t)1 << 20)
+
+/* What the file held, for options that are registered later. */
+static char *file_text;
+
+/* Reads a descriptor to its end, at most MAX_FILE_NBYTES. */
+static char *text_read(int fd, const char *path, berth_error *error)
+{
+    char *text = bth_allocate(MAX_FILE_NBYTES + 1);
+    size_t n = 0;
+    ssize_t got = 0;
+
+    if (!text)
+        (void)bth_fail_memory(error, MAX_FILE_NBYTES + 1);
+    while (text && n <= MAX_FILE_NBYTES &&
+           ((got = read(fd, text + n, MAX_FILE_NBYTES + 1 - n)) > 0 || (got < 0 && errno == EINTR)))
+        n += got > 0 ? (size_t)got : 0;
+    if (text && got < 0)
+        (void)bth_fail_system(error, errno, "%.300s: cannot be read", path);
+    else if (text && n > MAX_FILE_NBYTES)
+        (void)bth_fail_status(error, BERTH_E_OPTION,
+                              "%.300s: larger than 1 MiB, so it holds no options", path);
+    else if (text && memchr(text, 0, n))
+        (void)bth_fail_status(error, BERTH_E_OPTION, "%.300s: byte %zu is zero, so it is no text",
+                              path, strnlen(text, n));
+    else if (text)
+        text[n] = '\0';
+    if (error->code != BERTH_OK) {
+        bth_release(text);
+        return NULL;
+    }
+    char *kept = bth_reallocate(text, n + 1);
+    return kept ? kept : text;
+}
+
+static char *file_read(const char *path, berth_error *error)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+
+    if (fd < 0) {
+        (void)bth_fail_system(error, errno, "%.300s: cannot be opened", path);
+        return NULL;
+    }
+    char *text = text_read(fd, path, error);
+    (void)close(fd);
+    return text;
+}
+
+/* Later lines of one option count more, and variables more than lines. */
+static int reading_add_line(reading *into, const char *path, const text_line *line,
+                            berth_error *error)
+{
+    char where[200], source[80];
+    variable found = {.rank = UINT_MAX - (unsigned)line->number};
+
+    (void)snprintf(where, sizeof where, "in line %zu of %.150s", line->number, path);
+    (void)snprintf(source, sizeof source, "file %.60s:%zu", path, line->number);
+    if (line_divide(line, &found.name, &found.name_n, &found.value, &found.value_n, where, error) <
+        0)
+        return error->code;
+    found.row = bth_option_find(found.name, found.name_n, false, NULL);
+    if (found.row)
+        return reading_add_value(into, &found, where, source, error);
+    if (into->first == 0)
+        layer_note_unknown(found.name, found.name_n, where, into->notes);
+    return 0;
+}
+
+/* The first line with a mistake is the error; what follows is read nevertheless. */
+static void reading_add_file(reading *into, const char *path, berth_error *error)
+{
+    text_line line = {0};
+    berth_error own = {0};
+
+    if (into->first == 0) {
+        bth_release(file_text);
+        file_text = file_read(path, &own);
+    }
+    for (const char *at = file_text; at && text_next_line(&at, &line);)
+        (void)reading_add_line(into, path, &line, &own);
+    if (own.code != BERTH_OK && error->code == BERTH_OK) {
+        (void)bth_error_prefix(&own, "BERTH_CONFIG in the environment");
+        *error = own;
+    }
+}
+
+int bth_environment_read(char *const *variables, size_t first, bth_environment *environment,
+                         bth_notes *notes, berth_error *error)
+{
+    reading into = {.environment = environment, .first = first, .notes = notes};
+    bool has_file = false;
+
+    if (first == 0)
+        memset(environment, 0, sizeof *environment);
+    for (; variables && *variables; variables++) {
+        const char *entry = *variables;
+        if (strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) != 0)
+            reading_add_variable(&into, entry, error);
+        else if (!has_file && entry[strlen(FILE_VARIABLE)] != '\0')
+            reading_add_file(&into, entry + strlen(FILE_VARIABLE), error);
+        has_file |= strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) == 0;
+    }
+    return error->code;
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The layers of the configuration, highest first: forced, patch of the thread, program,
+ * environment, default. A layer sets some options and leaves the others to lower layers.
+ */
+#ifndef BTH_CONFIG_LAYERS_H
+#define BTH_CONFIG_LAYERS_H
+
+#include "base/error.h"
+#include "berth/config.h"
+#include "config/option_row.h"
+
+/* ---- layers.c: what sets options ---- */
+
+/* One layer. */
+typedef struct bth_layer {
+    struct berth_config values;
+    const char *source[BTH_MAX_OPTIONS]; /* what set it; it stays. NULL: it is not set here */
+} bth_layer;
+
+/* Adds the values that `more` sets to the layer. */
+void bth_layer_merge(bth_layer *layer, const bth_layer *more);
+/* Copies the values that the layer sets to `config`. */
+void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
+
+/*
+ * The option that a row stands for: of a deprecated one its successor, which the first use notes.
+ */
+const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes);
+
+/*
+ * Adds "name=value" words. `source`: of these values, such as "patch"; it must stay. After a
+ * failure the layer is undefined.
+ */
+int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error);
+/* Adds "name=value" lines; `#` starts a comment. Unknown names are noted and skipped. */
+int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
+                          berth_error *error);
+
+/* Variables of options, and the file that BERTH_CONFIG names. */
+typedef struct bth_environment {
+    bth_layer plain, force;
+    /* The layers' sources: "environment BERTH_…" or "file …"; "force BERTH_FORCE_…". */
+    char sources[2][BTH_MAX_OPTIONS][80];
+} bth_environment;
+
+/*
+ * Reads the values of option `first` and those behind it; 0: of all, from the beginning. One thread
+ * at a time. The first bad value is the error; the others are read nevertheless.
+ * `variables`: "NAME=value" each, NULL at the end, as `environ`.
+ */
+int bth_environment_read(char *const *variables, size_t first, bth_environment *environment,
+                         bth_notes *notes, berth_error *error);
+
+/* ---- options.c: the patches of this thread ---- */
+
+/* Begins a patch with these values. */
+int bth_patch_begin(const bth_layer *values, berth_error *error);
+/* False: there is no patch. */
+bool bth_patch_end(void);
+
+/*
+ * Changes an option in the patch that has it, until that patch ends. False: no patch of this thread
+ * has it.
+ */
+bool bth_patch_set_value(const bth_option_row *row, int64_t value);
+
+/*
+ * Scopes of this thread whose assignments were refused: as long as there is one, every operation
+ * fails with the first of these errors.
+ */
+void bth_patch_begin_refused_scope(const berth_error *error);
+void bth_patch_end_refused_scope(void);
+
+/* ---- options.c: the values in force ---- */
+
+/*
+ * The values of n rows in force on this thread, and the source of the last. If the environment is
+ * invalid, it fails with that, but copies what is valid.
+ */
+int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
+                              const char **source, berth_error *error);
+bool bth_option_is_set_by_environment(const bth_option_row *row);
+
+/* The option that a name means; logs once if the name is deprecated. NULL: an error is set. */
+const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error);
+
+/* Changes the program's values. */
+void bth_program_set_values(const bth_layer *values);
+/* Removes the value of a row, NULL: of all; in the patch that has the option, its place is taken.
+ */
+void bth_program_reset_values(const bth_option_row *only);
+
+/* Adds rows and reads their values in the environment. One thread at a time. */
+void bth_options_register_rows(const bth_option_row *rows, size_t n);
+
+/* A value of an own configuration, which may be older than the row. NULL: in force, if valid. */
+int64_t bth_config_value(const struct berth_config *config, const bth_option_row *row);
+
+/* ---- option_reports.c ---- */
+
+void bth_option_describe_in_force(const bth_option_row *row, berth_option *option);
+
+#endif

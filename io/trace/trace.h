@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Traces of operations, in the Trace Event Format that Perfetto opens; docs/trace.md says what is
+ * in one. Tracing never fails an operation: a trace that cannot be written is logged once, and
+ * ends. Where nothing is traced, an event costs one load.
+ *
+ * A thread records events between bth_trace_enter and bth_trace_leave, in a buffer of its own.
+ * Times are those that the statistics are made of, so that the sums agree.
+ */
+#ifndef BTH_IO_TRACE_TRACE_H
+#define BTH_IO_TRACE_TRACE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "berth.h"
+#include "berth/more.h"
+
+/* The events of one thread for one operation that are not in the file yet. */
+typedef struct bth_trace_thread bth_trace_thread;
+
+extern atomic_bool bth_trace_is_used; /* some operation of this process was traced */
+/* NULL: this thread traces nothing now. */
+bth_trace_thread *bth_trace_current(void);
+
+static inline bool bth_trace_is_on(void)
+{
+    return atomic_load_explicit(&bth_trace_is_used, memory_order_relaxed) && bth_trace_current();
+}
+
+/* ---- operations ---- */
+
+/* One operation on one thread. Of zeros: nothing is traced. */
+typedef struct bth_trace_scope {
+    bth_trace_thread *thread;
+    uint64_t number;  /* of the operation; kept for another thread that goes on with it */
+    const char *name; /* static */
+} bth_trace_scope;
+
+/*
+ * Begins an operation, as the value of the option says. Inside another operation of this thread it
+ * gets that one's number. `path`: as messages show it, or NULL. Every scope must be left on its own
+ * thread, the last one first.
+ */
+void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, const char *path,
+                     double begin_seconds);
+/* The same from now on, unless this thread is in an operation already. */
+void bth_trace_enter_outermost(bth_trace_scope *scope, int64_t option, const char *name,
+                               const char *path);
+/*
+ * Ends it, and writes the file. stats, error: as the caller gets them, or NULL. Of zeros, or left
+ * already: does nothing.
+ */
+void bth_trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
+                     const berth_error *error);
+/* The same, but events may stay in memory until more come: for what happens for each tensor. */
+void bth_trace_leave_lazily(bth_trace_scope *scope);
+/* Writes such events. */
+void bth_trace_flush(int64_t option);
+
+/* ---- workers ---- */
+
+/* Events of a new thread, for the operation of `parent`, whose thread waits. NULL: nothing. */
+void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *parent);
+void bth_trace_leave_worker(bth_trace_scope *scope);
+
+/* ---- events ---- */
+
+/* Something that took time. */
+typedef struct bth_trace_span {
+    const char *category; /* these two are static */
+    const char *name;
+    double begin_seconds, end_seconds;
+    const char *record;      /* NULL: none */
+    uint64_t offset, nbytes; /* nbytes 0: neither is shown */
+    uint64_t n_requests;     /* 0: not shown */
+    double crc32_seconds;    /* part of it; 0: not shown */
+} bth_trace_span;
+
+void bth_trace_add_span(const bth_trace_span *span);
+
+/* Records a span: BTH_TRACE(.category = "work", .name = "copy", ...). */
+#define BTH_TRACE(...)                                                                             \
+    do                                                                                             \
+        if (bth_trace_is_on())                                                                     \
+            bth_trace_add_span(&(bth_trace_span){__VA_ARGS__});                                    \
+    while (0)
+
+/* The clock, if this thread is traced, for the beginning of a span that no statistics have. */
+double bth_trace_seconds(void);
+
+/*
+ * Requests are counted: how many are in flight, how many bytes are done. The sums of all requests
+ * are n_requests and moved_nbytes of the statistics. One that has begun is also ended; nbytes 0:
+ * it failed, or did nothing.
+ */
+void bth_trace_begin_request(void);
+void bth_trace_end_request(const bth_trace_span *request, bool is_write);
+
+#endif
