@@ -14,7 +14,8 @@ from unittest import mock
 import berth
 import forbidden
 import torch
-from berth import _gate
+from berth import _gate, _native
+from berth._source import PinnedFile
 from pickles import ONE, PROTO, archive, doubled, get, tensor, text
 from records import Box, Mine, Point, Runs
 
@@ -130,8 +131,9 @@ class Opens(Folder):
                     for what, source, more in self.sources(path):
                         with self.subTest(how, load=load, source=what):
                             if how and more:
-                                with self.assertRaises(RuntimeError):
+                                with self.assertRaisesRegex(RuntimeError, "zip archive") as raised:
                                     load(source, **more)
+                                self.assertNotIsInstance(raised.exception, berth.DamagedFileError)
                             else:
                                 box, point = load(source, **more)
                                 self.assertEqual((box.content.sum(), point), (2, Point(1, 2)))
@@ -206,6 +208,42 @@ class Behind(Folder):
                         self.assertEqual(len(set(map(hash, berth.load(file, **options)[0]))), 4000, turns_at)
                         n_loaded += 1
             self.assertGreater(n_loaded, 20)
+
+    def test_what_pytorch_says_and_what_the_caller_raises(self):
+        """Both formats, paths and objects alike: the file is to blame, or map_location is."""
+        def location(_storage, _location):
+            raise KeyError("of the caller")
+
+        torch.save([1], self.path("legacy.pt"), **LEGACY)
+        head, tail = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")
+        module = b"(" + text("module") + BOX + text("file") + text("source") + b"tQ"
+        with torch.serialization.safe_globals([Box]):
+            for path in (self.write("module.pt", head + PROTO + module + b"." + tail),
+                         self.write("place.pt", archive(PROTO + b"(" + tensor(location=b"cpx") + BOX + b"t.", ONE))):
+                for source in (path, io.BytesIO(self.read(path))):
+                    with self.subTest(source), self.assertRaisesRegex(berth.UnsafeFileError, "PyTorch's"):
+                        berth.load(source)
+            for how in ({}, LEGACY):
+                path = self.path("v.pt")
+                torch.save([Box(1), torch.ones(2)], path, **how)
+                for source in (path, io.BytesIO(self.read(path))):
+                    with self.subTest(source, how=how), self.assertRaises(KeyError) as raised:
+                        berth.load(source, location)
+                    self.assertEqual(raised.exception.args, ("of the caller", ))
+
+    def test_a_pinned_file_has_no_bytes_outside(self):
+        """Also not of a file that was told to seek before its begin."""
+        for source in (memoryview(b"berth"), os.fsencode(self.write("berth", b"berth"))):
+            pinned = _native.pin(source)
+            for offset, nbytes in ((-1, 2), (2**63 - 1, 1), (5, 1), (4, 2), (0, 6), (1, 2**63 - 1), (0, -1)):
+                with self.subTest(offset=offset, nbytes=nbytes), self.assertRaises(ValueError):
+                    pinned.read(offset, nbytes)
+            self.assertEqual((pinned.read(1, 4), pinned.read(5, 0)), (b"erth", b""))
+            with io.BufferedReader(PinnedFile(pinned)) as file:
+                for begin, whence in ((-1, os.SEEK_SET), (-6, os.SEEK_END)):
+                    with self.assertRaises((OSError, ValueError)):
+                        file.seek(begin, whence)
+                        file.read(1)
 
     def test_a_file_that_is_exchanged(self):
         """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""

@@ -234,7 +234,6 @@ class Values(Folder):
     def test_bad_sparse_indices_in_many_threads(self):
         """PyTorch turns the switch of the process off while it makes one."""
         path, loaded = self.path("v.pt"), []
-        torch.save(torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), path)
 
         def work():
             for _ in range(100):
@@ -243,14 +242,33 @@ class Values(Folder):
 
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(1e-6)
-        with torch.sparse.check_sparse_tensor_invariants():
-            threads = [threading.Thread(target=work) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            self.assertTrue(torch.sparse.check_sparse_tensor_invariants.is_enabled())
-        self.assertEqual(loaded, [])
+        for more in None, Box(1):  # the second by PyTorch's unpickler
+            torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), more], path)
+            with torch.sparse.check_sparse_tensor_invariants(), torch.serialization.safe_globals([Box]):
+                threads = [threading.Thread(target=work) for _ in range(8)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                self.assertTrue(torch.sparse.check_sparse_tensor_invariants.is_enabled())
+            self.assertEqual(loaded, [])
+
+    def test_bad_sparse_indices_of_a_load_that_fails_before_they_are_checked(self):
+        """It leaves nothing to the next load, PyTorch's neither; PyTorch's own leaves all that it has made."""
+        bad, good = self.path("bad.pt"), self.path("good.pt")
+        torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), Box(1),
+                    torch.ones(7)], bad)
+        torch.save(torch.sparse_coo_tensor([[0, 2]], [1., 2.], (3,)), good)
+
+        def fails(storage, _):
+            if storage.nbytes() == 7 * 4:  # the sparse tensor is made
+                raise KeyError("mine")
+            return storage
+
+        with torch.sparse.check_sparse_tensor_invariants(), torch.serialization.safe_globals([Box]):
+            with self.assertRaisesRegex(KeyError, "mine"):
+                berth.load(bad, fails)
+            self.assertEqual(self.message(torch.load, good), "loaded")
 
     def message(self, load, path):
         try:
@@ -524,7 +542,9 @@ class Sources(Folder):
         berth.open reads what is asked for, and so does PyTorch's unpickler behind the gate.
         """
         value = [torch.arange(18 << 20, dtype=torch.float32), torch.arange(6 << 20, dtype=torch.float32)]
-        nbytes = 96 << 20
+        nbytes, most = 96 << 20, 64 << 20
+        if "libasan" in os.environ.get("LD_PRELOAD", ""):
+            most += 256 << 20  # of what was freed it keeps as much
         with zipfile.ZipFile(self.path("v.zip"), "w") as archive, archive.open("v.pt", "w") as member:
             torch.save(value, member)
         with open(self.path("w.pt"), "wb") as file:
@@ -537,7 +557,7 @@ class Sources(Folder):
                 with self.subTest(name), Watch() as watch:
                     found = berth.load(f)
                 self.assertTrue(all(map(torch.equal, found, value)))
-                self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                self.assertLess(watch.nbytes, nbytes + most)
                 del found
                 file.seek(6)
                 member.seek(0)
@@ -545,7 +565,7 @@ class Sources(Folder):
                     with berth.open(f) as opened:
                         self.assertTrue(torch.equal(opened.slice("0")[5:9], value[0][5:9]))
                         self.assertTrue(opened.verify())
-                self.assertLess(watch.nbytes, 64 << 20)
+                self.assertLess(watch.nbytes, most)
         del f, file, member, archive
         for how in ({}, {"_use_new_zipfile_serialization": False}):
             torch.save([Box(1), *value], self.path("box.pt"), **how)
@@ -555,7 +575,7 @@ class Sources(Folder):
                         with torch.serialization.safe_globals([Box]), Watch() as watch:
                             found = berth.load(Only(file, "readline", *names), weights_only=not trust)
                     self.assertTrue(all(map(torch.equal, found[1:], value)))
-                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    self.assertLess(watch.nbytes, nbytes + most)
                     del found
         torch.save([Box(1), *value], self.path("box.pt"))
         for trust in (False, True):
@@ -566,7 +586,7 @@ class Sources(Folder):
                     with self.subTest(type(f), trust=trust), Watch() as watch:
                         found = berth.load(f, weights_only=not trust)
                     self.assertTrue(all(map(torch.equal, found[1:], value)))
-                    self.assertLess(watch.nbytes, nbytes + (64 << 20))
+                    self.assertLess(watch.nbytes, nbytes + most)
                     del found
 
     def test_file_objects_that_fail(self):

@@ -16,11 +16,12 @@ import codecs
 import contextlib
 import io
 import os
+import pathlib
 import pickle
 import pickletools
 import struct
 
-from berth import _native, _records
+from berth import _native, _records, _sparse
 from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
 from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
@@ -231,8 +232,9 @@ def for_trusted(kept):
     """weights_only=False: a file that is not whole is told as such, before anything of it is run.
 
     A path, a real file and memory are what PyTorch itself reads; of other objects and URLs it gets one that is pinned.
+    A pipe is refused as in all other loads, and not waited for (F1).
     """
-    if isinstance(kept.source(), (Stream, str)):
+    if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and pathlib.Path(os.fsdecode(kept.f)).is_fifo():
         kept.pin()
     if _is_zip(kept):
         check_data(kept)  # data.pkl is compared with its checksum when it is read
@@ -309,7 +311,9 @@ def unpickle(kept, map_location, pickle_module, weights_only, mmap, arguments):
     kept.stop_keeping()
     kept.rewind()
     try:
-        value = _records.load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller)
+        with _sparse.checked(checks=weights_only):
+            safe = _sparse.unpickler() if weights_only else None
+            value = _records.load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller)
     except (Error, MemoryError):
         raise
     except Exception as error:

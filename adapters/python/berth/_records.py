@@ -293,22 +293,15 @@ def _noted(function, by_caller):
     return call
 
 
-def _loads_that_note(by_caller):
-    """PyTorch's functions for both formats, which append to by_caller what the caller is to blame for."""
-    import torch
-
-    return {name: with_names(getattr(torch.serialization, name), {
-        "_get_restore_location": lambda map_location: restoring(map_location, by_caller)})
-        for name in ("_load", "_legacy_load")}
-
-
-def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_caller):
+def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
     """torch.load, but archives are read by Berth. Only _gate.py calls this.
 
     kept: a _gate.Kept.
-    by_caller: a list that gets the exceptions of the caller's own code, map_location and methods of f, and
-        not of the unpickler. With weights_only=False only those of map_location.
+    safe: what stands for torch._weights_only_unpickler; None: weights_only=False
+    by_caller: a list that gets the exceptions of the caller's map_location
     """
+    import torch
+
     check_known()
     mapped = _map(kept) if mmap else None
     reader = None
@@ -325,14 +318,12 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    run = with_opener("load", open_reader, **_loads_that_note(by_caller))
-    try:
-        value = run(file, map_location, pickle_module, weights_only=weights_only,
-                    mmap=mmap and mapped is None, **arguments)
-    except Exception as error:
-        if weights_only and not (reader and reader.has_unpickled or is_path(kept.f)):
-            by_caller.append(error)  # f has been read before the first record is
-        raise
+    names = {"_get_restore_location": lambda location: restoring(location, by_caller)}
+    if safe:
+        names["_weights_only_unpickler"] = safe
+    read = {name: with_names(getattr(torch.serialization, name), names) for name in ("_load", "_legacy_load")}
+    value = with_opener("load", open_reader, **names, **read)(
+        file, map_location, pickle_module, weights_only=bool(safe), mmap=False, **arguments)
     if reader and reader.has_unpickled:
         count("load", "records")
     else:
@@ -342,11 +333,12 @@ def load(kept, map_location, pickle_module, weights_only, mmap, arguments, by_ca
 
 
 def _map(kept):
-    """A whole archive as a storage; None: it is none, and PyTorch says why it cannot be mapped."""
+    """A whole archive as a storage."""
     import torch
 
     with kept.file() as file:
         if not torch.serialization._is_zipfile(file):
-            return None
+            raise make("BERTH_E_UNSUPPORTED", f"{kept.name()}: is no zip archive, and PyTorch's unpickler, which must "
+                       "read it, maps nothing else: load it without mmap", 0, NO_OFFSET, "")
     is_shared = torch.serialization.get_default_mmap_options() == MAP_SHARED
     return torch.UntypedStorage.from_file(kept.place(), is_shared, os.path.getsize(kept.place()))

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import types
 
 from berth._lock import Lock
 from berth._records import with_names
@@ -26,13 +27,17 @@ def _arguments():
     return {"weights_only": True} if "weights_only" in parameters else {}
 
 
+def _list_of_this_load():
+    """The names by which PyTorch's functions find it."""
+    made = _loads.made
+    return {"_sparse_tensors_to_validate": made, "_get_sparse_tensors_to_validate": lambda: made}
+
+
 def _of_this_load(name):
     """A function of torch._utils, with the list of this load."""
     import torch
 
-    made = _loads.made
-    return with_names(getattr(torch._utils, name), {
-        "_sparse_tensors_to_validate": made, "_get_sparse_tensors_to_validate": lambda: made})
+    return with_names(getattr(torch._utils, name), _list_of_this_load())
 
 
 def rebuild(layout, data):
@@ -42,6 +47,17 @@ def rebuild(layout, data):
         tensor = function(layout, data)
     _loads.made[-1] = tensor.detach()  # the checks call its methods: it gets no attributes of the file (Y5)
     return tensor
+
+
+def unpickler():
+    """torch._weights_only_unpickler, which makes sparse tensors by rebuild(); for one load, inside of checked()."""
+    import torch
+
+    theirs = torch._weights_only_unpickler
+    allowed = {**theirs._get_allowed_globals(), "torch._utils._rebuild_sparse_tensor": rebuild}
+    load = with_names(theirs.Unpickler.load, {"_get_allowed_globals": lambda: allowed, **_list_of_this_load()})
+    made = type("Unpickler", (theirs.Unpickler,), {"load": load})
+    return types.SimpleNamespace(Unpickler=made, load=with_names(theirs.load, {"Unpickler": made}))
 
 
 @contextlib.contextmanager

@@ -283,27 +283,32 @@ static PyObject *pinned_fileno(PyObject *self, PyObject *unused)
     return PyLong_FromLong(((pinned_object *)self)->fd);
 }
 
-/* Pinned.read(offset, nbytes) -> bytes; all of them are inside */
+/* Pinned.read(offset, nbytes) -> bytes */
 static PyObject *pinned_read_bytes(PyObject *object, PyObject *arguments)
 {
     pinned_object *self = (pinned_object *)object;
-    unsigned long long offset;
-    Py_ssize_t nbytes;
+    Py_ssize_t offset, nbytes;
     int failure;
-    if (!PyArg_ParseTuple(arguments, "Kn", &offset, &nbytes))
+    if (!PyArg_ParseTuple(arguments, "nn", &offset, &nbytes))
         return NULL;
+    if (offset < 0 || nbytes < 0 || (uint64_t)offset > self->origin.nbytes ||
+        (uint64_t)nbytes > self->origin.nbytes - (uint64_t)offset) {
+        PyErr_SetString(PyExc_ValueError, "these bytes are not all inside");
+        return NULL;
+    }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, nbytes);
     char *buffer = bytes ? PyBytes_AsString(bytes) : NULL;
     if (!buffer)
         return NULL;
     Py_BEGIN_ALLOW_THREADS;
-    failure = pinned_read(self, buffer, (size_t)nbytes, offset);
+    failure = pinned_read(self, buffer, (size_t)nbytes, (uint64_t)offset);
     Py_END_ALLOW_THREADS;
     if (failure == 0 && !PyErr_Occurred())
         return bytes;
     Py_DECREF(bytes);
-    berth_error error = {.code = BERTH_E_CALLBACK, .offset = offset, .system_errno = failure};
-    (void)snprintf(error.message, sizeof error.message, "%s: byte %llu cannot be read: %s",
+    berth_error error = {
+        .code = BERTH_E_CALLBACK, .offset = (uint64_t)offset, .system_errno = failure};
+    (void)snprintf(error.message, sizeof error.message, "%s: byte %zd cannot be read: %s",
                    self->origin.name, offset, strerror(failure));
     return bpy_raise(&error);
 }
