@@ -20,14 +20,12 @@
 #define MIN_BUFFER_NBYTES ((uint64_t)64 * 1024)
 #define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
 
-/* Whether the record's bytes are the caller's. The pickle is the plan's own. */
+/* The caller's bytes, and short records beside them; but the pickle, which is the plan's own. */
 static bool record_is_in_snapshot(const berth_plan *plan, size_t i)
 {
     const bth_plan_record *record = &plan->records[i];
 
-    if (record->layout.nbytes == 0 || i == plan->id_index)
-        return false;
-    return !record->data || record->data != plan->pickled.bytes;
+    return record->layout.nbytes > 0 && (!record->data || record->data != plan->pickled.bytes);
 }
 
 /* The range of the file that holds all borrowed records. */

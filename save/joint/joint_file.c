@@ -39,8 +39,7 @@ static int joint_file_check(const bth_ticket *ticket, int fd, berth_error *error
     if (bth_file_size(fd, &nbytes, error) < 0)
         return error->code;
     seal_make(ticket->identity, seal);
-    if (nbytes < ticket->file_nbytes || nbytes < sizeof found ||
-        bth_file_read(fd, found, sizeof found, 0, error) < 0 ||
+    if (nbytes < ticket->file_nbytes || bth_file_read(fd, found, sizeof found, 0, error) < 0 ||
         memcmp(seal, found, sizeof seal) != 0) {
         bth_error_clear(error);
         return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "tests/support/scene.h"
@@ -299,6 +300,27 @@ Test(atomic, a_file_that_becomes_private_meanwhile_stays_private)
         cr_assert_eq(status.st_uid, owner, "case %zu: of user %u", i, (unsigned)status.st_uid);
         check_holds("mine", 4);
     }
+}
+
+/* X1: an attribute changes nothing but the time, and of that often less than a second. */
+Test(atomic, an_attribute_that_is_set_meanwhile_is_kept)
+{
+    struct stat before, after;
+    char value[8];
+
+    do {
+        test_write_file(path, "old", 3);
+        cr_assert_eq(stat(path, &before), 0);
+        held_save *save = begin("mine", 4);
+        (void)usleep(20000); /* a tick of the file system's clock */
+        bool is_set = setxattr(path, "user.note", "set", 3, 0) == 0;
+        cr_assert_eq(stat(path, &after), 0);
+        cr_assert_eq(end(save, 0), 0);
+        if (!is_set)
+            cr_skip_test("no attributes in this file system");
+        cr_assert_eq(getxattr(path, "user.note", value, sizeof value), 3);
+        cr_assert_eq(removexattr(path, "user.note"), 0);
+    } while (before.st_ctim.tv_sec != after.st_ctim.tv_sec);
 }
 
 /* X1: clocks of file systems stand still for some ms: nothing is told by a time alone. */

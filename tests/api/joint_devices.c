@@ -177,6 +177,26 @@ Test(joint_devices, memory_of_another_device_or_of_none)
     check_refused(&slice, BERTH_E_ARGUMENT, "bytes 0 to 1073741824 are not in its storage of ");
 }
 
+/* W6: the first allocations of a writer; one of them is the slice's copy in the host's memory. */
+Test(joint_devices, without_memory_for_a_copy)
+{
+    const berth_slice slice =
+        moved(berth_slice_whole("scalar", NULL), "simulated:0", &scalar, sizeof scalar);
+    int status = -1;
+
+    begin();
+    test_memory_watch();
+    for (uint64_t nth = 1; status < 0; nth++) {
+        test_memory_refuse(nth, false);
+        status = write_slices(&slice, 1);
+        test_memory_refuse(0, false);
+        cr_assert(status == 0 ? nth > 3 : status == BERTH_E_MEMORY, "%s", error.message);
+    }
+    berth_free(receipt);
+    test_memory_unwatch();
+    berth_joint_abort(joint);
+}
+
 /* An address of CUDA is reserved in the process, but cannot be read: so is a page without rights.
  */
 Test(joint_devices, memory_whose_end_cannot_be_read)

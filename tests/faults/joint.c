@@ -125,6 +125,8 @@ static bool try_failing(enum fault_row row, unsigned nth, int system_errno, unsi
     fault_clear();
     check_old_or_new(status == 0 || status == BERTH_E_NOT_DURABLE, about);
     cr_assert_eq(status, error.code, "%s", about);
+    if (row == FAULT_readlinkat && status < 0)
+        cr_assert_eq(error.system_errno, system_errno, "%s: %s", about, error.message);
     cr_assert_eq(live_nbytes, 0, "%s: memory leaks", about);
     cr_assert_eq(n_open_files(), n_open, "%s: a descriptor leaks", about);
     if (row != FAULT_unlinkat)
@@ -159,6 +161,32 @@ Test(joint_faults, one_call_fails)
         n_all += nth - 1;
     }
     check_points(1, n_all, 50);
+}
+
+/* W6: of each allocation, also of those without which a save goes on. */
+Test(joint_faults, no_memory_is_a_clean_error_wherever_it_happens)
+{
+    uint64_t n_allocations = 1;
+    unsigned n_failed = 0;
+    berth_error error;
+    char about[50];
+
+    for (uint64_t nth = 1; nth <= n_allocations; nth++) {
+        snprintf(about, sizeof about, "allocation %u", (unsigned)nth);
+        test_write_file(path, OLD, strlen(OLD));
+        test_memory_watch();
+        test_memory_refuse(nth, false);
+        int status = save_all(&error);
+        struct test_memory seen = test_memory_seen();
+        test_memory_refuse(0, false);
+        test_memory_unwatch();
+        cr_assert(status == 0 || status == BERTH_E_MEMORY, "%s: %s", about, error.message);
+        check_old_or_new(status == 0, about);
+        cr_assert_eq(seen.live_nbytes, 0, "%s: memory leaks", about);
+        n_failed += status < 0;
+        n_allocations = status == 0 ? seen.n_allocations : n_allocations + 1;
+    }
+    check_points(6, n_failed, 50);
 }
 
 /* A container may forbid the question whether data can be read. */

@@ -4,7 +4,10 @@
  * made, nothing is synced. Some cases need a right: they say so without.
  */
 #include <berth/config.h>
+#include <fcntl.h>
+#include <linux/fs.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,7 +15,29 @@
 
 #include "tests/support/faults/save_scene.h"
 
-TestSuite(refused, .init = begin_faults, .fini = end_faults);
+static char *flagged;
+
+/* chattr +a, +i, or neither. */
+static bool set_flag(int flag)
+{
+    int flags, fd = open(flagged, O_RDONLY | O_CLOEXEC);
+    bool is_set = fd >= 0 && ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0;
+
+    flags = (flags & ~(FS_APPEND_FL | FS_IMMUTABLE_FL)) | flag;
+    is_set = is_set && ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0;
+    close(fd);
+    return is_set;
+}
+
+static void end_refused(void)
+{
+    if (flagged)
+        (void)set_flag(0); /* else the folder cannot be removed */
+    free(flagged);
+    end_faults();
+}
+
+TestSuite(refused, .init = begin_faults, .fini = end_refused);
 
 /* Refused for this reason, and nothing of it is seen. `to` is below the folder, or absolute. */
 static void check_refused(const char *to, int code, int system_errno)
@@ -147,6 +172,35 @@ Test(refused, what_there_is_no_permission_for)
 {
     check_as_nobody();
     check_points(10, n_points, 12);
+}
+
+/* W10, X2: Root has the right to set these, and to nothing more than others afterwards. */
+Test(refused, what_has_a_flag_of_its_file_system)
+{
+    static const struct {
+        const char *of, *to;
+        int flag, code;
+    } cases[] = {{"kept", "kept/model.pt", FS_APPEND_FL, BERTH_E_REPLACE},
+                 {"kept", "kept/new.pt", FS_APPEND_FL, BERTH_E_REPLACE},
+                 {"kept", "kept/model.pt", FS_IMMUTABLE_FL, BERTH_E_REPLACE},
+                 {"kept", "kept/new.pt", FS_IMMUTABLE_FL, BERTH_E_SYSTEM},
+                 {"kept/model.pt", "kept/model.pt", FS_APPEND_FL, BERTH_E_SYSTEM},
+                 {"kept/model.pt", "kept/model.pt", FS_IMMUTABLE_FL, BERTH_E_SYSTEM}};
+    char *kept = test_path(folder, "kept"), *in_kept = test_path(folder, "kept/model.pt");
+
+    cr_assert_eq(mkdir(kept, 0777), 0);
+    test_write_file(in_kept, OLD, strlen(OLD));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        flagged = test_path(folder, cases[i].of);
+        if (!set_flag(cases[i].flag))
+            cr_skip_test("chattr is not possible here");
+        check_refused(cases[i].to, cases[i].code, EPERM);
+        cr_assert(set_flag(0));
+        free(flagged), flagged = NULL;
+        cr_assert_eq(test_folder_count(kept), 1);
+    }
+    check_points(10, n_points, 18);
+    free(kept), free(in_kept);
 }
 
 /* ---- file systems ---- */

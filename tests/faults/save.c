@@ -194,6 +194,29 @@ Test(save_faults, every_failing_write_fails_the_save)
     check_points(1, n_points, 350);
 }
 
+/* W2: the disk fails, or is full, before the sync at the end. */
+Test(save_faults, every_failing_start_of_a_writeback_fails_the_save)
+{
+    static const int errnos[] = {EIO, ENOSPC, EDQUOT};
+
+    for (size_t i = 0; i < N_SCENES; i++)
+        for (size_t j = 0; make_expected(&scenes[i]) && j < 3; j++) {
+            unsigned before = n_points;
+            unsigned n_failed = try_row(&scenes[i], FAULT_sync_file_range, errnos[j], false);
+            cr_assert_eq(n_failed, n_points - before, "%s", scenes[i].options);
+        }
+    check_points(2, n_points, 150);
+}
+
+/* W6: the old file, the new one's owner, and its mode before it is set. */
+Test(save_faults, what_cannot_be_examined_is_not_replaced)
+{
+    for (size_t i = 0; i < N_SCENES; i++)
+        if (scenes[i].replaces && make_expected(&scenes[i]))
+            cr_assert_eq(try_row(&scenes[i], FAULT_fstat, EIO, false), 3, "%s", scenes[i].options);
+    check_points(6, n_points, 35);
+}
+
 /* W3 */
 Test(save_faults, interrupted_and_short_transfers_give_identical_bytes)
 {

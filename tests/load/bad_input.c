@@ -35,6 +35,23 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_str_eq(error.message, expected);
 }
 
+static void count_global(void *context, const char *module, const char *name, bool is_allowed)
+{
+    (void)module, (void)name, (void)is_allowed;
+    *(int *)context += 1;
+}
+
+Test(bad_input, globals_of_nothing)
+{
+    int n = 0;
+
+    cr_expect_eq(berth_list_globals(NULL, count_global, &n, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_list_globals(FROM_PATH(NULL), count_global, &n, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_list_globals(FROM_PATH(path), NULL, &n, &error), BERTH_E_ARGUMENT);
+    assert_ok(berth_list_globals(FROM_PATH(path), count_global, &n, &error));
+    cr_expect_gt(n, 0);
+}
+
 /* Of what is in .metadata only a pickle is told. */
 Test(bad_input, a_folder_with_metadata)
 {

@@ -225,6 +225,21 @@ Test(load_into, compares_sums)
     free(bytes);
 }
 
+/* The call that compares CRCs is the first that needs the directory. */
+Test(load_into, tells_of_a_directory_that_cannot_be_read)
+{
+    uint32_t word;
+
+    open_as("debug=off load.method=read load.check=none");
+    const berth_destination to = {
+        .storage = tensor_at(0)->storage, .address = &word, .nbytes = sizeof word};
+    cr_assert_eq(truncate(path, (off_t)file_nbytes - 1), 0);
+    assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+    cr_expect_eq(
+        berth_load_into(checkpoint, &to, 1, only("load.check=data load.method=read", NULL), &error),
+        BERTH_E_TRUNCATED, "%s", error.message);
+}
+
 /* F2 */
 Test(load_into, of_a_file_that_got_shorter_is_an_error_and_no_signal)
 {

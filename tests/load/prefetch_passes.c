@@ -93,6 +93,15 @@ Test(prefetch_passes, goes_through_a_long_tensor_in_parts)
     cr_expect_eq(berth_prefetch_advance(prefetch, listed[0], 65537, -1, &error), BERTH_E_ARGUMENT);
 }
 
+Test(prefetch_passes, stays_where_the_consumer_uses_no_elements)
+{
+    open_path("");
+    begin_prefetch("load.prefetch=read load.prefetch_passes=12");
+    assert_ok(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), 7, 0, &error));
+    wait_until_idle();
+    cr_expect_eq(stats.n_passes_begun, 1);
+}
+
 Test(prefetch_passes, makes_no_pass_shorter_than_the_least)
 {
     open_path("");

@@ -8,6 +8,13 @@ TestSuite(rows_refused, .fini = end_rows);
 
 /* ---- errors ---- */
 
+Test(rows_refused, statistics_without_a_place_for_them)
+{
+    begin_rows(4, 2, "io.threads=1");
+    cr_expect_eq(berth_rows_get_stats(scene->rows, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_str_eq(error.message, "the pointer for the statistics is NULL");
+}
+
 Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
 {
     static const struct {

@@ -224,3 +224,22 @@ Test(slice, of_what_is_expected_is_given_or_the_difference_is_told)
     expect_different("", BERTH_INT64, 1, any, BERTH_E_ARGUMENT, "is not a tensor: it is");
     cr_expect_null(berth_expect(NULL, "t3", BERTH_INT64, 1, any, &error));
 }
+
+Test(slice, of_a_meta_tensor_nothing_is_given)
+{
+    static const int64_t three[] = {3}, one[] = {1};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+
+    berth_dict_set(root, "m",
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_INT64,
+                                                           .rank = 1,
+                                                           .shape = three,
+                                                           .stride = one,
+                                                           .flags = BERTH_META}));
+    assert_ok(berth_save(path, root, NULL, &error));
+    berth_tree_free(tree);
+    open_as("");
+    expect_different("m", BERTH_INT64, 1, three, BERTH_E_ARGUMENT,
+                     "is a meta tensor: it has no data");
+}

@@ -105,6 +105,7 @@ Test(sparse_long, progress_can_cancel)
         berth_params params = {.progress = count_calls, .progress_context = &left};
         cr_expect_eq(berth_tensor_check_indices(checkpoint, value, &params, &error),
                      BERTH_E_CANCELLED);
+        cr_expect_eq(left, 0, "asked again");
     }
     free_long();
 }

@@ -378,6 +378,28 @@ Test(in_place, a_new_file_is_whole_or_gone_whatever_call_fails)
     cr_assert_gt(n_failed, 20);
 }
 
+static unsigned n_hidden;
+
+static int second_hidden_fails(int in, const char *name, int flags, mode_t mode)
+{
+    return (flags & O_CREAT) && name[0] == '.' && ++n_hidden == 2 ? refuse(EMFILE)
+                                                                  : openat(in, name, flags, mode);
+}
+
+/* Where a rename is tried first, with a second temporary. */
+Test(in_place, a_second_temporary_that_cannot_be_made_is_told)
+{
+    berth_error error;
+
+    bth_system.fstatfs = as_fuse;
+    bth_system.openat = second_hidden_fails;
+    cr_expect_eq(save(path, "", NULL, &error), BERTH_E_SYSTEM);
+    bth_system_restore();
+    cr_expect_eq(error.system_errno, EMFILE);
+    cr_expect(strstr(error.message, "no temporary file can be created"), "%s", error.message);
+    cr_expect_eq(test_folder_count(folder), 0);
+}
+
 /* A disk that is too small is told before the old content is lost. */
 static int statvfs_of_full_disk(int fd, struct statvfs *status)
 {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/direct.h"
 #include "save/joint/joint_receipt.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
@@ -257,6 +258,24 @@ Test(joint_hostile, a_ticket_that_names_another_file)
     free(temporary);
     free(sealed);
     free(other);
+    free(lie);
+    berth_joint_abort(joint);
+}
+
+/* A block that no direct write has: a power of two all the same. */
+Test(joint_hostile, a_ticket_with_a_block_too_small_or_too_large)
+{
+    const size_t block_at = BTH_BLOB_HEAD_NBYTES + 4;
+
+    begin();
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    (void)bth_put_u32(lie + block_at, BTH_DIRECT_BLOCK_NBYTES / 2);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: an option");
+    (void)bth_put_u32(lie + block_at, 2 * BTH_MAX_DIRECT_BLOCK_NBYTES);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "the ticket is invalid: an option");
+    (void)bth_put_u32(lie + block_at, BTH_MAX_DIRECT_BLOCK_NBYTES);
+    bth_blob_put_end(lie, info.ticket_nbytes);
+    assert_ok(write_with(lie, info.ticket_nbytes));
     free(lie);
     berth_joint_abort(joint);
 }

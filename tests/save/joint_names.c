@@ -205,6 +205,35 @@ Test(joint_names, of_two_tensors_with_one_path)
     }
 }
 
+/* Nor are two views of one storage the same tensor if one thing differs. */
+Test(joint_names, of_two_views_with_one_path)
+{
+    static const struct {
+        int64_t offset, shape[2], stride[2];
+        int32_t rank;
+    } views[] = {{0, {2, 2}, {2, 1}, 2},
+                 {4, {2, 2}, {2, 1}, 2},
+                 {0, {2, 2}, {1, 2}, 2},
+                 {0, {2, 4}, {4, 1}, 2},
+                 {0, {2}, {1}, 1}};
+    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 64, "cpu");
+
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
+        outline = berth_make_dict(tree, BERTH_KIND_DICT);
+        for (size_t k = 0; k < 2; k++)
+            set_alike(false, '1',
+                      berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                                                              .rank = views[k * i].rank,
+                                                              .shape = views[k * i].shape,
+                                                              .stride = views[k * i].stride,
+                                                              .storage_offset = views[k * i].offset,
+                                                              .storage = storage}));
+        cr_expect_eq(berth_joint_begin(path, outline, 1, NULL, &joint, NULL, &error),
+                     i == 0 ? 0 : BERTH_E_AMBIGUOUS, "%zu: %s", i, error.message);
+        berth_joint_abort(joint);
+    }
+}
+
 /* An explicit path has the form of one, and is not beside another one. */
 Test(joint_names, of_a_lie)
 {

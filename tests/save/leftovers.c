@@ -174,6 +174,51 @@ Test(leftovers, on_a_full_disk_what_is_dead_gives_its_room)
     }
 }
 
+/* ---- claims ---- */
+
+static bool is_removed_with_claim(const char *claim, double min_age_seconds)
+{
+    berth_error error;
+
+    leave_temporary(leftover);
+    cr_assert_eq(setxattr(leftover, "user.berth.claim0", claim, strlen(claim), 0), 0);
+    cr_assert_eq(
+        berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, min_age_seconds, ignore, NULL, &error),
+        0, "%s", error.message);
+    return unlink(leftover) < 0;
+}
+
+/* X5: one process removes. Who has died claimed nothing; whom nobody knows, only for so long. */
+Test(leftovers, what_another_has_claimed_is_left_to_it)
+{
+    char alive[BTH_TEMPORARY_OWNER_NBYTES], dead[BTH_TEMPORARY_OWNER_NBYTES];
+
+    cr_assert(bth_temporary_owner_self(alive));
+    (void)memcpy(dead, alive, sizeof dead);
+    strcpy(strrchr(dead, ' '), " 1");
+    cr_expect_not(is_removed_with_claim(alive, 0));
+    cr_expect(is_removed_with_claim(dead, 3600));
+    cr_expect_not(is_removed_with_claim("of another machine 1 1", 3600));
+    cr_expect(is_removed_with_claim("of another machine 1 1", 0));
+}
+
+static ssize_t getdents_fails(int fd, void *entries, size_t nbytes)
+{
+    (void)fd, (void)entries, (void)nbytes;
+    errno = EIO;
+    return -1;
+}
+
+Test(leftovers, of_a_folder_that_cannot_be_listed_are_an_error)
+{
+    berth_error error;
+
+    bth_system.getdents64 = getdents_fails;
+    cr_expect_eq(berth_clean_temporaries(folder, 0, 0, ignore, NULL, &error), BERTH_E_SYSTEM);
+    cr_expect_eq(error.system_errno, EIO);
+    cr_expect(strstr(error.message, "cannot be listed"), "%s", error.message);
+}
+
 /* ---- a temporary that goes while it is written ---- */
 
 static bool replace_it;

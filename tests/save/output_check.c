@@ -305,6 +305,8 @@ Test(output_check, a_write_that_is_lost_doubled_or_late_is_found)
                 cr_expect(says ? strstr(error.message, says) != NULL : error.code == BERTH_OK,
                           "%s, byte %llu %s: %s", kinds[j].name, (unsigned long long)at,
                           faults[i].name, error.message);
+                cr_expect(!in_order || error.record[0] == 0, "no record is at fault: %s",
+                          error.record);
             }
     berth_plan_free(plan);
     free(bytes);
@@ -331,6 +333,32 @@ Test(output_check, what_stands_behind_the_file_must_be_zeros)
     cr_expect_eq(checked.write(checked.context, &piece, 1, plan->nbytes, &error), BERTH_E_OFFSETS);
     cr_expect_eq(error.offset, plan->nbytes + 2);
     cr_expect_eq(nbytes, 2, "what is wrong does not leave");
+    bth_output_check_free(check);
+    berth_plan_free(plan);
+    free(bytes);
+}
+
+Test(output_check, what_is_written_twice_does_not_leave_again)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_new_record records[N_SAMPLES];
+    _Atomic uint64_t nbytes = 0;
+    const berth_sink sink = {.write = accept, .context = &nbytes};
+    const bth_output output = bth_output_of_sink(&sink);
+    berth_error error;
+
+    sample_records(bytes, records);
+    bth_error_clear(&error);
+    berth_plan *plan = plan_of_records(records, N_SAMPLES, 0, "");
+    bth_output_check *check = bth_output_check_new(plan, &output, &error);
+    const bth_output checked = bth_output_check_get_output(check);
+    const bth_range data = bth_plan_data_range(plan, 0);
+    for (int i = 0; i < 2; i++) {
+        struct iovec piece = {.iov_base = bytes, .iov_len = data.nbytes / 3 * 2};
+        cr_expect_eq(checked.write(checked.context, &piece, 1, data.offset, &error),
+                     i == 0 ? 0 : BERTH_E_OFFSETS, "%s", error.message);
+    }
+    cr_expect_eq(nbytes, data.nbytes / 3 * 2);
     bth_output_check_free(check);
     berth_plan_free(plan);
     free(bytes);
