@@ -359,6 +359,8 @@ static PyObject *end(bpy_loader *loader)
 {
     bpy_frame *frame = &loader->frames[loader->n_frames - 1];
     PyObject *object = frame->made;
+    if (berth_value_kind(frame->value) == BERTH_KIND_CALL && bpy_count_key(loader, frame->value) < 0)
+        return NULL;
     if (berth_value_kind(frame->value) != BERTH_KIND_TUPLE) {
         if (is_tried(loader, berth_value_kind(frame->value)))
             object = bpy_map_get(&loader->objects, frame->value);
@@ -373,7 +375,7 @@ static PyObject *end(bpy_loader *loader)
     }
     object = PyList_AsTuple(object);
     if (object &&
-        (remember(loader, frame->value, object) < 0 || bpy_count_tuple(loader, frame->value) < 0))
+        (remember(loader, frame->value, object) < 0 || bpy_count_key(loader, frame->value) < 0))
         Py_CLEAR(object);
     return object;
 }
