@@ -2,6 +2,7 @@
 """What a refusal tells, and berth.verify: is the file whole, what does it name, what to do next."""
 
 import argparse
+import collections
 import errno
 import functools
 import io
@@ -21,6 +22,8 @@ import torch.distributed.checkpoint as dcp
 from torch.testing._internal.two_tensor import TwoTensor
 
 import starter
+from pickles import PROTO, archive
+
 from folder import Folder
 
 CUT = "a download or a save in place that did not end?"
@@ -114,12 +117,37 @@ class Refusals(Folder):
             self.assertEqual(berth.load(self.path("a.pt"))["args"].lr, 1e-3)
             torch.serialization.clear_safe_globals()
 
+    def test_plain_classes_of_python(self):
+        """By the names of Python 3, which a program can paste; what PyTorch fills is loaded then."""
+        for value, names in ((collections.defaultdict(list), "collections.defaultdict, list"),
+                             (collections.defaultdict(dict), "collections.defaultdict, dict"),
+                             (collections.defaultdict(int), "collections.defaultdict, int"), (frozenset([1]), "frozenset"),
+                             (range(3), "range"), (slice(1, 2), "slice"), (int, "int"), (str, "str")):
+            torch.save({"v": value}, self.path("a.pt"))
+            with self.subTest(value=value), torch.serialization.safe_globals([]):
+                with self.assertRaises(berth.UnsafeFileError) as caught:
+                    berth.load(self.path("a.pt"))
+                step = f"torch.serialization.add_safe_globals([{names}])"
+                self.assertIn(f". If you trust them: {step}. If you trust the file", str(caught.exception))
+                self.assertNotIn("__builtin__ ", str(caught.exception).split("; it names")[1])
+                exec(step)  # pylint: disable=exec-used
+                self.assertEqual(berth.load(self.path("a.pt")), {"v": value})
+                torch.serialization.clear_safe_globals()
+
     def test_nobody_is_told_to_allow_what_runs_programs(self):
         torch.save({"a": Runs()}, self.path("a.pt"))
-        with self.assertRaises(berth.UnsafeFileError) as caught:
-            berth.load(self.path("a.pt"))
-        self.assertTrue(str(caught.exception).endswith("Some of them run programs: do not allow them"))
-        self.assertNotIn("weights_only", str(caught.exception))
+        files = [self.read(self.path("a.pt"))]
+        for module, name in (("__builtin__", "eval"), ("builtins", "getattr"), ("__builtin__", "execfile"),
+                             ("timeit", "timeit"), ("pdb", "run"), ("cProfile", "run"), ("commands", "getoutput"),
+                             ("multiprocessing.util", "spawnv_passfds"), ("numpy.testing", "rundocs"),
+                             ("operator", "methodcaller"), ("httplib", "HTTPSConnection"), ("torch.hub", "load")):
+            files.append(archive(PROTO + f"c{module}\n{name}\n.".encode()))
+        for data in files:
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(io.BytesIO(data))
+            self.assertTrue(str(caught.exception).endswith("Some of them run programs: do not allow them"),
+                            str(caught.exception))
+            self.assertNotIn("weights_only", str(caught.exception))
 
     def test_protocols_4_and_5(self):
         for protocol in (4, 5):

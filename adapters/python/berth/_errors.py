@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Exceptions. The library's messages are passed on as they are."""
 
+import _compat_pickle
 import concurrent.futures
 import contextlib
 import pickle
@@ -93,9 +94,46 @@ FIRST_GLOBAL = re.compile(r"; it names the global [^;]*, which Berth never calls
 # The library's sentence about a pipe (io/file.h), and what to do in Python.
 PIPE, OPEN_PIPE = ": read it into memory or into a file, and open that", (
     ": open it, `with open(path, \"rb\") as f`, and give f, which is read into memory")
-# No class of a checkpoint is in these: nobody is told to allow what they have.
-RUNNERS = {"sys", "os", "posix", "nt", "builtins", "__builtin__", "subprocess", "commands", "pty", "shutil",
-           "socket", "runpy", "importlib", "ctypes", "code", "webbrowser"}
+# Modules whose functions run programs or code, reach the network or change files, by the names of Python 3: nobody is
+# told to allow what they have, nor what is in modules below them.
+RUNNERS = frozenset("""
+    _ctypes _io _pickle _posixsubprocess _socket _thread aiohttp antigravity asyncio bdb cProfile cloudpickle code codeop
+    concurrent ctypes dill distutils doctest ensurepip fileinput ftplib gc http idlelib imp importlib io joblib
+    lib2to3 marshal multiprocessing nt numpy.distutils numpy.f2py numpy.testing os pdb pickle pickletools pip
+    pkgutil posix profile pty pydoc requests rlcompleter runpy setuptools shelve shutil signal smtplib socket
+    socketserver ssl subprocess sys threading timeit tkinter torch.hub torch.utils.bottleneck
+    torch.utils.collect_env torch.utils.cpp_extension trace turtle unittest urllib venv webbrowser xmlrpc zipapp zipimport
+    """.split())
+# And of modules that have classes of checkpoints, too.
+RUNNING_NAMES = {
+    "builtins": frozenset("""__build_class__ __import__ apply breakpoint compile delattr eval exec execfile exit file
+                          filter getattr globals help input locals map open quit raw_input reload setattr vars""".split()),
+    "codecs": frozenset(("open", )),
+    "functools": frozenset(("reduce", )),
+    "operator": frozenset(("attrgetter", "call", "methodcaller")),
+    "torch": frozenset(("load", )),
+    "torch.serialization": frozenset(("load", "_load", "_legacy_load")),
+    "types": frozenset(("CodeType", "FunctionType", "MethodType")),
+}
+
+
+def _of_python_3(module, name):
+    """The names that PyTorch looks up: pickle writes those of Python 2 in protocols below 3."""
+    if (module, name) in _compat_pickle.NAME_MAPPING:
+        return _compat_pickle.NAME_MAPPING[module, name]
+    return _compat_pickle.IMPORT_MAPPING.get(module, module), name
+
+
+def _runs(module, name):
+    """Whether it can run programs or code."""
+    steps = module.split(".")
+    return (any(".".join(steps[:n]) in RUNNERS for n in range(1, len(steps) + 1))
+            or name.split(".")[0] in RUNNING_NAMES.get(module, ()))
+
+
+def _expression(module, name):
+    """As a program in Python 3 writes it."""
+    return name if module == "builtins" else f"{module}.{name}"
 
 
 def shown(text):
@@ -112,7 +150,7 @@ def advised(message, named):
     message = IN_SHELL.sub("", message)
     if message.endswith(PIPE):
         message = message.removesuffix(PIPE) + OPEN_PIPE
-    refused = [(module, name) for module, name, is_allowed in named if not is_allowed]
+    refused = list(dict.fromkeys(_of_python_3(module, name) for module, name, is_allowed in named if not is_allowed))
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
@@ -122,12 +160,12 @@ def advised(message, named):
         what = ("1 class or function that is" if len(refused) == 1
                 else f"{len(refused)} classes or functions that are")
         message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()
-    if any(module.split(".")[0] in RUNNERS for module, _ in refused):
+    if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
     if refused and not is_protocol and all(
             part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
         message += (". If you trust them: torch.serialization.add_safe_globals(["
-                    + ", ".join(".".join(row) for row in refused) + "])")
+                    + ", ".join(_expression(*row) for row in refused) + "])")
     return message + (". If you trust the file: berth.load(f, weights_only=False), which runs what the file "
                       "asks for")
 

@@ -30,8 +30,8 @@
     64 /* of numbers: they cost no more than MAX_STEPS_PER_KEY each, whatever they are */
 
 /*
- * To compare two objects takes as long as these steps: 0.3 us, if their class is written in Python. So a
- * dict has at most about 1,000 such keys, which may cost half a second.
+ * To compare two objects takes as long as these steps: 0.3 us, if their class is written in Python.
+ * So a dict has at most about 1,000 such keys, which may cost half a second.
  */
 #define STEPS_OF_OBJECT 4
 
@@ -97,7 +97,8 @@ static void add_size(const bpy_loader *loader, key_size *size, const berth_value
     size->has_object |= inner.has_object;
 }
 
-/* What the fields of an object are: its class may hash and compare them, as a frozen dataclass does. */
+/* What the fields of an object are: its class may hash and compare them, as a frozen dataclass
+ * does. */
 static void add_state(const bpy_loader *loader, key_size *size, const berth_value *state)
 {
     berth_value *key, *item;
@@ -234,7 +235,8 @@ static int count_items(bpy_loader *loader, key_size size)
     if (size.depth <= MAX_KEY_DEPTH && loader->n_key_items <= MAX_KEY_ITEMS)
         return 0;
     (void)snprintf(why, sizeof why,
-                   "a key is a tuple or an object that Python cannot hash: more than %d deep, or all keys have "
+                   "a key is a tuple or an object that Python cannot hash: more than %d deep, or "
+                   "all keys have "
                    "more than %llu items",
                    MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
     return refuse(why);
@@ -270,9 +272,10 @@ static int count_objects(bpy_loader *loader, bpy_key_table *table, key_size size
     }
     if (loader->n_steps <= allowed_steps(loader))
         return 0;
-    return refuse("too many keys of a dict or set are objects of classes, of which Python may have to "
-                  "compare each with all others: about 1,000 in one are read; weights_only=False does "
-                  "not count them");
+    return refuse(
+        "too many keys of a dict or set are objects of classes, of which Python may have to "
+        "compare each with all others: about 1,000 in one are read; weights_only=False does "
+        "not count them");
 }
 
 int bpy_check_key(bpy_loader *loader, bpy_key_table **table, const berth_value *container,
