@@ -117,6 +117,17 @@ class Refusals(Folder):
             self.assertEqual(berth.load(self.path("a.pt"))["args"].lr, 1e-3)
             torch.serialization.clear_safe_globals()
 
+    def test_open_and_verify_obey_no_list(self):
+        torch.save({"args": HYPER, "w": STATE["layer.bias"]}, self.path("a.pt"))
+        with torch.serialization.safe_globals([argparse.Namespace, pathlib.PurePosixPath]):
+            self.assertEqual(berth.load(self.path("a.pt"))["args"], HYPER)
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.open(self.path("a.pt"))
+            for who, says in (("open", str(caught.exception)), ("verify", berth.verify(self.path("a.pt")).error)):
+                self.assertTrue(says.endswith(
+                    ". If you trust them: torch.serialization.add_safe_globals([argparse.Namespace, pathlib.PurePosixPath]"
+                    f"), then berth.load(f): berth.{who} obeys no list of allowed classes{TRUSTED}"), says)
+
     def test_plain_classes_of_python(self):
         """By the names of Python 3, which a program can paste; what PyTorch fills is loaded then."""
         for value, names in ((collections.defaultdict(list), "collections.defaultdict, list"),

@@ -142,6 +142,17 @@ def shown(text):
     return _native.show_text(text.encode("utf-8", "surrogateescape" if is_name else "backslashreplace"))
 
 
+OF_LIST, OF_FILE = ". If you trust them: ", ". If you trust the file: "  # the two steps
+
+
+def of_load_alone(message, who):
+    """A refusal of a function that obeys no list of allowed classes: the step is one for berth.load."""
+    steps, mark, last = message.rpartition(OF_FILE)
+    if OF_LIST not in steps:
+        return message
+    return f"{steps}, then berth.load(f): {who} obeys no list of allowed classes{mark}{last}"
+
+
 def advised(message, named):
     """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
 
@@ -164,10 +175,9 @@ def advised(message, named):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
     if refused and not is_protocol and all(
             part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
-        message += (". If you trust them: torch.serialization.add_safe_globals(["
+        message += (OF_LIST + "torch.serialization.add_safe_globals(["
                     + ", ".join(_expression(*row) for row in refused) + "])")
-    return message + (". If you trust the file: berth.load(f, weights_only=False), which runs what the file "
-                      "asks for")
+    return message + OF_FILE + "berth.load(f, weights_only=False), which runs what the file asks for"
 
 
 def make(status, message, errno, offset, record, named=()):
