@@ -43,12 +43,22 @@ class Runs:
         return os.system, ("false",)
 
 
+RECONSTRUCT = f"{numpy.ndarray.__reduce__(numpy.ones(1))[0].__module__}._reconstruct"
+DTYPES = 'numpy.dtype, *map(type, map(numpy.dtype, numpy.typecodes["All"]))'
+
+
+def listed(names):
+    """The names in the step that allows them."""
+    return ", ".join({"numpy.dtype": DTYPES}.get(name, f'({name}, "{name}")' if name.startswith("numpy.core.") else name)
+                     for name in names)
+
+
 # A name, the value, options of torch.save, and what it names that is not allowed.
 REFUSED = [
     ("lightning", {"state_dict": STATE, "hyper_parameters": HYPER}, {}, ["argparse.Namespace", "pathlib.PurePosixPath"]),
     ("module", {"model": Scale()}, {}, [f"{__name__}.Scale"]),
     ("numpy", {"rng": numpy.random.get_state()}, {},
-     [f"{numpy.ndarray.__reduce__(numpy.ones(1))[0].__module__}._reconstruct", "numpy.ndarray", "numpy.dtype"]),
+     [RECONSTRUCT, "numpy.ndarray", "numpy.dtype"]),
     ("subclass", {"w": TwoTensor(STATE["layer.weight"], STATE["layer.weight"])}, {},
      ["torch._utils._rebuild_wrapper_subclass", "torch.testing._internal.two_tensor.TwoTensor"]),
     ("old", {"state": STATE, "args": HYPER}, {"_use_new_zipfile_serialization": False},
@@ -92,7 +102,7 @@ class Refusals(Folder):
                     says = str(caught.exception)
                     self.assertTrue(says.endswith(
                         f" is not allowed in a checkpoint; it names {what} not allowed: {words}. If you trust "
-                        f"them: torch.serialization.add_safe_globals([{', '.join(names)}])" + TRUSTED), says)
+                        f"them: torch.serialization.add_safe_globals([{listed(names)}])" + TRUSTED), says)
                     self.assertNotIn("`", says)
                     report = berth.verify(source)
                     self.assertEqual((bool(report), report.intact, report.refused), (False, True, names))
@@ -144,6 +154,45 @@ class Refusals(Folder):
                 exec(step)  # pylint: disable=exec-used
                 self.assertEqual(berth.load(self.path("a.pt")), {"v": value})
                 torch.serialization.clear_safe_globals()
+
+    def test_what_it_says_of_numpy(self):
+        """Its step loads the file, also one that NumPy 1 or 2 wrote under the other name of its modules."""
+        for value in (numpy.random.get_state(), numpy.arange(3), numpy.float64(3), numpy.array(["a"]),
+                      numpy.zeros(2, [("a", "f4"), ("b", "U3")]), numpy.zeros(2, bool), numpy.array(["2026"], "M8[D]"),
+                      numpy.random.default_rng().bit_generator.state):
+            torch.save({"v": value}, self.path("a.pt"), _use_new_zipfile_serialization=False)
+            data = self.read(self.path("a.pt"))
+            for each in {data, data.replace(b"cnumpy._core.", b"cnumpy.core."), data.replace(b"cnumpy.core.", b"cnumpy._core.")}:
+                with self.subTest(value=value), torch.serialization.safe_globals([]), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the other name is deprecated
+                    try:
+                        loaded = berth.load(io.BytesIO(each))
+                    except berth.UnsafeFileError as error:
+                        exec(str(error).split("If you trust them: ")[1].split(". If you trust")[0])  # pylint: disable=exec-used
+                        loaded = berth.load(io.BytesIO(each))
+                    self.assertEqual(repr(loaded["v"]), repr(value))
+                    torch.serialization.clear_safe_globals()
+
+    def test_what_pytorch_says_is_one_line(self):
+        torch.save(numpy.arange(3), self.path("a.pt"))
+        function = numpy.ndarray.__reduce__(numpy.ones(1))[0]
+        with torch.serialization.safe_globals([function, numpy.ndarray, numpy.dtype]):
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(self.path("a.pt"))
+        kind = type(numpy.dtype("int64"))
+        says = str(caught.exception)
+        self.assertRegex(says, r"a\.pt: data\.pkl: PyTorch's weights_only unpickler: Can only build [^\n\\]*but got ")
+        self.assertTrue(says.endswith(TRUSTED), says)
+        if kind.__module__ == "numpy.dtypes":
+            self.assertIn(f"'>. If you trust them: torch.serialization.add_safe_globals([numpy.dtypes.{kind.__name__}])", says)
+
+    def test_what_pytorch_never_fills(self):
+        torch.save({"v": collections.deque([1])}, self.path("a.pt"))
+        for allowed in ([], [collections.deque]):
+            with torch.serialization.safe_globals(allowed), self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(self.path("a.pt"))
+            self.assertNotIn("add_safe_globals", str(caught.exception))
+            self.assertTrue(str(caught.exception).endswith(TRUSTED), str(caught.exception))
 
     def test_nobody_is_told_to_allow_what_runs_programs(self):
         torch.save({"a": Runs()}, self.path("a.pt"))

@@ -131,9 +131,24 @@ def _runs(module, name):
             or name.split(".")[0] in RUNNING_NAMES.get(module, ()))
 
 
-def _expression(module, name):
-    """As a program in Python 3 writes it."""
-    return name if module == "builtins" else f"{module}.{name}"
+# PyTorch's unpickler appends to lists alone: no list of allowed classes makes it load one.
+NEVER_FILLED = {("collections", "deque")}
+# The classes of dtypes, which no pickle names, but PyTorch asks for.
+NUMPY_DTYPES = '*map(type, map(numpy.dtype, numpy.typecodes["All"]))'
+
+
+def _expressions(refused):
+    """As a program in Python 3 writes them, for a list of what it allows."""
+    for module, name in refused:
+        path = f"{module}.{name}"
+        if module == "builtins":
+            yield name
+        elif path.startswith("numpy.core."):  # of NumPy 1; in NumPy 2 it is the same object by another name
+            yield f'({path}, "{path}")'
+        else:
+            yield path
+        if path == "numpy.dtype":
+            yield NUMPY_DTYPES
 
 
 def shown(text):
@@ -143,6 +158,7 @@ def shown(text):
 
 
 OF_LIST, OF_FILE = ". If you trust them: ", ". If you trust the file: "  # the two steps
+LOAD_TRUSTED = OF_FILE + "berth.load(f, weights_only=False), which runs what the file asks for"
 
 
 def of_load_alone(message, who):
@@ -173,11 +189,11 @@ def advised(message, named):
         message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()
     if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
-    if refused and not is_protocol and all(
+    if refused and not is_protocol and not NEVER_FILLED.intersection(refused) and all(
             part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
         message += (OF_LIST + "torch.serialization.add_safe_globals(["
-                    + ", ".join(_expression(*row) for row in refused) + "])")
-    return message + OF_FILE + "berth.load(f, weights_only=False), which runs what the file asks for"
+                    + ", ".join(_expressions(refused)) + "])")
+    return message + LOAD_TRUSTED
 
 
 def make(status, message, errno, offset, record, named=()):

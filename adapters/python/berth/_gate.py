@@ -19,10 +19,11 @@ import os
 import pathlib
 import pickle
 import pickletools
+import re
 import struct
 
 from berth import _native, _records, _sparse
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
+from berth._errors import LOAD_TRUSTED, NO_OFFSET, OF_LIST, Error, UnsafeFileError, is_of_file, make
 from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
@@ -33,6 +34,10 @@ REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
 BROKEN = (EOFError, struct.error, pickle.UnpicklingError, AssertionError)  # by the unpickler itself: see unpickle
 OF_IDS = (ValueError, TypeError, LookupError, AttributeError)  # by what takes apart an id of a storage
 LEGACY_N_PICKLES = 5
+# In what PyTorch says, the part about this file; and a class that the pickle need not name.
+OF_TORCH = re.compile(r"\A(?:.*?WeightsUnpickler error: )?(.*?)(?:\s*Check the documentation of torch\.load.*)?\Z",
+                      re.DOTALL)
+NOT_NAMED = re.compile(r"allowlisted via `add_safe_globals`,? but got <class '([A-Za-z_][\w.]*)'>\Z", re.ASCII)
 # What PyTorch allows in each file, and Berth's reader does not; a file that names one has its own class.
 WITH_CLASSES = frozenset("torch._utils." + name for name in (
     "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"))
@@ -248,8 +253,14 @@ def for_trusted(kept):
 
 def refused_by_torch(kept, error):
     """Berth has read the pickle, or the names are allowed: this is why it is refused all the same."""
-    return make("BERTH_E_FORBIDDEN" if isinstance(error, pickle.UnpicklingError) else "BERTH_E_PICKLE",
-                f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: {error!r}", 0, NO_OFFSET, "data.pkl")
+    where = f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: "
+    if not isinstance(error, pickle.UnpicklingError):
+        return make("BERTH_E_PICKLE", f"{where}{error!r}", 0, NO_OFFSET, "data.pkl")
+    words = " ".join(OF_TORCH.search(str(error))[1].split()).rstrip(".")
+    wanted = NOT_NAMED.search(words)
+    if wanted:
+        words += f"{OF_LIST}torch.serialization.add_safe_globals([{wanted[1]}])"
+    return make("BERTH_E_FORBIDDEN", where + words + LOAD_TRUSTED, 0, NO_OFFSET, "data.pkl")
 
 
 # ---- what the unpickler of weights_only=False says of a broken pickle ----
