@@ -127,6 +127,19 @@ class Refusals(Folder):
             self.assertEqual(berth.load(self.path("a.pt"))["args"].lr, 1e-3)
             torch.serialization.clear_safe_globals()
 
+    def test_a_great_many_names(self):
+        """The message has a limit; what is listed has one of 4,096."""
+        for n, words in ((50, "names 50 classes"), (60, "names 60 classes"), (5000, "names at least 4096 classes")):
+            data = archive(PROTO + b"(" + b"".join(b"cmodel\nName%d\n" % i for i in range(n)) + b"t.")
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(io.BytesIO(data))
+            says = str(caught.exception)
+            self.assertIn(words, says)
+            self.assertEqual("add_safe_globals" in says, n == 50)
+            self.assertEqual("model Name49, ...; berth.verify(f).refused has all that are listed. If you trust" in says, n > 50)
+            self.assertLess(len(says), 3000)
+            self.assertEqual(len(berth.verify(io.BytesIO(data)).refused), min(n, 4096))
+
     def test_open_and_verify_obey_no_list(self):
         torch.save({"args": HYPER, "w": STATE["layer.bias"]}, self.path("a.pt"))
         with torch.serialization.safe_globals([argparse.Namespace, pathlib.PurePosixPath]):

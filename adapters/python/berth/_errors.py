@@ -169,6 +169,10 @@ def of_load_alone(message, who):
     return f"{steps}, then berth.load(f): {who} obeys no list of allowed classes{mark}{last}"
 
 
+MOST_NAMES = 50  # in a message
+MOST_LISTED = 4096  # by berth_list_globals
+
+
 def advised(message, named):
     """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
 
@@ -181,15 +185,17 @@ def advised(message, named):
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
-    words = shown(", ".join(f"{module} {name}" for module, name in refused))
+    are_many = len(refused) > MOST_NAMES
+    words = shown(", ".join(f"{module} {name}" for module, name in refused[:MOST_NAMES]))
     if refused:
         message = FIRST_GLOBAL.sub("", message)
         what = ("1 class or function that is" if len(refused) == 1
-                else f"{len(refused)} classes or functions that are")
+                else f"{'at least ' * (len(named) >= MOST_LISTED)}{len(refused)} classes or functions that are")
         message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()
+        message += ", ...; berth.verify(f).refused has all that are listed" * are_many
     if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
-    if refused and not is_protocol and not NEVER_FILLED.intersection(refused) and all(
+    if refused and not is_protocol and not are_many and not NEVER_FILLED.intersection(refused) and all(
             part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
         message += (OF_LIST + "torch.serialization.add_safe_globals(["
                     + ", ".join(_expressions(refused)) + "])")
