@@ -75,6 +75,15 @@ class Arguments(Folder):
                     call(f)
                 self.assertLess(len(str(caught.exception)), 600)
 
+    def test_arguments_of_the_unpickler(self):
+        """As torch.load: an argument that it does not have, and an encoding that is used for no text."""
+        for load in (torch.load, berth.load, berth.installed()(lambda *a, **k: torch.load(*a, **k))):
+            for options in ({"foo": 1}, {"encoding": "latin1", "errors": "strict"}):
+                with self.subTest(load, options=options), self.assertRaises(TypeError) as caught:
+                    load(self.source, **options)
+                self.assertNotIsInstance(caught.exception, berth.Error)
+            self.assertEqual(load(self.source, encoding="a\0")["n"], 7)
+
     def test_texts_of_files_are_shown_as_everywhere(self):
         """Names of files, records, tensors and classes move, hide and turn nothing in a message (F7)."""
         odd = "n\x1b[31m\u202e\ufeff\u2028\U000e0041"

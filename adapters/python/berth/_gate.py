@@ -64,7 +64,7 @@ def _old_text(encoding):
     """
     if encoding == "bytes":
         return "load.old_text=latin1"
-    with contextlib.suppress(LookupError, TypeError):
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # there is no such encoding
         if codecs.lookup(encoding).name in ("ascii", "iso8859-1"):
             return "load.old_text=latin1"
     return "load.old_text=utf8"

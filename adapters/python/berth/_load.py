@@ -90,7 +90,11 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     if pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
                            "weights_only=False")
-    if not _gate.is_utf8(encoding) or set(arguments) - {"encoding"}:
+    unknown = set(arguments) - {"encoding"}
+    if unknown:
+        raise TypeError(f"load() got an unexpected keyword argument {min(unknown)!r}: without weights_only=False, "
+                        "`encoding` alone goes to the unpickler")
+    if not _gate.is_utf8(encoding):
         wants_torch = "pickle_load_args"
     refusal = None
     try:
