@@ -18,7 +18,7 @@ import forbidden
 import torch
 from berth import _gate, _native
 from berth._source import PinnedFile
-from pickles import ONE, PROTO, archive, doubled, get, put, tensor, text
+from pickles import ONE, PROTO, archive, doubled, get, number, put, tensor, text
 from records import Box, Mine, Point, Runs
 
 from folder import Folder
@@ -222,6 +222,15 @@ class Behind(Folder):
             shared = b"(" + b"".join(get(0) + arguments(i)[:-1] + put(i) for i in range(1, 200)) + b"t"
             again = b"}(" + b"".join(get(i) + b"N" for i in range(1, 200)) + b"u"
             self.refuse_object_keys(made_by + put(0) + b"](" + shared + again * 1000 + b"e")
+        for name in (b"__builtin__", b"builtins"):
+            with torch.serialization.safe_globals([frozenset]):
+                numbers = b"".join(b"\x8a\x10" + (i * (2**61 - 1)).to_bytes(16, "little") for i in range(20_000))
+                self.refuse_object_keys(b"c" + name + b"\nfrozenset\n](" + numbers + b"e\x85R", "hashes collide")
+                for items in (b"", b"K\1K\2", b"".join(map(number, range(3000)))):
+                    data = archive(PROTO + b"c" + name + b"\nfrozenset\n](" + items + b"e\x85R.")
+                    self.assertEqual(type(berth.load(io.BytesIO(data))), frozenset)
+                with self.assertRaises(berth.Error):
+                    berth.load(io.BytesIO(archive(PROTO + b"c" + name + b"\nfrozenset\n](]e\x85R.")))
         # A class hashes its fields: tuples in them count as in tuples.
         key = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")
         with torch.serialization.safe_globals([Point]):

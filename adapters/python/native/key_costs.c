@@ -298,3 +298,32 @@ int bpy_check_key(bpy_loader *loader, bpy_key_table **table, const berth_value *
         return -1;
     return size.has_object ? 0 : count_place(loader, *table, object, size.n_items);
 }
+
+int bpy_check_frozenset(bpy_loader *loader, const berth_value *call)
+{
+    const berth_value *class = berth_value_part(call, BERTH_PART_INNER);
+    const berth_value *items = berth_value_count(call) == 1 ? berth_value_at(call, 0) : NULL;
+    const char *name =
+        class && berth_value_kind(class) == BERTH_KIND_GLOBAL ? berth_as_text(class, NULL) : "";
+    PyObject *objects = items && (berth_value_kind(items) == BERTH_KIND_LIST ||
+                                  berth_value_kind(items) == BERTH_KIND_TUPLE)
+                            ? bpy_map_get(&loader->objects, items)
+                            : NULL;
+    if (!objects ||
+        (strcmp(name, "__builtin__ frozenset") != 0 && strcmp(name, "builtins frozenset") != 0))
+        return 0;
+    bpy_key_table *table = bpy_key_table_new(berth_value_count(items), true);
+    int status = table ? 0 : -1;
+    for (size_t i = 0; status == 0 && i < berth_value_count(items); i++) {
+        PyObject *object = PySequence_GetItem(objects, (Py_ssize_t)i);
+        status =
+            object ? bpy_check_key(loader, &table, items, berth_value_at(items, i), object) : -1;
+        Py_XDECREF(object);
+    }
+    bpy_key_table_free(table);
+    if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) { /* PyTorch will say so */
+        PyErr_Clear();
+        status = 0;
+    }
+    return status;
+}

@@ -367,7 +367,7 @@ static PyObject *end(bpy_loader *loader)
     bpy_frame *frame = &loader->frames[loader->n_frames - 1];
     PyObject *object = frame->made;
     if (berth_value_kind(frame->value) == BERTH_KIND_CALL &&
-        bpy_count_key(loader, frame->value) < 0)
+        (bpy_check_frozenset(loader, frame->value) < 0 || bpy_count_key(loader, frame->value) < 0))
         return NULL;
     if (berth_value_kind(frame->value) != BERTH_KIND_TUPLE) {
         if (is_tried(loader, berth_value_kind(frame->value)))

@@ -547,6 +547,12 @@ void bpy_key_table_free(bpy_key_table *table);
 int bpy_count_key(bpy_loader *loader, const berth_value *value);
 
 /*
+ * In a trial, what bpy_check_key does for the items of a call, if it makes a frozenset.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_check_frozenset(bpy_loader *loader, const berth_value *call);
+
+/*
  * Whether Python can hash a key and find its place, and those of all keys before it, in reasonable
  * time. *table: of the container, made when it is needed; NULL: not yet.
  * Returns: 0; -1: an exception is raised.
