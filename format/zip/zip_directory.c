@@ -21,14 +21,6 @@ static uint64_t ranges_header_offset(const bth_zip_directory *directory, size_t 
     return directory->entries[directory->by_offset[i]].header_offset;
 }
 
-static bool ranges_is_ordered(const bth_zip_directory *directory)
-{
-    for (size_t i = 1; i < ranges_n_entries_and_folders(directory); i++)
-        if (ranges_header_offset(directory, i - 1) > ranges_header_offset(directory, i))
-            return false;
-    return true;
-}
-
 static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 {
     size_t swapped = directory->by_offset[i];
@@ -64,10 +56,14 @@ static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t di
                                        berth_error *error)
 {
     size_t n = ranges_n_entries_and_folders(directory);
+    bool is_ordered = true;
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         directory->by_offset[i] = i;
-    if (!ranges_is_ordered(directory))
+        is_ordered &=
+            i == 0 || ranges_header_offset(directory, i - 1) <= ranges_header_offset(directory, i);
+    }
+    if (!is_ordered)
         ranges_sort(directory);
     for (size_t i = 0; i < n; i++) {
         bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
@@ -126,7 +122,12 @@ typedef struct zip_filling {
     uint16_t folder_flags; /* of the entry that set the top folder */
 } zip_filling;
 
-static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
+/*
+ * Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
+ * fields of n_after more entries; so all names fit the memory that was allocated for them.
+ */
+static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
+                      berth_error *error)
 {
     entry->signature = bth_cursor_u32(cursor);
     bth_cursor_u16(cursor); /* version made by */
@@ -144,16 +145,6 @@ static void entry_read_fixed(bth_cursor *cursor, zip_central *entry)
     bth_cursor_u16(cursor); /* internal attributes */
     entry->attributes = bth_cursor_u32(cursor);
     entry->kept.header_offset = bth_cursor_u32(cursor);
-}
-
-/*
- * Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
- * fields of n_after more entries; so all names fit the memory that was allocated for them.
- */
-static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
-                      berth_error *error)
-{
-    entry_read_fixed(cursor, entry);
     if (entry->signature != BTH_ZIP_CENTRAL_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
@@ -171,18 +162,10 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
     return BERTH_OK;
 }
 
-/* Info-ZIP and macOS write a folder's name in UTF-8 without the mark. Readers that take it for code
- * page 437 must still see one folder. */
-static bool entry_marks_folder_alike(const zip_filling *filling, const zip_central *entry)
-{
-    bool is_ascii = true;
-
-    for (const char *at = filling->directory->archive; *at; at++)
-        is_ascii = is_ascii && (uint8_t)*at < 0x80;
-    return is_ascii || !((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8);
-}
-
-/* Z8: all under one top folder, that of the first entry. */
+/*
+ * Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a folder's name
+ * in UTF-8 without the mark. Readers that take it for code page 437 must still see one folder.
+ */
 static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
                                          berth_error *error)
 {
@@ -207,34 +190,14 @@ static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "'%.*s' does not lie in the top folder '%s' of the entries before it",
                         (int)entry->kept.name_nbytes, name, directory->archive);
-    if (!entry_marks_folder_alike(filling, entry))
+    bool is_ascii = true;
+    for (const char *at = directory->archive; *at; at++)
+        is_ascii = is_ascii && (uint8_t)*at < 0x80;
+    if (!is_ascii && ((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
                         "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
                         directory->archive);
     return BERTH_OK;
-}
-
-static void entry_keep_name(zip_filling *filling, zip_central *entry)
-{
-    memcpy(filling->names_at, entry->name, entry->kept.name_nbytes);
-    filling->names_at[entry->kept.name_nbytes] = '\0';
-    entry->kept.name = filling->names_at;
-    entry->kept.record = filling->names_at + filling->directory->archive_nbytes + 1;
-    filling->names_at += entry->kept.name_nbytes + 1;
-}
-
-/* Replaces a saturated field by the value of the zip64 field. */
-static void entry_widen_saturated_field(uint64_t *field, bth_cursor *zip64)
-{
-    if (*field == BTH_ZIP_SATURATED32)
-        *field = bth_cursor_u64(zip64);
-}
-
-static unsigned entry_zip64_needed_nbytes(const zip_central *entry)
-{
-    return 8u * (entry->kept.nbytes == BTH_ZIP_SATURATED32) +
-           8u * (entry->kept.compressed_nbytes == BTH_ZIP_SATURATED32) +
-           8u * (entry->kept.header_offset == BTH_ZIP_SATURATED32);
 }
 
 /* Z4: at most one zip64 field, of exactly the size that the saturated fields need. */
@@ -243,11 +206,15 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     bth_cursor cursor = bth_cursor_make(entry->extra, entry->extra_nbytes);
     const bth_zip_header header = {entry->name, entry->kept.name_nbytes, entry->kept.record,
                                    entry->at};
-    unsigned needed = entry_zip64_needed_nbytes(entry);
+    uint64_t *fields[] = {&entry->kept.nbytes, &entry->kept.compressed_nbytes,
+                          &entry->kept.header_offset};
+    unsigned needed = 0;
     bth_zip_extra extra;
     bool seen = false;
     int more;
 
+    for (size_t i = 0; i < 3; i++)
+        needed += *fields[i] == BTH_ZIP_SATURATED32 ? 8 : 0;
     while ((more = bth_zip_next_extra(&cursor, &extra, &header, error)) > 0) {
         if (extra.id != BTH_ZIP_EXTRA_ZIP64)
             continue;
@@ -258,9 +225,9 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
                               "a ZIP64 extra field of %d bytes, where %u are needed", extra.nbytes,
                               needed);
         bth_cursor zip64 = bth_cursor_make(extra.bytes, extra.nbytes);
-        entry_widen_saturated_field(&entry->kept.nbytes, &zip64);
-        entry_widen_saturated_field(&entry->kept.compressed_nbytes, &zip64);
-        entry_widen_saturated_field(&entry->kept.header_offset, &zip64);
+        for (size_t i = 0; i < 3; i++)
+            if (*fields[i] == BTH_ZIP_SATURATED32)
+                *fields[i] = bth_cursor_u64(&zip64);
         seen = true;
     }
     if (more == 0 && needed > 0 && !seen)
@@ -269,9 +236,21 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     return more;
 }
 
-/* Z9: what can be read. Other readers also refuse versions that do not exist yet. */
-static int entry_check_version_flags_method(const zip_central *entry, berth_error *error)
+/*
+ * Z9: what can be read. Other readers also refuse versions that do not exist yet. Z3: one disk. Z7:
+ * header, name and data lie before the directory. Z8: folders are empty; a slash at the end means
+ * folder, and attributes must not contradict that. PyTorch and others follow the attributes: they
+ * read nothing, or make a link.
+ */
+static int entry_check(const zip_central *entry, uint64_t directory_offset, bool is_folder,
+                       berth_error *error)
 {
+    uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->kept.name_nbytes;
+    uint64_t room = entry->kept.header_offset < directory_offset
+                        ? directory_offset - entry->kept.header_offset
+                        : 0;
+    uint32_t unix_type = entry->attributes >> 28;
+
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
                           "needs version %d.%d of the format; the last is %d.%d",
@@ -298,18 +277,6 @@ static int entry_check_version_flags_method(const zip_central *entry, berth_erro
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                           "stored, but its compressed size is %" PRIu64 " and its size %" PRIu64,
                           entry->kept.compressed_nbytes, entry->kept.nbytes);
-    return BERTH_OK;
-}
-
-/* Z3: one disk. Z7: header, name and data lie before the directory. Z8: folders are empty. */
-static int entry_check_disk_and_range(const zip_central *entry, uint64_t directory_offset,
-                                      berth_error *error)
-{
-    uint64_t needed = BTH_ZIP_LOCAL_NBYTES + (uint64_t)entry->kept.name_nbytes;
-    uint64_t room = entry->kept.header_offset < directory_offset
-                        ? directory_offset - entry->kept.header_offset
-                        : 0;
-
     if (entry->disk != 0)
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE, "lies on disk %d; only 0 can be read",
                           entry->disk);
@@ -319,23 +286,10 @@ static int entry_check_disk_and_range(const zip_central *entry, uint64_t directo
                           " bytes of data do not fit before the directory at byte %" PRIu64,
                           entry->kept.header_offset, entry->kept.compressed_nbytes,
                           directory_offset);
-    if (bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes) &&
-        (entry->kept.nbytes != 0 || entry->kept.compressed_nbytes != 0))
+    if (is_folder && (entry->kept.nbytes != 0 || entry->kept.compressed_nbytes != 0))
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                           "a folder with %" PRIu64 " bytes of data, %" PRIu64 " in the file",
                           entry->kept.nbytes, entry->kept.compressed_nbytes);
-    return BERTH_OK;
-}
-
-/*
- * Z8: a slash at the end means folder; attributes must not contradict that. PyTorch and others
- * follow the attributes: they read nothing, or make a link.
- */
-static int entry_check_attributes(const zip_central *entry, berth_error *error)
-{
-    bool is_folder = bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes);
-    uint32_t unix_type = entry->attributes >> 28;
-
     if (unix_type != 0 && unix_type != (is_folder ? BTH_ZIP_UNIX_FOLDER : BTH_ZIP_UNIX_FILE))
         return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
                           "its name is that of a %s, but its attributes say Unix type 0%02" PRIo32,
@@ -346,20 +300,11 @@ static int entry_check_attributes(const zip_central *entry, berth_error *error)
     return BERTH_OK;
 }
 
-static void entry_append_to_directory(zip_filling *filling, const zip_central *entry)
-{
-    bth_zip_directory *directory = filling->directory;
-    filling->n_left--;
-    bool folder = bth_zip_name_is_folder(entry->name, entry->kept.name_nbytes);
-    size_t at = folder ? directory->n_entries + filling->n_left : directory->n_entries;
-    directory->n_entries += !folder;
-    directory->n_folders += folder;
-    directory->entries[at] = entry->kept;
-}
-
 static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
                                   berth_error *error)
 {
+    bth_zip_directory *directory = filling->directory;
+
     for (size_t i = 0; i < end->n_entries; i++) {
         zip_central entry = {.at = end->directory_offset + cursor->at};
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
@@ -368,13 +313,21 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
                                error) < 0 ||
             entry_check_or_set_top_folder(filling, &entry, error) < 0)
             return error->code;
-        entry_keep_name(filling, &entry);
+        memcpy(filling->names_at, entry.name, entry.kept.name_nbytes);
+        filling->names_at[entry.kept.name_nbytes] = '\0';
+        entry.kept.name = filling->names_at;
+        entry.kept.record = filling->names_at + directory->archive_nbytes + 1;
+        filling->names_at += entry.kept.name_nbytes + 1;
+        bool is_folder = bth_zip_name_is_folder(entry.name, entry.kept.name_nbytes);
         if (entry_read_extra(&entry, error) < 0 ||
-            entry_check_version_flags_method(&entry, error) < 0 ||
-            entry_check_disk_and_range(&entry, end->directory_offset, error) < 0 ||
-            entry_check_attributes(&entry, error) < 0)
+            entry_check(&entry, end->directory_offset, is_folder, error) < 0)
             return error->code;
-        entry_append_to_directory(filling, &entry);
+        filling->n_left--;
+        directory
+            ->entries[is_folder ? directory->n_entries + filling->n_left : directory->n_entries] =
+            entry.kept;
+        directory->n_entries += !is_folder;
+        directory->n_folders += is_folder;
     }
     /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
     if (bth_cursor_left(cursor) > 0)
