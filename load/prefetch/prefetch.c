@@ -4,7 +4,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "load/prefetch/prefetch_state.h"
+#include "load/checkpoint.h"
+#include "load/prefetch/prefetch.h"
 
 /* X11: a child has no threads for its parent's prefetches. */
 static bool prefetch_is_of_this_process(const berth_prefetch *prefetch)

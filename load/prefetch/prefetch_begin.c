@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Begins and ends prefetches: chooses the bytes, the method and the passes. */
-#include "load/prefetch/prefetch_state.h"
+#include "load/prefetch/prefetch.h"
 
 #include <assert.h>
 #include <errno.h>

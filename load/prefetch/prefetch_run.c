@@ -11,7 +11,8 @@
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "io/trace/trace.h"
-#include "load/prefetch/prefetch_state.h"
+#include "load/checkpoint.h"
+#include "load/prefetch/prefetch.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)
 
