@@ -26,11 +26,6 @@ void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t wa
         cache->free_scratch[i] = n_scratch - 1 - i; /* the first one is on top */
 }
 
-static uint64_t row_tag(uint32_t table, uint64_t row)
-{
-    return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
-}
-
 /* The first line of a row's set. Rows at any distance spread over all sets. */
 static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
 {
@@ -65,7 +60,7 @@ static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first
 
 static uint64_t row_hold_tag(const bth_row_hold *hold, size_t i)
 {
-    return row_tag(hold->table, bth_row_list_row(hold->list, i));
+    return (uint64_t)hold->table << BTH_ROWS_ROW_BITS | bth_row_list_row(hold->list, i);
 }
 
 /* Holds the present rows, and lists the others. */
@@ -115,13 +110,18 @@ static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hol
     }
 }
 
-/* From now on other requests find the rows. */
-static void row_cache_set_tags_and_stamps(bth_row_cache *cache, const bth_row_hold *hold,
-                                          const uint32_t *slots, const uint32_t *missing,
-                                          bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result)
 {
+    *result = (bth_row_result){0};
+    row_cache_hold_present(cache, hold, slots, missing, result);
+    row_cache_hold_missing(cache, hold, slots, missing, result);
+    if (result->n_short > 0) {
+        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
+        return;
+    }
+    /* From now on other requests find the rows. */
     uint64_t stamp = hold->stamp ? hold->stamp : ++cache->stamp;
-
     for (size_t i = 0; i < hold->list->n_rows; i++) {
         if (slots[i] < cache->n_lines && cache->stamps[slots[i]] < stamp)
             cache->stamps[slots[i]] = stamp;
@@ -134,18 +134,6 @@ static void row_cache_set_tags_and_stamps(bth_row_cache *cache, const bth_row_ho
         cache->tags[line] = row_hold_tag(hold, missing[k]);
         cache->holders[line] |= FILLING;
     }
-}
-
-void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                             uint32_t *missing, bth_row_result *result)
-{
-    *result = (bth_row_result){0};
-    row_cache_hold_present(cache, hold, slots, missing, result);
-    row_cache_hold_missing(cache, hold, slots, missing, result);
-    if (result->n_short > 0)
-        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
-    else
-        row_cache_set_tags_and_stamps(cache, hold, slots, missing, result);
 }
 
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n)
