@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/rows/rows_cache.h"
+/* The slot of each row. Pure: the caller locks around each call. */
+#include "load/rows/rows.h"
 
 #include <string.h>
 

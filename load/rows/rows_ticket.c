@@ -226,9 +226,10 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
         return error->code;
     /* The address of each position's row. Without the lock: the ticket stays until n_users is 0. */
     const bth_row_list *list = &ticket->list;
-    for (size_t i = 0, k = 0; pointers && error->code == BERTH_OK && i < list->n_rows; i++)
-        for (size_t end = bth_row_list_start(list, i + 1); k < end; k++)
-            pointers[list->order[k]] = bth_rows_slot_address(rows, ticket->slots[i]);
+    if (pointers && error->code == BERTH_OK)
+        for (size_t i = 0, k = 0; i < list->n_rows; i++)
+            for (size_t end = bth_row_list_start(list, i + 1); k < end; k++)
+                pointers[list->order[k]] = bth_rows_slot_address(rows, ticket->slots[i]);
     (void)bth_lock_acquire(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);
