@@ -26,11 +26,6 @@ static const struct {
 } kinds[] = {
     [BTH_BLOB_TICKET] = {"BerthTkt", "ticket"}, [BTH_BLOB_RECEIPT] = {"BerthRct", "receipt"}};
 
-const char *bth_blob_name(bth_blob_kind kind)
-{
-    return kinds[kind].name;
-}
-
 int bth_blob_fail(bth_blob_kind kind, const char *what, berth_error *error)
 {
     return bth_fail_argument(error, "the %s is invalid: %s", kinds[kind].name, what);

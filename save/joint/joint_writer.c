@@ -9,10 +9,9 @@
 #include "io/file.h"
 #include "io/trace/trace.h"
 #include "save/commit.h"
-#include "save/joint/joint_chains.h"
 #include "save/joint/joint_exchange.h"
-#include "save/joint/joint_fragments.h"
 #include "save/joint/joint_middles.h"
+#include "save/joint/joint_slices.h"
 #include "save/save_operation.h"
 
 /* Buffers for writing a window; both windows and messages beside them have up to 36 MiB. */
