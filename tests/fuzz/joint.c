@@ -14,7 +14,7 @@
 #include "base/memory.h"
 #include "io/syscalls.h"
 #include "save/joint/joint_parts.h"
-#include "save/joint/joint_pieces.h"
+#include "save/joint/joint_exchange.h"
 #include "save/joint/joint_slices.h"
 
 #define MAX_RECEIPT_NBYTES 16384
