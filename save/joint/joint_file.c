@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_file.h"
+/* The temporary file of a joint save, and its seal. */
+#include "save/joint/joint_ticket.h"
 
 #include <string.h>
 

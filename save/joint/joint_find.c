@@ -163,13 +163,6 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
 
 /* ---- ambiguous paths ---- */
 
-static bool tensor_is_same(const bth_ticket_tensor *a, const bth_ticket_tensor *b)
-{
-    return a->storage == b->storage && a->offset == b->offset && a->dtype == b->dtype &&
-           a->is_contiguous == b->is_contiguous && a->rank == b->rank &&
-           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
-}
-
 /* Tensor i of those whose name is a path; it begins at `at`. */
 static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t i,
                           const bth_ticket_tensor *tensor, size_t at, berth_error *error)
@@ -182,7 +175,10 @@ static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t 
         wanted->at = at;
     at = wanted->at;
     (void)bth_ticket_tensor_at(ticket, &at, &first);
-    if (tensor_is_same(tensor, &first))
+    if (tensor->storage == first.storage && tensor->offset == first.offset &&
+        tensor->dtype == first.dtype && tensor->is_contiguous == first.is_contiguous &&
+        tensor->rank == first.rank &&
+        memcmp(tensor->shape, first.shape, (size_t)first.rank * sizeof *first.shape) == 0)
         return 0;
     return bth_fail(error, BERTH_E_AMBIGUOUS, tensor->name, BERTH_NO_OFFSET,
                     "two tensors of the outline have this path, so that no slice could name them: "

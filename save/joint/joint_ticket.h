@@ -22,6 +22,8 @@
 #ifndef BTH_SAVE_JOINT_TICKET_H
 #define BTH_SAVE_JOINT_TICKET_H
 
+#include <limits.h>
+
 #include "berth/joint.h"
 #include "config/options.h"
 #include "format/bytes.h"
@@ -146,5 +148,21 @@ int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const ber
                      uint8_t **bytes, size_t *nbytes, berth_error *error);
 /* Whether record i of the plan is a storage without bytes. */
 bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
+
+/* ---- joint_file.c: the temporary file ---- */
+
+/*
+ * The temporary file of a joint save, which every writer opens. Until the coordinator writes its
+ * first block, it begins with a seal that holds the identity of the save. So a writer knows that it
+ * is the file of its ticket, on any host, also if a later save has the same name.
+ */
+
+/* Writes the seal, so that other hosts see it. */
+int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES],
+                        berth_error *error);
+/* Opens the file of a ticket for reading and writing. */
+int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error);
+/* The absolute path of an open folder. */
+int bth_joint_folder_path(int folder, char path[PATH_MAX], berth_error *error);
 
 #endif

@@ -48,42 +48,34 @@ static uint8_t *writer_put_fragment(const bth_ticket_storage *storage, uint8_t *
     return out + nbytes;
 }
 
-static void writer_put_fragments(const joint_writer *writer, uint8_t *out)
-{
-    for (size_t i = 0; i < writer->parts.n; i++) {
-        const bth_slice_part *part = &writer->parts.parts[i];
-        const bth_ticket_storage *storage = &writer->ticket.storages[part->part.storage];
-        bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-        const uint8_t *head = part->bytes, *tail;
-        if (head)
-            tail = head + (part->part.nbytes - split.tail_nbytes);
-        else {
-            head = writer->kept + part->kept_at;
-            tail = head + split.head_nbytes;
-        }
-        out = writer_put_fragment(storage, out, head, split.head_nbytes);
-        out = writer_put_fragment(storage, out, tail, split.tail_nbytes);
-    }
-}
-
 static int writer_make_receipt(joint_writer *writer, berth_error *error)
 {
+    const bth_ticket *ticket = &writer->ticket;
+    const bth_slice_part *own = writer->parts.parts;
     size_t n = writer->parts.n, array_nbytes = bth_array_nbytes(n + 1, sizeof(bth_joint_part));
     bth_joint_part *parts = bth_allocate(array_nbytes);
     uint64_t nbytes = 0;
-    uint8_t *fragments;
+    uint8_t *out;
 
     if (!parts)
         return bth_fail_memory(error, array_nbytes);
     bth_slice_parts_sort(&writer->parts);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = writer->parts.parts[i].part;
-        bth_joint_split split = bth_joint_part_split(&writer->ticket, &parts[i]);
+        parts[i] = own[i].part;
+        bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
         nbytes += split.head_nbytes + split.tail_nbytes;
     }
-    if (bth_receipt_new(&writer->ticket, writer->number, n, nbytes, &writer->receipt,
-                        &writer->receipt_nbytes, &fragments, error) == 0) {
-        writer_put_fragments(writer, fragments);
+    if (bth_receipt_new(ticket, writer->number, n, nbytes, &writer->receipt,
+                        &writer->receipt_nbytes, &out, error) == 0) {
+        for (size_t i = 0; i < n; i++) {
+            const bth_ticket_storage *storage = &ticket->storages[parts[i].storage];
+            bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
+            const uint8_t *head = own[i].bytes ? own[i].bytes : writer->kept + own[i].kept_at;
+            uint64_t tail_at =
+                own[i].bytes ? parts[i].nbytes - split.tail_nbytes : split.head_nbytes;
+            out = writer_put_fragment(storage, out, head, split.head_nbytes);
+            out = writer_put_fragment(storage, out, head + tail_at, split.tail_nbytes);
+        }
         bth_receipt_complete(writer->receipt, writer->receipt_nbytes, parts, n);
     }
     bth_release(parts);
@@ -178,32 +170,14 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
     return 0;
 }
 
-static int writer_exchange(joint_writer *writer, berth_error *error)
-{
-    const bth_rounds_settings settings = {.ticket = &writer->ticket,
-                                          .large_pages = writer->file.config.io_large_pages,
-                                          .parts = &writer->parts,
-                                          .write = writer_write_window,
-                                          .report = writer_report_sent,
-                                          .context = writer};
-
-    return bth_exchange_run_rounds(&writer->exchange, &settings, error);
-}
-
 /* ---- writing ---- */
-
-static int writer_write_middles(joint_writer *writer, size_t n, berth_error *error)
-{
-    const bool reports = writer->params && writer->params->progress;
-    const bth_middles_limits limits = {.progress = reports ? writer_report_progress : NULL,
-                                       .progress_context = writer};
-
-    return bth_middles_write(&writer->file, writer->parts.parts, n, &limits, &writer->stats, error);
-}
 
 /* exchanges: any writer wants it. The windows' parts come behind the slices'. */
 static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
 {
+    const bool reports = writer->params && writer->params->progress;
+    const bth_middles_limits limits = {.progress = reports ? writer_report_progress : NULL,
+                                       .progress_context = writer};
     double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
@@ -211,8 +185,17 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
 
     if (bth_middles_file_open(&writer->file, error) < 0)
         return error->code;
-    if (!exchanges || writer_exchange(writer, error) == 0)
-        (void)writer_write_middles(writer, n, error);
+    if (exchanges) {
+        const bth_rounds_settings settings = {.ticket = &writer->ticket,
+                                              .large_pages = writer->file.config.io_large_pages,
+                                              .parts = &writer->parts,
+                                              .write = writer_write_window,
+                                              .report = writer_report_sent,
+                                              .context = writer};
+        (void)bth_exchange_run_rounds(&writer->exchange, &settings, error);
+    }
+    if (error->code == BERTH_OK)
+        (void)bth_middles_write(&writer->file, writer->parts.parts, n, &limits, stats, error);
     end = bth_seconds();
     stats->transfer_seconds = end - begin;
     BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
@@ -262,14 +245,6 @@ static void writer_begin_exchange(joint_writer *writer, size_t number, berth_err
     (void)bth_exchange_allocate(&writer->exchange, error);
 }
 
-/* Few fragments go to the coordinator instead: that costs less than the rounds. */
-static bool writer_wants_exchange(const joint_writer *writer)
-{
-    uint64_t nbytes = bth_fragments_count_nbytes(&writer->ticket, &writer->parts);
-
-    return writer->parts.n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
-}
-
 /* Finds what is written and what is exchanged. */
 static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, size_t n_slices,
                               bool *exchanges, berth_error *error)
@@ -279,9 +254,13 @@ static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, s
     if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
                                                         can_exchange, &writer->parts, error) == 0)
         bth_chains_make(&writer->ticket, &writer->parts);
-    if (can_exchange)
-        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer_wants_exchange(writer),
-                                 exchanges, error);
+    if (can_exchange) {
+        /* Few fragments go to the coordinator instead: that costs less than the rounds. */
+        uint64_t nbytes = bth_fragments_count_nbytes(&writer->ticket, &writer->parts);
+        bool wants =
+            writer->parts.n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
+        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, wants, exchanges, error);
+    }
     if (error->code == BERTH_OK && *exchanges)
         (void)bth_fragments_take(&writer->ticket, &writer->parts, error);
     if (error->code == BERTH_OK)
@@ -303,16 +282,6 @@ static int writer_write(joint_writer *writer, const berth_slice *slices, size_t 
     return error->code;
 }
 
-static void writer_free_all(joint_writer *writer)
-{
-    bth_middles_file_close(&writer->file);
-    bth_exchange_free_all(&writer->exchange);
-    bth_slice_parts_free_all(&writer->parts);
-    bth_release(writer->kept);
-    bth_release(writer->receipt);
-    bth_ticket_free_all(&writer->ticket);
-}
-
 static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbytes,
                       berth_error *error)
 {
@@ -328,7 +297,12 @@ static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbyt
         writer->receipt = NULL;
     } else if (writer->ticket.path)
         (void)bth_error_prefix(error, writer->ticket.path);
-    writer_free_all(writer);
+    bth_middles_file_close(&writer->file);
+    bth_exchange_free_all(&writer->exchange);
+    bth_slice_parts_free_all(&writer->parts);
+    bth_release(writer->kept);
+    bth_release(writer->receipt);
+    bth_ticket_free_all(&writer->ticket);
     return error->code;
 }
 

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/syscalls.h"
-#include "save/joint/joint_parts.h"
+#include "save/joint/joint_receipt.h"
 #include "save/joint/joint_exchange.h"
 #include "save/joint/joint_slices.h"
 
