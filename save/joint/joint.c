@@ -129,24 +129,6 @@ static int parts_check_storages(const bth_joint_parts *parts, const bth_ticket *
 
 /* ---- what is left to write ---- */
 
-/* `at`: where the range before ends. Between chained parts there is no range. */
-static void parts_add_present(bth_joint_parts *parts, const bth_ticket *ticket,
-                              const bth_written_part *part, size_t record, uint64_t *at)
-{
-    bth_range middle = bth_joint_part_split(ticket, &part->part).middle;
-
-    if (middle.nbytes == 0)
-        return;
-    bth_present *present = &parts->present[parts->run.n_present++];
-    *present = (bth_present){.record = record, .range = middle, .crc32 = part->part.crc32};
-    memcpy(present->start, part->part.start, sizeof part->part.start);
-    if (part->part.is_chained_before)
-        present->before_nbytes = middle.offset - *at;
-    else if (middle.offset > *at)
-        parts->ranges[parts->run.n_ranges++] = (bth_range){*at, middle.offset - *at};
-    *at = middle.offset + middle.nbytes;
-}
-
 /* Bytes of a storage that are in receipts: a read callback of its record. */
 static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
@@ -177,29 +159,43 @@ static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offs
     return 0;
 }
 
-/* In the file's order, as the storages of the ticket are. */
+/* In the file's order, as the storages of the ticket are. Between chained parts there is no range.
+ */
 static int parts_set_contents(bth_joint_parts *parts, berth_plan *plan, berth_error *error)
 {
-    uint64_t at = 0;
+    bth_run_parts *run = &parts->run;
+    uint64_t at = 0; /* where the range before ends */
     size_t storage = 0, n = parts->n_parts + 1;
 
     parts->present = bth_allocate(bth_array_nbytes(n, sizeof *parts->present));
     parts->ranges = bth_allocate(bth_array_nbytes(n, sizeof *parts->ranges));
     if (!parts->present || !parts->ranges)
         return bth_fail_memory(error, bth_array_nbytes(n, sizeof *parts->present));
-    parts->run = (bth_run_parts){.ranges = parts->ranges, .present = parts->present};
+    *run = (bth_run_parts){.ranges = parts->ranges, .present = parts->present};
     for (size_t i = 0; i < plan->n_records; i++) {
         if (!bth_plan_record_is_elsewhere(plan, i))
             continue;
         bth_joint_source *source = &parts->sources[storage++];
-        for (size_t j = 0; j < source->n_parts; j++)
-            parts_add_present(parts, source->ticket, &source->parts[j], i, &at);
+        for (size_t j = 0; j < source->n_parts; j++) {
+            const bth_joint_part *part = &source->parts[j].part;
+            bth_range middle = bth_joint_part_split(source->ticket, part).middle;
+            if (middle.nbytes == 0)
+                continue;
+            bth_present *present = &parts->present[run->n_present++];
+            *present = (bth_present){.record = i, .range = middle, .crc32 = part->crc32};
+            memcpy(present->start, part->start, sizeof part->start);
+            if (part->is_chained_before)
+                present->before_nbytes = middle.offset - at;
+            else if (middle.offset > at)
+                parts->ranges[run->n_ranges++] = (bth_range){at, middle.offset - at};
+            at = middle.offset + middle.nbytes;
+        }
         plan->records[i].storage = NULL;
         plan->records[i].read = source_read;
         plan->records[i].context = source;
         plan->records[i].swap_nbytes = 1; /* the writers have done that */
     }
-    parts->ranges[parts->run.n_ranges++] = (bth_range){at, plan->tail_offset - at};
+    parts->ranges[run->n_ranges++] = (bth_range){at, plan->tail_offset - at};
     return 0;
 }
 

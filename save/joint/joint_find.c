@@ -52,12 +52,6 @@ static tensor_text text_of_name(const char *name)
     return (tensor_text){name, strlen(name), TEXT_NAME};
 }
 
-static bool text_is_equal(const tensor_text *a, const tensor_text *b)
-{
-    return a->kind == b->kind && a->nbytes == b->nbytes &&
-           memcmp(a->bytes, b->bytes, a->nbytes) == 0;
-}
-
 /* ---- the table ---- */
 
 /* Of equal bytes of all kinds. */
@@ -71,7 +65,11 @@ static size_t *table_find_slot(const wanted_table *table, size_t slot, const ten
 {
     for (;; slot = (slot + 1) & table->mask) {
         size_t *found = &table->slots[slot];
-        if (*found == 0 || text_is_equal(&table->wanted[*found - 1].text, text))
+        if (*found == 0)
+            return found;
+        const tensor_text *other = &table->wanted[*found - 1].text;
+        if (other->kind == text->kind && other->nbytes == text->nbytes &&
+            memcmp(other->bytes, text->bytes, text->nbytes) == 0)
             return found;
     }
 }

@@ -116,16 +116,6 @@ static int outline_put_head_and_storages(outline_ticket *out, const bth_ticket *
     return 0;
 }
 
-/* What a ticket has of a path: nothing, if it follows from the name. */
-static const char *path_without_name(const bth_name_text *path, const bth_name_text *name)
-{
-    size_t n = name->nbytes;
-    bool is_key = path->nbytes == n + 4 && memcmp(path->text, "['", 2) == 0 &&
-                  memcmp(path->text + 2, name->text, n) == 0;
-
-    return is_key || bth_name_is_path(name->text) ? "" : path->text;
-}
-
 static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_t i,
                               berth_error *error)
 {
@@ -143,11 +133,15 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
     out->is_named[place - 1] = true;
     if (bth_names_write_tensor_name_and_path(names, i, &out->name, &out->path, error) < 0)
         return error->code;
-    const char *path = path_without_name(&out->path, &out->name);
-    uint8_t *at = outline_extend(out,
-                                 4 * 4 + 8 + 8 * (uint64_t)tensor->rank +
-                                     text_nbytes(out->name.text) + text_nbytes(path),
-                                 error);
+    /* A path that follows from the name is left out. */
+    const char *name = out->name.text, *path = out->path.text;
+    size_t name_nbytes = out->name.nbytes;
+    if (bth_name_is_path(name) ||
+        (out->path.nbytes == name_nbytes + 4 && memcmp(path, "['", 2) == 0 &&
+         memcmp(path + 2, name, name_nbytes) == 0))
+        path = "";
+    uint8_t *at = outline_extend(
+        out, 4 * 4 + 8 + 8 * (uint64_t)tensor->rank + text_nbytes(name) + text_nbytes(path), error);
     if (!at)
         return error->code;
     at = bth_put_u32(at, place - 1);
@@ -157,7 +151,7 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
     at = bth_put_u64(at, offset);
     for (int32_t d = 0; d < tensor->rank; d++)
         at = bth_put_u64(at, (uint64_t)tensor->shape[d]);
-    (void)bth_blob_put_text(bth_blob_put_text(at, out->name.text), path);
+    (void)bth_blob_put_text(bth_blob_put_text(at, name), path);
     out->n_tensors++;
     return 0;
 }

@@ -145,21 +145,6 @@ static bool message_put_box(window_message *message, const bth_short_box *box,
     return true;
 }
 
-/* A fragment as a box of one run. */
-static bth_short_box box_of_fragment(const bth_slice_part *fragment)
-{
-    const bth_joint_part *part = &fragment->part;
-
-    return (bth_short_box){.storage = part->storage,
-                           .n_dims = 1,
-                           .at = part->at,
-                           .end = part->at + part->nbytes,
-                           .run_nbytes = part->nbytes,
-                           .n_runs = 1,
-                           .lengths = {1},
-                           .bytes = fragment->bytes};
-}
-
 /* The first fragment that ends behind a place in the file, where a block begins. */
 static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *parts,
                              uint64_t offset)
@@ -190,7 +175,15 @@ size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bt
     if (place->run < first)
         place->run = first;
     while (place->run < behind) {
-        const bth_short_box box = box_of_fragment(&parts->fragments[place->run - n]);
+        const bth_slice_part *fragment = &parts->fragments[place->run - n];
+        const bth_short_box box = {.storage = fragment->part.storage,
+                                   .n_dims = 1,
+                                   .at = fragment->part.at,
+                                   .end = fragment->part.at + fragment->part.nbytes,
+                                   .run_nbytes = fragment->part.nbytes,
+                                   .n_runs = 1,
+                                   .lengths = {1},
+                                   .bytes = fragment->bytes};
         if (!message_put_box(&message, &box, runs_nbytes))
             return message.nbytes;
     }

@@ -81,18 +81,6 @@ static uint64_t bits_set(uint64_t *bits, uint64_t begin, uint64_t end)
 
 /* ---- a window ---- */
 
-static int window_allocate(bth_joint_window *window, const bth_ticket *ticket, bth_pages *pages,
-                           berth_error *error)
-{
-    window->ticket = ticket;
-    /* As far from a block in memory as in the file, so that direct writes need no copy. */
-    if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, pages,
-                       &window->region, error) < 0)
-        return error->code;
-    window->given = bth_allocate_zeroed(GIVEN_NBYTES);
-    return window->given ? 0 : bth_fail_memory(error, GIVEN_NBYTES);
-}
-
 /* Takes the pieces of a message from a writer. */
 static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t *message,
                        size_t nbytes, berth_error *error)
@@ -122,31 +110,6 @@ static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t 
     return 0;
 }
 
-/* [begin, end) of the window are of that storage. */
-static int window_append_storage(const bth_joint_window *window, size_t storage, uint64_t begin,
-                                 uint64_t end, bth_slice_parts *parts, berth_error *error)
-{
-    uint64_t data_offset = window->ticket->storages[storage].data_offset;
-    uint64_t at = bits_find(window->given, begin, end, true);
-
-    for (size_t n_gaps = 0; at < end; n_gaps++) {
-        uint64_t behind = bits_find(window->given, at, end, false);
-        const bth_joint_part part = {.storage = storage & BTH_MAX_JOINT_STORAGES,
-                                     .at = window->range.offset + at - data_offset,
-                                     .nbytes = behind - at};
-        if (n_gaps > MAX_GAPS)
-            return bth_fail(error, BERTH_E_ARGUMENT,
-                            bth_ticket_name_of_storage(window->ticket, storage), BERTH_NO_OFFSET,
-                            "its short slices leave more than %d gaps, one of them before byte "
-                            "%" PRIu64 " of its storage: no writer has given all of them",
-                            MAX_GAPS, part.at);
-        if (bth_slice_parts_append(parts, &part, window->region.bytes + at, error) < 0)
-            return error->code;
-        at = bits_find(window->given, behind, end, true);
-    }
-    return 0;
-}
-
 int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_parts *parts,
                                   berth_error *error)
 {
@@ -154,11 +117,27 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
     const bth_ticket *ticket = window->ticket;
 
     for (size_t i = 0; i < ticket->n_storages && ticket->storages[i].data_offset < to; i++) {
-        uint64_t begin = bth_max(ticket->storages[i].data_offset, from);
-        uint64_t end = bth_min(ticket->storages[i].data_offset + ticket->storages[i].nbytes, to);
-        if (begin < end &&
-            window_append_storage(window, i, begin - from, end - from, parts, error) < 0)
-            return error->code;
+        uint64_t data_offset = ticket->storages[i].data_offset;
+        uint64_t end = bth_min(data_offset + ticket->storages[i].nbytes, to);
+        if (end <= from || end == data_offset)
+            continue;
+        end -= from; /* in the window, as `at` */
+        uint64_t at = bits_find(window->given, bth_max(data_offset, from) - from, end, true);
+        for (size_t n_gaps = 0; at < end; n_gaps++) {
+            uint64_t behind = bits_find(window->given, at, end, false);
+            const bth_joint_part part = {.storage = i & BTH_MAX_JOINT_STORAGES,
+                                         .at = from + at - data_offset,
+                                         .nbytes = behind - at};
+            if (n_gaps > MAX_GAPS)
+                return bth_fail(error, BERTH_E_ARGUMENT, bth_ticket_name_of_storage(ticket, i),
+                                BERTH_NO_OFFSET,
+                                "its short slices leave more than %d gaps, one of them before byte "
+                                "%" PRIu64 " of its storage: no writer has given all of them",
+                                MAX_GAPS, part.at);
+            if (bth_slice_parts_append(parts, &part, window->region.bytes + at, error) < 0)
+                return error->code;
+            at = bits_find(window->given, behind, end, true);
+        }
     }
     return 0;
 }
@@ -201,9 +180,17 @@ static int rounds_allocate(rounds *all, berth_error *error)
     if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
         bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0)
         return error->code;
-    for (size_t i = 0; i < N_WINDOWS; i++)
-        if (window_allocate(&all->windows[i], all->settings->ticket, &pages, error) < 0)
+    for (size_t i = 0; i < N_WINDOWS; i++) {
+        bth_joint_window *window = &all->windows[i];
+        window->ticket = all->settings->ticket;
+        /* As far from a block in memory as in the file, so that direct writes need no copy. */
+        if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
+                           &window->region, error) < 0)
             return error->code;
+        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
+        if (!window->given)
+            return bth_fail_memory(error, GIVEN_NBYTES);
+    }
     all->window = all->windows;
     return 0;
 }

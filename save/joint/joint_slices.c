@@ -31,32 +31,27 @@ static int slice_fail(const slice_runs *runs, const char *what, berth_error *err
 
 /* ---- the bytes of slices ---- */
 
-/* Whether the system copies it; unknown: there is no pipe to ask by. */
-static bool byte_can_be_copied(const uint8_t *address, bool unknown)
-{
-    int ends[2];
-
-    if (bth_system.pipe2(ends, O_CLOEXEC) < 0)
-        return unknown;
-    bool can_be_copied = bth_system.write(ends[1], address, 1) == 1 || errno != EFAULT;
-    bth_file_close(ends[0]);
-    bth_file_close(ends[1]);
-    return can_be_copied;
-}
-
 /*
  * False only if the system says so. It may forbid the first question, and it moves none of the
  * memory that a driver maps (VM_IO, VM_PFNMAP), such as pinned memory of some devices; but it
- * copies that.
+ * copies that into a pipe.
  */
 static bool byte_can_be_read(const uint8_t *address)
 {
     uint8_t byte;
     const struct iovec to = {.iov_base = &byte, .iov_len = 1};
     const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
+    int ends[2];
 
-    return bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 ||
-           byte_can_be_copied(address, errno != EFAULT);
+    if (bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0)
+        return true;
+    bool is_forbidden = errno != EFAULT;
+    if (bth_system.pipe2(ends, O_CLOEXEC) < 0)
+        return is_forbidden;
+    bool can_be_copied = bth_system.write(ends[1], address, 1) == 1 || errno != EFAULT;
+    bth_file_close(ends[0]);
+    bth_file_close(ends[1]);
+    return can_be_copied;
 }
 
 /* Those on a device come to the host, as a whole. */

@@ -147,48 +147,42 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
 
 /* ---- storages ---- */
 
-/* `behind`: where the next header can be; it is moved behind this storage. */
-static bool storage_read(const bth_ticket *ticket, bth_cursor *cursor, uint64_t *behind,
-                         bth_ticket_storage *storage)
-{
-    size_t name_nbytes = strlen(ticket->archive) + strlen("/data/") + 1;
-    bth_layout_entry layout;
-
-    storage->record = bth_cursor_u32(cursor);
-    for (uint32_t number = storage->record; number >= 10; number /= 10)
-        name_nbytes++;
-    uint32_t swap_nbytes = bth_cursor_u32(cursor);
-    bool swap_is_valid =
-        swap_nbytes == 1 || swap_nbytes == 2 || swap_nbytes == 4 || swap_nbytes == 8;
-    uint64_t header_offset = bth_cursor_u64(cursor);
-    storage->nbytes = bth_cursor_u64(cursor);
-    if (header_offset < *behind || !swap_is_valid || storage->nbytes % swap_nbytes != 0 ||
-        bth_layout_entry_compute(header_offset, name_nbytes, storage->nbytes, ticket->alignment,
-                                 &layout) < 0 ||
-        layout.next_offset > ticket->file_nbytes)
-        return false;
-    storage->swap_nbytes = swap_nbytes & 15;
-    storage->is_next = *behind > 0 && header_offset == *behind;
-    storage->header_nbytes = (uint32_t)(layout.data_offset - header_offset) & 0x7ffffff;
-    storage->data_offset = layout.data_offset;
-    *behind = layout.next_offset;
-    return true;
-}
-
 static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
-    uint64_t behind = 0;
+    const size_t nbytes =
+        bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *ticket->storages);
+    const size_t short_name_nbytes = strlen(ticket->archive) + strlen("/data/0");
+    uint64_t behind = 0; /* where the next header can be */
+    bth_layout_entry layout;
 
     if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES ||
         ticket->n_storages > BTH_MAX_JOINT_STORAGES)
         return ticket_fail("the number of storages", error);
-    size_t nbytes = bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *ticket->storages);
     ticket->storages = bth_allocate(nbytes);
     if (!ticket->storages)
         return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < ticket->n_storages; i++)
-        if (!storage_read(ticket, cursor, &behind, &ticket->storages[i]))
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        bth_ticket_storage *storage = &ticket->storages[i];
+        size_t name_nbytes = short_name_nbytes;
+        storage->record = bth_cursor_u32(cursor);
+        for (uint32_t number = storage->record; number >= 10; number /= 10)
+            name_nbytes++;
+        uint32_t swap_nbytes = bth_cursor_u32(cursor);
+        bool swap_is_valid =
+            swap_nbytes == 1 || swap_nbytes == 2 || swap_nbytes == 4 || swap_nbytes == 8;
+        uint64_t header_offset = bth_cursor_u64(cursor);
+        storage->nbytes = bth_cursor_u64(cursor);
+        if (header_offset < behind || !swap_is_valid || storage->nbytes % swap_nbytes != 0 ||
+            bth_layout_entry_compute(header_offset, name_nbytes, storage->nbytes, ticket->alignment,
+                                     &layout) < 0 ||
+            layout.next_offset > ticket->file_nbytes)
             return ticket_fail("a storage", error);
+        storage->swap_nbytes = swap_nbytes & 15;
+        storage->is_next = behind > 0 && header_offset == behind;
+        storage->header_nbytes = (uint32_t)(layout.data_offset - header_offset) & 0x7ffffff;
+        storage->data_offset = layout.data_offset;
+        behind = layout.next_offset;
+    }
     return 0;
 }
 

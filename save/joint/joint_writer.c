@@ -139,20 +139,6 @@ static int writer_keep_bytes(joint_writer *writer, const uint8_t *bytes, uint64_
     return 0;
 }
 
-/* The window is used again for other bytes. */
-static int writer_keep_fragments(joint_writer *writer, bth_slice_part *part, berth_error *error)
-{
-    bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-    const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
-
-    part->kept_at = writer->kept_nbytes;
-    if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
-        writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
-        return error->code;
-    part->bytes = NULL;
-    return 0;
-}
-
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
 {
     static const bth_middles_limits limits = {.memory_nbytes = WINDOW_BUFFERS_NBYTES};
@@ -164,9 +150,17 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
         bth_middles_write(&writer->file, parts->parts + before, parts->n - before, &limits,
                           &writer->stats, error) < 0)
         return error->code;
-    for (size_t i = before; i < parts->n; i++)
-        if (writer_keep_fragments(writer, &parts->parts[i], error) < 0)
+    /* Keeps the fragments: the window is used again for other bytes. */
+    for (size_t i = before; i < parts->n; i++) {
+        bth_slice_part *part = &parts->parts[i];
+        bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
+        const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
+        part->kept_at = writer->kept_nbytes;
+        if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
+            writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
             return error->code;
+        part->bytes = NULL;
+    }
     return 0;
 }
 
@@ -212,98 +206,62 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
 /* ---- from begin to end ---- */
 
 /* What decides bytes, and what "done" means, is the ticket's. */
-static int writer_begin(joint_writer *writer, const void *ticket, size_t ticket_nbytes,
-                        size_t number, berth_error *error)
+static void writer_begin(joint_writer *writer, const void *bytes, size_t nbytes, size_t number,
+                         berth_error *error)
 {
+    const berth_params *params = writer->params;
     struct berth_config *config = &writer->file.config;
+    bth_ticket *ticket = &writer->ticket;
 
-    if (bth_ticket_read(ticket, ticket_nbytes, &writer->ticket, error) == 0 &&
-        number >= writer->ticket.n_writers)
+    if (bth_ticket_read(bytes, nbytes, ticket, error) == 0 && number >= ticket->n_writers)
         (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
-                                writer->ticket.n_writers);
+                                ticket->n_writers);
     writer->number = (uint32_t)number;
-    if (error->code != BERTH_OK || bth_config_copy_for_operation(writer->params, config, error) < 0)
-        return error->code;
-    bth_trace_enter(&writer->traced, config->trace, "joint write", writer->ticket.path,
-                    writer->begin_seconds);
-    config->save_compute_crc32 = writer->ticket.compute_crc32;
-    config->save_durability = writer->ticket.durability;
-    return 0;
-}
-
-/* Also after an error, so that the others get to know of it. */
-static void writer_begin_exchange(joint_writer *writer, size_t number, berth_error *error)
-{
-    const uint32_t n = writer->ticket.n_writers;
-
-    if (!writer->params || !writer->params->exchange || number >= n || n > BERTH_MAX_WRITERS)
-        return;
-    writer->exchange = (bth_exchange){.function = writer->params->exchange,
-                                      .context = writer->params->exchange_context,
-                                      .n = n,
-                                      .number = (uint32_t)number};
-    (void)bth_exchange_allocate(&writer->exchange, error);
-}
-
-/* Finds what is written and what is exchanged. */
-static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, size_t n_slices,
-                              bool *exchanges, berth_error *error)
-{
-    const bool can_exchange = writer->exchange.to != NULL;
-
-    if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
-                                                        can_exchange, &writer->parts, error) == 0)
-        bth_chains_make(&writer->ticket, &writer->parts);
-    if (can_exchange) {
-        /* Few fragments go to the coordinator instead: that costs less than the rounds. */
-        uint64_t nbytes = bth_fragments_count_nbytes(&writer->ticket, &writer->parts);
-        bool wants =
-            writer->parts.n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
-        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, wants, exchanges, error);
+    writer->file.ticket = ticket;
+    if (error->code == BERTH_OK && bth_config_copy_for_operation(params, config, error) == 0) {
+        bth_trace_enter(&writer->traced, config->trace, "joint write", ticket->path,
+                        writer->begin_seconds);
+        config->save_compute_crc32 = ticket->compute_crc32;
+        config->save_durability = ticket->durability;
     }
-    if (error->code == BERTH_OK && *exchanges)
-        (void)bth_fragments_take(&writer->ticket, &writer->parts, error);
-    if (error->code == BERTH_OK)
-        writer_count_bytes(writer);
-    return error->code;
+    /* Also after an error, so that the others get to know of it. */
+    const uint32_t n = ticket->n_writers;
+    if (params && params->exchange && number < n && n <= BERTH_MAX_WRITERS) {
+        writer->exchange = (bth_exchange){.function = params->exchange,
+                                          .context = params->exchange_context,
+                                          .n = n,
+                                          .number = writer->number};
+        (void)bth_exchange_allocate(&writer->exchange, error);
+    }
 }
 
-static int writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
-                        berth_error *error)
+/* Finds what is written and what is exchanged; then writes it. */
+static void writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
+                         berth_error *error)
 {
+    const bth_ticket *ticket = &writer->ticket;
     const bool can_exchange = writer->exchange.to != NULL;
+    bth_slice_parts *parts = &writer->parts;
     bool exchanges = false;
 
-    if (writer_begin_parts(writer, slices, n_slices, &exchanges, error) == 0 &&
-        writer_write_and_sync(writer, exchanges, error) == 0)
-        (void)writer_make_receipt(writer, error);
+    if (error->code == BERTH_OK &&
+        bth_slice_parts_make(ticket, slices, n_slices, can_exchange, parts, error) == 0)
+        bth_chains_make(ticket, parts);
+    if (can_exchange) {
+        /* Few fragments go to the coordinator instead: that costs less than the rounds. */
+        uint64_t nbytes = bth_fragments_count_nbytes(ticket, parts);
+        bool wants = parts->n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
+        (void)bth_exchange_begin(&writer->exchange, ticket, wants, &exchanges, error);
+    }
+    if (error->code == BERTH_OK && exchanges)
+        (void)bth_fragments_take(ticket, parts, error);
+    if (error->code == BERTH_OK) {
+        writer_count_bytes(writer);
+        if (writer_write_and_sync(writer, exchanges, error) == 0)
+            (void)writer_make_receipt(writer, error);
+    }
     if (can_exchange && !writer->exchange.is_over)
         (void)bth_exchange_tell(&writer->exchange, BTH_PEER_SILENT, NULL, error);
-    return error->code;
-}
-
-static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbytes,
-                      berth_error *error)
-{
-    double end_seconds = bth_seconds();
-
-    writer->stats.total_seconds = end_seconds - writer->begin_seconds;
-    if (writer->params && writer->params->stats)
-        *writer->params->stats = writer->stats;
-    bth_trace_leave(&writer->traced, end_seconds, &writer->stats, error);
-    if (error->code == BERTH_OK) {
-        *receipt = writer->receipt;
-        *receipt_nbytes = writer->receipt_nbytes;
-        writer->receipt = NULL;
-    } else if (writer->ticket.path)
-        (void)bth_error_prefix(error, writer->ticket.path);
-    bth_middles_file_close(&writer->file);
-    bth_exchange_free_all(&writer->exchange);
-    bth_slice_parts_free_all(&writer->parts);
-    bth_release(writer->kept);
-    bth_release(writer->receipt);
-    bth_ticket_free_all(&writer->ticket);
-    return error->code;
 }
 
 int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
@@ -321,9 +279,24 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         return bth_fail_argument(error, "receipt or receipt_nbytes is NULL");
     *receipt = NULL;
     *receipt_nbytes = 0;
-    made.file.ticket = &made.ticket;
-    (void)writer_begin(&made, ticket, ticket_nbytes, writer, error);
-    writer_begin_exchange(&made, writer, error);
-    (void)writer_write(&made, slices, n_slices, error);
-    return writer_end(&made, receipt, receipt_nbytes, error);
+    writer_begin(&made, ticket, ticket_nbytes, writer, error);
+    writer_write(&made, slices, n_slices, error);
+    double end_seconds = bth_seconds();
+    made.stats.total_seconds = end_seconds - made.begin_seconds;
+    if (params && params->stats)
+        *params->stats = made.stats;
+    bth_trace_leave(&made.traced, end_seconds, &made.stats, error);
+    if (error->code == BERTH_OK) {
+        *receipt = made.receipt;
+        *receipt_nbytes = made.receipt_nbytes;
+        made.receipt = NULL;
+    } else if (made.ticket.path)
+        (void)bth_error_prefix(error, made.ticket.path);
+    bth_middles_file_close(&made.file);
+    bth_exchange_free_all(&made.exchange);
+    bth_slice_parts_free_all(&made.parts);
+    bth_release(made.kept);
+    bth_release(made.receipt);
+    bth_ticket_free_all(&made.ticket);
+    return error->code;
 }
