@@ -239,27 +239,6 @@ static bool prefetch_helper_claim_window(bth_prefetch_helper *helper)
     return helper->is_loading;
 }
 
-/* Records the result of a window. */
-static void prefetch_helper_finish_window(bth_prefetch_helper *helper, const berth_error *error)
-{
-    berth_prefetch *prefetch = helper->prefetch;
-
-    prefetch->stats.n_requests += helper->n_requests;
-    helper->n_requests = 0;
-    if (error->code < 0) { /* the frontier stays before this window */
-        if (prefetch->error.code == BERTH_OK) {
-            prefetch->error = *error;
-            (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);
-        }
-        prefetch->is_cancelled = true;
-    } else {
-        prefetch->done_nbytes += helper->window.nbytes;
-        helper->window.nbytes = 0;
-    }
-    helper->is_loading = false;
-    (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
-}
-
 static void *prefetch_helper_run(void *argument)
 {
     bth_prefetch_helper *helper = argument;
@@ -281,7 +260,20 @@ static void *prefetch_helper_run(void *argument)
                   .end_seconds = bth_seconds(), .offset = helper->window.offset,
                   .nbytes = helper->window.nbytes, .n_requests = helper->n_requests);
         bth_prefetches_lock(all);
-        prefetch_helper_finish_window(helper, &error);
+        prefetch->stats.n_requests += helper->n_requests;
+        helper->n_requests = 0;
+        helper->is_loading = false;
+        if (error.code == BERTH_OK) {
+            prefetch->done_nbytes += helper->window.nbytes;
+            helper->window.nbytes = 0;
+        } else { /* the frontier stays before this window */
+            prefetch->is_cancelled = true;
+            if (prefetch->error.code == BERTH_OK) {
+                prefetch->error = error;
+                (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);
+            }
+        }
+        (void)pthread_cond_broadcast(&all->changed);
     }
     (void)pthread_cond_broadcast(&all->changed);
     bth_lock_release(&all->lock);

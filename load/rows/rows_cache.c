@@ -36,16 +36,6 @@ static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
 }
 
-static uint32_t row_cache_find(const bth_row_cache *cache, uint64_t tag)
-{
-    uint32_t first = row_cache_first_line(cache, tag);
-
-    for (uint32_t line = first; line < first + cache->ways; line++)
-        if (cache->tags[line] == tag)
-            return line;
-    return BTH_ROWS_NO_SLOT;
-}
-
 /* The least recently used line of a set that is not held and older; empty lines first. */
 static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first, uint64_t stamp)
 {
@@ -74,13 +64,17 @@ static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hol
         if (n - i > AHEAD_ROWS)
             __builtin_prefetch(cache->tags +
                                row_cache_first_line(cache, row_hold_tag(hold, i + AHEAD_ROWS)));
-        uint32_t line = row_cache_find(cache, row_hold_tag(hold, i));
-        slots[i] = line;
-        if (line == BTH_ROWS_NO_SLOT) {
+        uint64_t tag = row_hold_tag(hold, i);
+        uint32_t line = row_cache_first_line(cache, tag), behind = line + cache->ways;
+        while (line < behind && cache->tags[line] != tag)
+            line++;
+        if (line < behind) {
+            slots[i] = line;
+            result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
+        } else {
+            slots[i] = BTH_ROWS_NO_SLOT;
             missing[result->n_missing++] = (uint32_t)i;
-            continue;
         }
-        result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
     }
 }
 

@@ -153,21 +153,29 @@ static uint64_t row_gather_nbytes(const row_gather *gather)
            (gather->passes.n_passes > 1 ? sizeof *gather->buckets : 0);
 }
 
-/* How many passes, and their memory. */
-static int row_gather_choose_passes(row_gather *gather, const struct berth_config *config,
-                                    berth_error *error)
+/* Checks everything but the ids; then how many passes, and their memory. */
+static int row_gather_plan(row_gather *gather, berth_error *error)
 {
+    struct berth_config config;
+
+    if (bth_rows_check(gather->rows, error) < 0 ||
+        bth_config_copy_for_operation(gather->params, &config, error) < 0)
+        return error->code;
+    if (!gather->parts && gather->n_parts > 0)
+        return bth_fail_argument(error, "the parts are NULL");
+    for (size_t i = 0; i < gather->n_parts; i++)
+        if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
+            return bth_error_prefix_index(error, "part", i);
     const berth_rows_limits *limits = &gather->rows->limits;
-    uint64_t limit_nbytes = (uint64_t)config->io_memory_nbytes;
+    uint64_t limit_nbytes = (uint64_t)config.io_memory_nbytes;
     uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
     uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
-
-    gather->pages.wanted = config->io_large_pages;
+    gather->pages.wanted = config.io_large_pages;
     gather->max_rows = gather->n_ids < GATHER_ROWS ? (size_t)gather->n_ids : GATHER_ROWS;
     gather->max_tickets = gather->n_parts < GATHER_TICKETS ? gather->n_parts + 1 : GATHER_TICKETS;
     uint64_t fixed_nbytes = row_gather_nbytes(gather) + sizeof *gather->buckets;
-    bth_row_pass_limits allowed = {.n_passes = (uint64_t)config->load_rows_passes,
-                                   .min_pass_ids = (uint64_t)config->load_rows_min_pass_ids,
+    bth_row_pass_limits allowed = {.n_passes = (uint64_t)config.load_rows_passes,
+                                   .min_pass_ids = (uint64_t)config.load_rows_min_pass_ids,
                                    .memory_nbytes = GATHER_LISTS_NBYTES};
     if (limit_nbytes && left_nbytes < fixed_nbytes + GATHER_LISTS_NBYTES)
         allowed.memory_nbytes = left_nbytes > fixed_nbytes ? left_nbytes - fixed_nbytes : 0;
@@ -181,21 +189,6 @@ static int row_gather_choose_passes(row_gather *gather, const struct berth_confi
                     "load.rows_min_pass_ids so that passes are smaller",
                     (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
                     (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
-}
-
-static int row_gather_plan(row_gather *gather, berth_error *error)
-{
-    struct berth_config config;
-
-    if (bth_rows_check(gather->rows, error) < 0 ||
-        bth_config_copy_for_operation(gather->params, &config, error) < 0)
-        return error->code;
-    if (!gather->parts && gather->n_parts > 0)
-        return bth_fail_argument(error, "the parts are NULL");
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
-            return bth_error_prefix_index(error, "part", i);
-    return row_gather_choose_passes(gather, &config, error);
 }
 
 static bth_row_ids row_part_ids(const berth_rows_part *part)
@@ -272,22 +265,30 @@ static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
     return row_gather_report_progress(gather, nbytes, error);
 }
 
-/* Requests the rows of a list, by tickets: each for as many rows as have slots. Some may still be
- * read when this returns. */
-static int row_gather_request_list(row_gather *gather, const row_gather_piece *piece,
-                                   const bth_row_list *list, berth_error *error)
+/*
+ * Fills a list with selected ids, in the memory that this pass has left, and requests its rows by
+ * tickets: each for as many rows as have slots. Some may still be read when this returns.
+ */
+static int row_gather_request_rows(row_gather *gather, const row_gather_piece *piece,
+                                   bth_row_selection *selection, berth_error *error)
 {
+    uint64_t *spare = gather->spare + gather->n_list_ids;
+    bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
+                         .order = (uint32_t *)(void *)spare};
     size_t n_short;
 
-    for (size_t from = 0, n; from < list->n_rows; from += n) {
+    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
+                      spare);
+    gather->n_list_ids += list.n_order;
+    for (size_t from = 0, n; from < list.n_rows; from += n) {
         if ((gather->n_tickets == gather->max_tickets || gather->n_slots == gather->max_rows) &&
             row_gather_finish_tickets(gather, error) < 0)
             return error->code;
         bth_row_ticket *ticket = &gather->tickets[gather->n_tickets];
-        n = (size_t)bth_min(gather->max_rows - gather->n_slots, list->n_rows - from);
+        n = (size_t)bth_min(gather->max_rows - gather->n_slots, list.n_rows - from);
         *ticket = (bth_row_ticket){.table_number = (uint32_t)piece->part->table,
                                    .table = gather->table,
-                                   .list = *list,
+                                   .list = list,
                                    .slots = gather->slots + gather->n_slots,
                                    .missing = gather->missing + gather->n_slots,
                                    .output = piece->output,
@@ -295,7 +296,7 @@ static int row_gather_request_list(row_gather *gather, const row_gather_piece *p
                                    .stamp = gather->stamp};
         ticket->list.keys += from;
         ticket->list.n_rows = n;
-        ticket->list.n_order = bth_row_list_start(list, from + n);
+        ticket->list.n_order = bth_row_list_start(&list, from + n);
         (void)bth_lock_acquire(&gather->rows->lock);
         int code = bth_rows_admit_ticket(gather->rows, ticket, &n_short, error);
         bth_lock_release(&gather->rows->lock);
@@ -317,20 +318,6 @@ static int row_gather_begin_pass(row_gather *gather, berth_error *error)
     return row_gather_finish_tickets(gather, error);
 }
 
-/* Fills a list with selected ids, in the memory that this pass has left, and requests its rows. */
-static int row_gather_fill_and_request_list(row_gather *gather, const row_gather_piece *piece,
-                                            bth_row_selection *selection, berth_error *error)
-{
-    uint64_t *spare = gather->spare + gather->n_list_ids;
-    bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
-                         .order = (uint32_t *)(void *)spare};
-
-    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
-                      spare);
-    gather->n_list_ids += list.n_order;
-    return row_gather_request_list(gather, piece, &list, error);
-}
-
 /* If one pass has no room for all ids, takes as many as are needed. */
 static int row_gather_run_piece(row_gather *gather, const row_gather_piece *piece,
                                 berth_error *error)
@@ -342,13 +329,13 @@ static int row_gather_run_piece(row_gather *gather, const row_gather_piece *piec
         if ((gather->n_passes == 0 || gather->n_list_ids + piece->ids.n > passes->list_ids) &&
             row_gather_begin_pass(gather, error) < 0)
             return error->code;
-        return row_gather_fill_and_request_list(gather, piece, &selection, error);
+        return row_gather_request_rows(gather, piece, &selection, error);
     }
     bth_row_buckets_count(gather->buckets, &piece->ids, gather->table.n_rows);
     while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
         while (selection.first_id < piece->ids.n)
             if (row_gather_begin_pass(gather, error) < 0 ||
-                row_gather_fill_and_request_list(gather, piece, &selection, error) < 0)
+                row_gather_request_rows(gather, piece, &selection, error) < 0)
                 return error->code;
     return 0;
 }

@@ -51,35 +51,26 @@ static unsigned row_key_digit(uint64_t key, unsigned shift)
     return (unsigned)(key >> shift) & (N_DIGITS - 1);
 }
 
-/* Sorts by one digit; equal keys keep their order. False: all are equal, nothing was moved. */
-static bool row_keys_sort_digit(const uint64_t *from, uint64_t *to, size_t n, unsigned shift)
-{
-    size_t next[N_DIGITS] = {0};
-    size_t at = 0;
-
-    for (size_t i = 0; i < n; i++)
-        next[row_key_digit(from[i], shift)]++;
-    if (next[row_key_digit(from[0], shift)] == n)
-        return false;
-    for (size_t i = 0; i < N_DIGITS; i++) {
-        size_t count = next[i];
-        next[i] = at;
-        at += count;
-    }
-    for (size_t i = 0; i < n; i++)
-        to[next[row_key_digit(from[i], shift)]++] = from[i];
-    return true;
-}
-
-/* Sorts keys by their bits from `shift` on; they end in `keys`. */
+/* Sorts keys by their bits from `shift` on, digit by digit; they end in `keys`. Equal keys keep
+ * their order. */
 static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift,
                           unsigned n_bits)
 {
     uint64_t *from = keys, *to = spare;
 
-    for (unsigned done = 0; done < n_bits; done += DIGIT_BITS) {
-        if (!row_keys_sort_digit(from, to, n, shift + done))
+    for (unsigned end = shift + n_bits; shift < end; shift += DIGIT_BITS) {
+        size_t next[N_DIGITS] = {0}, at = 0;
+        for (size_t i = 0; i < n; i++)
+            next[row_key_digit(from[i], shift)]++;
+        if (next[row_key_digit(from[0], shift)] == n) /* this digit is the same in all */
             continue;
+        for (size_t i = 0; i < N_DIGITS; i++) {
+            size_t count = next[i];
+            next[i] = at;
+            at += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            to[next[row_key_digit(from[i], shift)]++] = from[i];
         uint64_t *sorted = to;
         to = from;
         from = sorted;
