@@ -25,9 +25,7 @@ typedef unsigned long long ull;
 
 static uint32_t rows_count_slots(uint64_t nbytes, uint64_t slot_nbytes)
 {
-    uint64_t n = nbytes / slot_nbytes;
-
-    return n < BTH_ROWS_SLOTS_MAX / 2 ? (uint32_t)n : BTH_ROWS_SLOTS_MAX / 2;
+    return (uint32_t)bth_min(nbytes / slot_nbytes, BTH_ROWS_SLOTS_MAX / 2);
 }
 
 static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
@@ -222,16 +220,14 @@ static int rows_initialize(berth_rows *rows, uint64_t nbytes, const struct berth
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
 
     rows->chunk_nbytes = BUFFER_MAX_NBYTES;
-    if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
-        rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
+    if (config->io_chunk_nbytes)
+        rows->chunk_nbytes = bth_min((uint64_t)config->io_chunk_nbytes, BUFFER_MAX_NBYTES);
     rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
     rows->is_count_given = config->io_threads != 0;
     rows->trace = config->trace;
     rows->max_waiting_tasks = rows->n_readers;
     rows->is_waiting = true; /* until a task did not wait */
-    rows->n_processors = bth_processors_count_capped();
-    if (rows->n_processors > rows->n_readers)
-        rows->n_processors = rows->n_readers;
+    rows->n_processors = (unsigned)bth_min(bth_processors_count_capped(), rows->n_readers);
     bth_lock_initialize(&rows->lock);
     (void)pthread_cond_init(&rows->work, NULL);
     (void)pthread_cond_init(&rows->done, NULL);

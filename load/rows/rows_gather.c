@@ -24,12 +24,7 @@ void bth_row_passes_choose(bth_row_passes *passes, uint64_t n_ids,
     uint64_t pass_ids = limits->n_passes ? round_up_quotient(n_ids, limits->n_passes)
                                          : limits->memory_nbytes / BTH_ROWS_PASS_ID_NBYTES;
 
-    if (pass_ids < limits->min_pass_ids)
-        pass_ids = limits->min_pass_ids;
-    if (pass_ids > n_ids)
-        pass_ids = n_ids;
-    if (pass_ids == 0)
-        pass_ids = 1;
+    pass_ids = bth_max(bth_min(bth_max(pass_ids, limits->min_pass_ids), n_ids), 1);
     *passes = (bth_row_passes){.pass_ids = pass_ids, .n_passes = 1, .list_ids = pass_ids};
     if (pass_ids < n_ids) {
         passes->n_passes = round_up_quotient(n_ids, pass_ids);
@@ -171,8 +166,8 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
     uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
     uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
     gather->pages.wanted = config.io_large_pages;
-    gather->max_rows = gather->n_ids < GATHER_ROWS ? (size_t)gather->n_ids : GATHER_ROWS;
-    gather->max_tickets = gather->n_parts < GATHER_TICKETS ? gather->n_parts + 1 : GATHER_TICKETS;
+    gather->max_rows = (size_t)bth_min(gather->n_ids, GATHER_ROWS);
+    gather->max_tickets = (size_t)bth_min(gather->n_parts, GATHER_TICKETS - 1) + 1;
     uint64_t fixed_nbytes = row_gather_nbytes(gather) + sizeof *gather->buckets;
     bth_row_pass_limits allowed = {.n_passes = (uint64_t)config.load_rows_passes,
                                    .min_pass_ids = (uint64_t)config.load_rows_min_pass_ids,
