@@ -2,6 +2,7 @@
 /* The coordinator of a joint save. */
 #include "save/joint/joint_receipt.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -203,8 +204,10 @@ int bth_joint_parts_make(const bth_ticket *ticket, const bth_receipt *receipts, 
                          bth_joint_parts *parts, berth_error *error)
 {
     *parts = (bth_joint_parts){0};
-    if (parts_collect(parts, ticket, receipts, error) < 0 ||
-        parts_check_storages(parts, ticket, error) < 0)
+    if (parts_collect(parts, ticket, receipts, error) < 0)
+        return error->code;
+    assert(parts->parts && parts->sources);
+    if (parts_check_storages(parts, ticket, error) < 0)
         return error->code;
     return parts_set_contents(parts, plan, error);
 }
