@@ -4,7 +4,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "load/prefetch/prefetch_state.h"
+#include "load/checkpoint.h"
+#include "load/prefetch/prefetch.h"
 
 /* X11: a child has no threads for its parent's prefetches. */
 static bool prefetch_is_of_this_process(const berth_prefetch *prefetch)
@@ -137,21 +138,16 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
 
 /* ---- statistics ---- */
 
-static const char *prefetch_method_name(const berth_prefetch *prefetch)
+int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
+                             berth_error *error)
 {
-    static const char *const names[][2] = {
+    static const char *const methods[][2] = {
         [BTH_PREFETCH_OFF] = {"none", "none"},
         [BTH_PREFETCH_ADVISE] = {"advise", "advise, then read"},
         [BTH_PREFETCH_POPULATE] = {"populate", "populate, then read"},
         [BTH_PREFETCH_READ] = {"read", "read"},
     };
 
-    return names[prefetch->kind][prefetch->has_fallen_back];
-}
-
-int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
-                             berth_error *error)
-{
     BTH_ERROR_BEGIN(error);
     if (!stats)
         return bth_fail_argument(error, "the pointer for the statistics is NULL");
@@ -164,7 +160,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     *stats = prefetch->stats;
     uint64_t others = stats->resident_nbytes + stats->shared_nbytes; /* counted before it is done */
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;
-    stats->method = prefetch_method_name(prefetch);
+    stats->method = methods[prefetch->kind][prefetch->has_fallen_back];
     stats->reason = prefetch->has_fallen_back ? "the system refused an advice" : prefetch->reason;
     bth_lock_release(&all->lock);
     stats->n_passes = plan->n_passes;

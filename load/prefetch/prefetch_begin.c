@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Begins and ends prefetches: chooses the bytes, the method and the passes. */
-#include "load/prefetch/prefetch_state.h"
+#include "load/prefetch/prefetch.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,6 +20,10 @@
 #define WINDOWS_PER_PASS 4
 /* Used even if the machine reports less free memory. */
 #define MEASURED_MIN_NBYTES (UINT64_C(4) << 20)
+/* A pass shorter than this many times the readahead has no room for the system's readahead. */
+#define PASS_MIN_READAHEADS 4
+
+typedef unsigned long long ull;
 
 static uint64_t pages_round_down(uint64_t n, uint64_t page_nbytes)
 {
@@ -53,19 +57,6 @@ static uint64_t range_end(const bth_prefetch_range *range)
     return range->offset + range->nbytes;
 }
 
-/* Extends a range to whole pages, within the file. */
-static bth_prefetch_range range_round_to_pages(const bth_prefetch_range *range,
-                                               uint64_t page_nbytes, uint64_t file_nbytes)
-{
-    uint64_t begin = pages_round_down(bth_min(range->offset, file_nbytes), page_nbytes);
-    uint64_t nbytes = bth_min(range->nbytes, UINT64_MAX - range->offset);
-    uint64_t end = bth_min(pages_round_up(range->offset + nbytes, page_nbytes), file_nbytes);
-
-    if (range->nbytes == 0 || end <= begin)
-        return (bth_prefetch_range){0};
-    return (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
-}
-
 void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
                                   uint64_t page_nbytes, uint64_t file_nbytes)
 {
@@ -74,14 +65,17 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
     if (n > 1)
         qsort(ranges, n, sizeof *ranges, range_compare);
     for (size_t i = 0; i < n; i++) {
-        bth_prefetch_range range = range_round_to_pages(&ranges[i], page_nbytes, file_nbytes);
+        uint64_t offset = ranges[i].offset;
+        uint64_t nbytes = bth_min(ranges[i].nbytes, UINT64_MAX - offset);
+        uint64_t begin = pages_round_down(bth_min(offset, file_nbytes), page_nbytes);
+        uint64_t end = bth_min(pages_round_up(offset + nbytes, page_nbytes), file_nbytes);
         bth_prefetch_range *last = n_kept > 0 ? &ranges[n_kept - 1] : NULL;
-        if (range.nbytes == 0)
+        if (nbytes == 0 || end <= begin)
             continue;
-        if (!last || range.offset > range_end(last))
-            ranges[n_kept++] = range;
-        else if (range_end(&range) > range_end(last))
-            last->nbytes = range_end(&range) - last->offset;
+        if (!last || begin > range_end(last))
+            ranges[n_kept++] = (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
+        else if (end > range_end(last))
+            last->nbytes = end - last->offset;
     }
     plan->ranges = ranges;
     plan->n_ranges = n_kept;
@@ -94,55 +88,41 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
 
 /* ---- passes and windows ---- */
 
-/* The maximum of bytes ahead of the consumer, in whole pages. */
-static uint64_t pass_max_nbytes(const bth_prefetch_limits *limits)
-{
-    uint64_t measured = bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
-    uint64_t nbytes = limits->memory_nbytes ? limits->memory_nbytes : measured;
-
-    return bth_max(pages_round_down(nbytes, limits->page_nbytes), limits->page_nbytes);
-}
-
 /*
  * The set number of passes, or as few as fit. No pass is shorter than min_pass_nbytes, because many
  * short passes cost time. The memory limit has priority.
  */
-static uint64_t pass_choose_nbytes(uint64_t nbytes, const bth_prefetch_limits *limits)
-{
-    uint64_t budget = pass_max_nbytes(limits);
-    uint64_t n = limits->n_passes ? limits->n_passes : divide_up(nbytes, budget);
-    uint64_t pass = bth_max(divide_up(nbytes, n), limits->min_pass_nbytes);
-
-    pass = pages_round_up(bth_min(pass, nbytes), limits->page_nbytes);
-    return limits->memory_nbytes || !limits->n_passes ? bth_min(pass, budget) : pass;
-}
-
-static uint64_t window_choose(uint64_t pass_nbytes, const bth_prefetch_limits *limits)
-{
-    uint64_t set = limits->window_nbytes;
-    uint64_t part = bth_max(pass_nbytes / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
-    uint64_t nbytes = set ? set : bth_min(limits->natural_window_nbytes, part);
-
-    nbytes = pages_round_up(bth_max(nbytes, 1), limits->page_nbytes);
-    return bth_min(nbytes, pass_nbytes);
-}
-
 bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                                          uint64_t *missing_nbytes)
 {
-    uint64_t window = pages_round_up(bth_max(limits->window_nbytes, 1), limits->page_nbytes);
-    uint64_t needed = bth_min(window, pages_round_up(plan->nbytes, limits->page_nbytes));
+    uint64_t page_nbytes = limits->page_nbytes, memory_nbytes = limits->memory_nbytes;
+    uint64_t window = pages_round_up(bth_max(limits->window_nbytes, 1), page_nbytes);
+    uint64_t needed = bth_min(window, pages_round_up(plan->nbytes, page_nbytes));
 
     *missing_nbytes = 0;
     if (plan->nbytes == 0)
         return true;
-    if (limits->memory_nbytes && limits->memory_nbytes < needed) {
-        *missing_nbytes = needed - limits->memory_nbytes;
+    if (memory_nbytes && memory_nbytes < needed) {
+        *missing_nbytes = needed - memory_nbytes;
         return false;
     }
-    plan->pass_nbytes = pass_choose_nbytes(plan->nbytes, limits);
-    plan->n_passes = divide_up(plan->nbytes, plan->pass_nbytes);
-    plan->window_nbytes = window_choose(plan->pass_nbytes, limits);
+    /* The maximum of bytes ahead of the consumer, in whole pages. */
+    uint64_t budget =
+        memory_nbytes ? memory_nbytes : bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
+    budget = bth_max(pages_round_down(budget, page_nbytes), page_nbytes);
+    uint64_t n_passes = limits->n_passes ? limits->n_passes : divide_up(plan->nbytes, budget);
+    uint64_t pass = bth_max(divide_up(plan->nbytes, n_passes), limits->min_pass_nbytes);
+    pass = pages_round_up(bth_min(pass, plan->nbytes), page_nbytes);
+    if (memory_nbytes || !limits->n_passes)
+        pass = bth_min(pass, budget);
+    if (!limits->window_nbytes) {
+        uint64_t part = bth_max(pass / WINDOWS_PER_PASS, WINDOW_MIN_NBYTES);
+        part = bth_min(limits->natural_window_nbytes, part);
+        window = pages_round_up(bth_max(part, 1), page_nbytes);
+    }
+    plan->pass_nbytes = pass;
+    plan->n_passes = divide_up(plan->nbytes, pass);
+    plan->window_nbytes = bth_min(window, pass);
     return true;
 }
 
@@ -190,12 +170,7 @@ bth_prefetch_range bth_prefetch_find_next_window(const bth_prefetch_plan *plan, 
                                 .position = position};
 }
 
-/* A pass shorter than this many times the readahead has no room for the system's readahead. */
-#define PASS_MIN_READAHEADS 4
-
-typedef unsigned long long ull;
-
-/* ---- ranges ---- */
+/* ---- the bytes of a selection ---- */
 
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
 {
@@ -293,22 +268,20 @@ static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_
     return prefetch_add_range(context, root, offset, end - offset, error);
 }
 
-static int prefetch_add_storages(prefetch_ranges *ranges, berth_error *error)
+static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selection *selection,
+                                   berth_error *error)
 {
-    for (size_t i = 0; i < ranges->checkpoint->storages.n && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(ranges->checkpoint->contents.tree, i);
+    const berth_checkpoint *checkpoint = ranges->checkpoint;
+
+    if (selection && (selection->pattern || selection->n_tensors > 0))
+        return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges,
+                                   error);
+    for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         if (!storage->root && prefetch_storage_uses_page_cache(ranges, storage))
             (void)prefetch_add_range(ranges, storage, storage->offset, storage->nbytes, error);
     }
     return error->code;
-}
-
-static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selection *selection,
-                                   berth_error *error)
-{
-    if (!selection || (!selection->pattern && selection->n_tensors == 0))
-        return prefetch_add_storages(ranges, error);
-    return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges, error);
 }
 
 /* ---- method and plan ---- */
@@ -347,36 +320,11 @@ static int prefetch_choose_method_and_map(berth_prefetch *prefetch, const prefet
     return error->code;
 }
 
-static int prefetch_fail_budget(const prefetch_ranges *ranges, const struct berth_config *config,
-                                uint64_t missing_nbytes, berth_error *error)
-{
-    assert(ranges->first); /* a plan without bytes needs no memory */
-    (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first->offset,
-                   "io.memory_nbytes=%llu is too small for one window of a prefetch: %llu bytes "
-                   "are missing",
-                   (ull)config->io_memory_nbytes, (ull)missing_nbytes);
-    return bth_error_in_storage(ranges->checkpoint, ranges->first, error);
-}
-
-/*
- * When a page is touched, the system reads it with the device's readahead around it, in large
- * pages. If that is a window or more, it is the fastest method. But it reads beyond the window, and
- * short passes have no room for that. If it is less than a window, there would be many waits.
- */
-static void prefetch_choose_readahead_requests(berth_prefetch *prefetch)
-{
-    const bth_prefetch_plan *plan = &prefetch->plan;
-
-    prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
-    prefetch->requests_readahead =
-        prefetch->kind != BTH_PREFETCH_ADVISE &&
-        (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
-}
-
 /* Divides the ranges into passes. The plan owns them. */
 static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_ranges *ranges,
                                        const struct berth_config *config, berth_error *error)
 {
+    bth_prefetch_plan *plan = &prefetch->plan;
     bool is_advice = prefetch->kind == BTH_PREFETCH_ADVISE;
     uint64_t window_nbytes = (uint64_t)config->load_prefetch_window_nbytes;
     uint64_t natural_nbytes =
@@ -394,25 +342,26 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
                                         .natural_window_nbytes = natural_nbytes,
                                         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                         .available_nbytes = bth_free_memory_nbytes("")};
-    bth_prefetch_coalesce_ranges(&prefetch->plan, ranges->items, ranges->n, limits.page_nbytes,
+    bth_prefetch_coalesce_ranges(plan, ranges->items, ranges->n, limits.page_nbytes,
                                  prefetch->checkpoint->source.reader.nbytes);
-    if (!bth_prefetch_choose_pass_and_window(&prefetch->plan, &limits, &missing_nbytes))
-        return prefetch_fail_budget(ranges, config, missing_nbytes, error);
-    prefetch_choose_readahead_requests(prefetch);
+    if (!bth_prefetch_choose_pass_and_window(plan, &limits, &missing_nbytes)) {
+        assert(ranges->first); /* a plan without bytes needs no memory */
+        (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first->offset,
+                       "io.memory_nbytes=%llu is too small for one window of a prefetch: %llu "
+                       "bytes are missing",
+                       (ull)config->io_memory_nbytes, (ull)missing_nbytes);
+        return bth_error_in_storage(ranges->checkpoint, ranges->first, error);
+    }
+    /*
+     * When a page is touched, the system reads it with the device's readahead around it, in large
+     * pages. If that is a window or more, it is the fastest method. But it reads beyond the window,
+     * and short passes have no room for that. If it is less than a window, there would be many
+     * waits.
+     */
+    prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
+    prefetch->requests_readahead =
+        !is_advice && (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
     return 0;
-}
-
-static unsigned prefetch_choose_n_helpers(const berth_prefetch *prefetch,
-                                          const struct berth_config *config)
-{
-    const bth_prefetch_plan *plan = &prefetch->plan;
-    bool is_rotating = bth_disk_is_rotating(prefetch->checkpoint->source.reader.fd, "");
-
-    if (plan->nbytes == 0)
-        return 0;
-    return bth_workers_choose_count(config,
-                                    is_rotating ? BTH_WORKERS_ROTATING : BTH_WORKERS_PREFETCH,
-                                    (plan->nbytes - 1) / plan->window_nbytes + 1, 0);
 }
 
 /* ---- all pages ---- */
@@ -481,25 +430,14 @@ void bth_prefetch_end(berth_prefetch *prefetch)
     bth_prefetch_free_memory(prefetch);
 }
 
-/* Chooses everything; nothing is loaded yet. */
-static int prefetch_plan_and_lock(berth_prefetch *prefetch, const prefetch_ranges *ranges,
-                                  const struct berth_config *config, berth_error *error)
-{
-    if (prefetch_choose_method_and_map(prefetch, ranges, config, error) < 0 ||
-        prefetch_divide_into_passes(prefetch, ranges, config, error) < 0 ||
-        (prefetch->flags & BERTH_PREFETCH_LOCK && prefetch_lock_pages(prefetch, error) < 0))
-        return error->code;
-    if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
-        prefetch_advise_pages(prefetch, MADV_SEQUENTIAL);
-    return 0;
-}
-
+/* Nothing is loaded until everything is chosen. */
 berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
                                               const berth_selection *selection, uint32_t flags,
                                               const struct berth_config *config, berth_error *error)
 {
     prefetch_ranges ranges = {.checkpoint = checkpoint};
     berth_prefetch *prefetch = bth_allocate_zeroed(sizeof *prefetch);
+    unsigned n_helpers = 0;
 
     if (!prefetch) {
         (void)bth_fail_memory(error, sizeof *prefetch);
@@ -509,11 +447,21 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
         .checkpoint = checkpoint, .process = bth_process_unique_number(), .flags = flags};
     (void)prefetch_collect_ranges(&ranges, selection, error);
     prefetch->plan.ranges = ranges.items;
-    if (error->code < 0 || prefetch_plan_and_lock(prefetch, &ranges, config, error) < 0) {
+    if (error->code < 0 || prefetch_choose_method_and_map(prefetch, &ranges, config, error) < 0 ||
+        prefetch_divide_into_passes(prefetch, &ranges, config, error) < 0 ||
+        (flags & BERTH_PREFETCH_LOCK && prefetch_lock_pages(prefetch, error) < 0)) {
         bth_prefetch_free_memory(prefetch);
         return NULL;
     }
-    if (bth_prefetch_start(prefetch, prefetch_choose_n_helpers(prefetch, config), error) < 0) {
+    if (flags & BERTH_PREFETCH_SEQUENTIAL)
+        prefetch_advise_pages(prefetch, MADV_SEQUENTIAL);
+    if (prefetch->plan.nbytes > 0) {
+        bool is_rotating = bth_disk_is_rotating(checkpoint->source.reader.fd, "");
+        uint64_t n_windows = divide_up(prefetch->plan.nbytes, prefetch->plan.window_nbytes);
+        n_helpers = bth_workers_choose_count(
+            config, is_rotating ? BTH_WORKERS_ROTATING : BTH_WORKERS_PREFETCH, n_windows, 0);
+    }
+    if (bth_prefetch_start(prefetch, n_helpers, error) < 0) {
         bth_prefetch_end(prefetch);
         return NULL;
     }

@@ -11,7 +11,8 @@
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "io/trace/trace.h"
-#include "load/prefetch/prefetch_state.h"
+#include "load/checkpoint.h"
+#include "load/prefetch/prefetch.h"
 
 #define SCRATCH_NBYTES ((size_t)64 << 10)
 
@@ -39,16 +40,6 @@ static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
     return is_exact ? 0 : prefetch_max_nbytes_beyond_window(prefetch);
-}
-
-/* Under the lock: windows before this position may be claimed. */
-static uint64_t prefetch_claim_limit(const berth_prefetch *prefetch)
-{
-    uint64_t left = prefetch->plan.nbytes - prefetch->consumed;
-    uint64_t ahead = prefetch->plan.pass_nbytes;
-
-    return prefetch->consumed +
-           (ahead < left ? ahead - prefetch_nbytes_beyond_window(prefetch) : left);
 }
 
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
@@ -153,15 +144,19 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
 /* ---- claims, under the lock ---- */
 
 /*
- * Finds a window to claim. False also while the limit makes the window short, unless the consumer
- * waits for it: short windows would make small requests.
+ * Under the lock: finds a window to claim, before the limit that the consumer sets. False also
+ * while the limit makes the window short, unless the consumer waits for it: short windows would
+ * make small requests.
  */
 static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
                                           bth_prefetch_range *window)
 {
     const bth_prefetch_plan *plan = &prefetch->plan;
-    uint64_t limit = prefetch_claim_limit(prefetch);
+    uint64_t left = plan->nbytes - prefetch->consumed, ahead = left;
 
+    if (plan->pass_nbytes < left)
+        ahead = plan->pass_nbytes - prefetch_nbytes_beyond_window(prefetch);
+    uint64_t limit = prefetch->consumed + ahead;
     if (prefetch->begun >= limit)
         return false;
     *window = bth_prefetch_find_next_window(plan, prefetch->begun, limit);
@@ -169,56 +164,22 @@ static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
            limit == plan->nbytes || prefetch->begun < prefetch->consumed;
 }
 
-/* The bytes that both ranges have; 0 bytes: none. */
-static bth_prefetch_range prefetch_window_overlap(const bth_prefetch_range *a,
-                                                  const bth_prefetch_range *b)
-{
-    uint64_t begin = bth_max(a->offset, b->offset);
-    uint64_t end = bth_min(a->offset + a->nbytes, b->offset + b->nbytes);
-
-    return (bth_prefetch_range){.offset = begin, .nbytes = end > begin ? end - begin : 0};
-}
-
 /* The part of these bytes that another prefetch of this checkpoint loads now; 0 bytes: none. */
 static bth_prefetch_range prefetch_window_find_shared_range(const berth_prefetch *prefetch,
                                                             const bth_prefetch_range *window)
 {
     const berth_prefetch *other = prefetch->checkpoint->prefetches.first;
-    bth_prefetch_range shared = {0};
 
     for (; other; other = other->next)
         for (unsigned i = 0; other != prefetch && i < other->n_helpers; i++) {
-            const bth_prefetch_helper *helper = &other->helpers[i];
-            if (helper->is_loading && shared.nbytes == 0)
-                shared = prefetch_window_overlap(&helper->window, window);
+            const bth_prefetch_range *loaded = &other->helpers[i].window;
+            uint64_t begin = bth_max(loaded->offset, window->offset);
+            uint64_t end =
+                bth_min(loaded->offset + loaded->nbytes, window->offset + window->nbytes);
+            if (other->helpers[i].is_loading && end > begin)
+                return (bth_prefetch_range){.offset = begin, .nbytes = end - begin};
         }
-    return shared;
-}
-
-static void prefetch_update_peak_ahead(berth_prefetch *prefetch)
-{
-    uint64_t *peak = &prefetch->stats.peak_ahead_nbytes;
-    uint64_t end =
-        bth_min(prefetch->begun + prefetch_nbytes_beyond_window(prefetch), prefetch->plan.nbytes);
-
-    if (end > prefetch->consumed)
-        *peak = bth_max(*peak, end - prefetch->consumed);
-}
-
-/* Waits for other prefetches that load the same bytes. Returns how many were still missing. */
-static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
-                                                const bth_prefetch_range *window)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    bth_prefetch_range shared = prefetch_window_find_shared_range(prefetch, window);
-    uint64_t nbytes = 0;
-
-    for (; shared.nbytes > 0 && !prefetch->is_cancelled;
-         shared = prefetch_window_find_shared_range(prefetch, window)) {
-        nbytes += shared.nbytes - prefetch_window_count_cached(prefetch, &shared);
-        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
-    }
-    return bth_min(nbytes, window->nbytes);
+    return (bth_prefetch_range){0};
 }
 
 /*
@@ -229,14 +190,21 @@ static uint64_t prefetch_window_wait_for_others(berth_prefetch *prefetch,
 static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
                                            const bth_prefetch_range *window)
 {
-    bool is_alone = prefetch->checkpoint->prefetches.first == prefetch && !prefetch->next;
-    uint64_t beyond = is_alone ? prefetch_max_nbytes_beyond_window(prefetch) : 0,
-             resident_nbytes = 0;
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    bool is_alone = all->first == prefetch && !prefetch->next;
+    uint64_t beyond = is_alone ? prefetch_max_nbytes_beyond_window(prefetch) : 0;
     uint64_t end = bth_min(prefetch->begun + beyond, prefetch->plan.nbytes);
-    uint64_t at = prefetch->counted;
+    uint64_t at = prefetch->counted, resident_nbytes = 0, shared_nbytes = 0;
 
     prefetch->counted = bth_max(at, end);
-    uint64_t shared_nbytes = prefetch_window_wait_for_others(prefetch, window);
+    for (;;) { /* of what others load, counts what was still missing */
+        bth_prefetch_range shared = prefetch_window_find_shared_range(prefetch, window);
+        if (shared.nbytes == 0 || prefetch->is_cancelled)
+            break;
+        shared_nbytes += shared.nbytes - prefetch_window_count_cached(prefetch, &shared);
+        (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
+    }
+    shared_nbytes = bth_min(shared_nbytes, window->nbytes);
     while (at < end) {
         bth_prefetch_range next = bth_prefetch_find_next_window(&prefetch->plan, at, end);
         resident_nbytes += prefetch_window_count_cached(prefetch, &next);
@@ -261,31 +229,14 @@ static bool prefetch_helper_claim_window(bth_prefetch_helper *helper)
         return false;
     helper->window = window;
     prefetch->begun += window.nbytes;
-    prefetch_update_peak_ahead(prefetch);
+    uint64_t *peak = &prefetch->stats.peak_ahead_nbytes;
+    uint64_t end =
+        bth_min(prefetch->begun + prefetch_nbytes_beyond_window(prefetch), prefetch->plan.nbytes);
+    if (end > prefetch->consumed)
+        *peak = bth_max(*peak, end - prefetch->consumed);
     prefetch_wait_and_count_cached(prefetch, &window);
     helper->is_loading = !prefetch->is_cancelled;
     return helper->is_loading;
-}
-
-/* Records the result of a window. */
-static void prefetch_helper_finish_window(bth_prefetch_helper *helper, const berth_error *error)
-{
-    berth_prefetch *prefetch = helper->prefetch;
-
-    prefetch->stats.n_requests += helper->n_requests;
-    helper->n_requests = 0;
-    if (error->code < 0) { /* the frontier stays before this window */
-        if (prefetch->error.code == BERTH_OK) {
-            prefetch->error = *error;
-            (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);
-        }
-        prefetch->is_cancelled = true;
-    } else {
-        prefetch->done_nbytes += helper->window.nbytes;
-        helper->window.nbytes = 0;
-    }
-    helper->is_loading = false;
-    (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
 }
 
 static void *prefetch_helper_run(void *argument)
@@ -309,7 +260,20 @@ static void *prefetch_helper_run(void *argument)
                   .end_seconds = bth_seconds(), .offset = helper->window.offset,
                   .nbytes = helper->window.nbytes, .n_requests = helper->n_requests);
         bth_prefetches_lock(all);
-        prefetch_helper_finish_window(helper, &error);
+        prefetch->stats.n_requests += helper->n_requests;
+        helper->n_requests = 0;
+        helper->is_loading = false;
+        if (error.code == BERTH_OK) {
+            prefetch->done_nbytes += helper->window.nbytes;
+            helper->window.nbytes = 0;
+        } else { /* the frontier stays before this window */
+            prefetch->is_cancelled = true;
+            if (prefetch->error.code == BERTH_OK) {
+                prefetch->error = error;
+                (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);
+            }
+        }
+        (void)pthread_cond_broadcast(&all->changed);
     }
     (void)pthread_cond_broadcast(&all->changed);
     bth_lock_release(&all->lock);

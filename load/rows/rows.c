@@ -23,40 +23,9 @@ typedef unsigned long long ull;
 
 /* ---- the parts of the memory ---- */
 
-/* Lines of `row_nbytes`: whole cache lines of the processor, or a power of two below. */
-static uint64_t row_round_up_to_line_nbytes(uint64_t row_nbytes)
-{
-    uint64_t nbytes = LINE_MIN_NBYTES;
-
-    if (row_nbytes >= LINE_ALIGNMENT)
-        return (row_nbytes + LINE_ALIGNMENT - 1) / LINE_ALIGNMENT * LINE_ALIGNMENT;
-    while (nbytes < row_nbytes)
-        nbytes *= 2;
-    return nbytes;
-}
-
 static uint32_t rows_count_slots(uint64_t nbytes, uint64_t slot_nbytes)
 {
-    uint64_t n = nbytes / slot_nbytes;
-
-    return n < BTH_ROWS_SLOTS_MAX / 2 ? (uint32_t)n : BTH_ROWS_SLOTS_MAX / 2;
-}
-
-/* Divides scratch_nbytes: up to half for read buffers, the rest for rows without a line. */
-static void rows_divide_scratch(const berth_rows *rows, bth_row_layout *layout)
-{
-    uint64_t nbytes = rows->limits.scratch_nbytes / 2 / rows->n_readers;
-    uint64_t slot_nbytes = layout->line_nbytes + BTH_ROWS_SCRATCH_NOTES;
-
-    if (nbytes > rows->chunk_nbytes)
-        nbytes = rows->chunk_nbytes;
-    layout->buffer_nbytes = nbytes - nbytes % LINE_ALIGNMENT;
-    layout->n_scratch = rows_count_slots(
-        rows->limits.scratch_nbytes - layout->buffer_nbytes * rows->n_readers, slot_nbytes);
-    if (layout->n_scratch > 0)
-        return;
-    layout->buffer_nbytes = 0;
-    layout->n_scratch = rows_count_slots(rows->limits.scratch_nbytes, slot_nbytes);
+    return (uint32_t)bth_min(nbytes / slot_nbytes, BTH_ROWS_SLOTS_MAX / 2);
 }
 
 static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64_t nbytes,
@@ -67,42 +36,42 @@ static int rows_fail_limit(const bth_row_table *table, const char *limit, uint64
                     (ull)table->row_nbytes, limit, (ull)nbytes, (ull)(needed_nbytes - nbytes));
 }
 
-/* Divides the memory so that lines hold the table's rows. */
+/* Divides the memory so that lines hold the table's rows: whole cache lines of the processor, or a
+ * power of two below. */
 static int rows_divide_memory_into_lines(const berth_rows *rows, const bth_row_table *table,
                                          bth_row_layout *layout, berth_error *error)
 {
-    uint64_t cache_nbytes = rows->limits.cache_nbytes;
-    uint64_t line_nbytes = row_round_up_to_line_nbytes(table->row_nbytes);
-    uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
-    uint64_t set_nbytes;
-    uint32_t n_lines = rows_count_slots(cache_nbytes, with_notes);
-    uint32_t ways = (uint32_t)rows->limits.ways;
+    const berth_rows_limits *limits = &rows->limits;
+    uint64_t line_nbytes = LINE_MIN_NBYTES, set_nbytes;
+    uint32_t ways = (uint32_t)limits->ways;
 
+    if (table->row_nbytes >= LINE_ALIGNMENT)
+        line_nbytes = (table->row_nbytes + LINE_ALIGNMENT - 1) / LINE_ALIGNMENT * LINE_ALIGNMENT;
+    while (line_nbytes < table->row_nbytes)
+        line_nbytes *= 2;
+    uint64_t with_notes = line_nbytes + BTH_ROWS_LINE_NOTES;
+    uint32_t n_lines = rows_count_slots(limits->cache_nbytes, with_notes);
     if (ways == 0) /* a small cache is one set */
         ways = n_lines == 0 ? 1 : n_lines < DEFAULT_WAYS ? n_lines : DEFAULT_WAYS;
     if (!bth_try_multiply(with_notes, ways, &set_nbytes))
         set_nbytes = UINT64_MAX;
     *layout = (bth_row_layout){.line_nbytes = line_nbytes, .ways = ways, .n_sets = n_lines / ways};
     if (layout->n_sets == 0)
-        return rows_fail_limit(table, "cache_nbytes", cache_nbytes, set_nbytes, error);
-    rows_divide_scratch(rows, layout);
+        return rows_fail_limit(table, "cache_nbytes", limits->cache_nbytes, set_nbytes, error);
+    /* Of the scratch, up to half is for read buffers, the rest for rows without a line. */
+    uint64_t slot_nbytes = line_nbytes + BTH_ROWS_SCRATCH_NOTES;
+    uint64_t buffer_nbytes =
+        bth_min(limits->scratch_nbytes / 2 / rows->n_readers, rows->chunk_nbytes);
+    layout->buffer_nbytes = buffer_nbytes - buffer_nbytes % LINE_ALIGNMENT;
+    layout->n_scratch = rows_count_slots(
+        limits->scratch_nbytes - layout->buffer_nbytes * rows->n_readers, slot_nbytes);
+    if (layout->n_scratch == 0) {
+        layout->buffer_nbytes = 0;
+        layout->n_scratch = rows_count_slots(limits->scratch_nbytes, slot_nbytes);
+    }
     if (layout->n_scratch == 0)
-        return rows_fail_limit(table, "scratch_nbytes", rows->limits.scratch_nbytes,
-                               line_nbytes + BTH_ROWS_SCRATCH_NOTES, error);
+        return rows_fail_limit(table, "scratch_nbytes", limits->scratch_nbytes, slot_nbytes, error);
     return 0;
-}
-
-/* Makes an empty cache. Under the lock, without live tickets. */
-static void rows_make_empty_cache(berth_rows *rows, const bth_row_layout *layout)
-{
-    uint64_t n_all = (uint64_t)layout->n_sets * layout->ways + layout->n_scratch;
-    uint64_t notes_at = n_all * layout->line_nbytes + layout->buffer_nbytes * rows->n_readers;
-
-    rows->layout = *layout;
-    bth_row_cache_initialize(&rows->cache, layout->n_sets, layout->ways, layout->n_scratch,
-                             rows->memory.bytes + notes_at);
-    rows->stats.n_lines = rows->cache.n_lines;
-    rows->stats.line_nbytes = layout->line_nbytes;
 }
 
 /* ---- tables ---- */
@@ -114,8 +83,8 @@ void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbyt
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
 }
 
-static int row_table_check(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                           berth_error *error)
+static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                          bth_row_table *table, berth_error *error)
 {
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0)
         return error->code;
@@ -130,14 +99,8 @@ static int row_table_check(const berth_checkpoint *checkpoint, const berth_tenso
                         "it is not contiguous: its rows do not follow each other");
     if (tensor->shape[1] == 0)
         return bth_fail_argument(error, "the rows have no elements");
-    return bth_storage_check_may_inflate(checkpoint, bth_storage_root(tensor->storage),
-                                         "its rows cannot be read one by one", error);
-}
-
-static int row_table_make(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                          bth_row_table *table, berth_error *error)
-{
-    if (row_table_check(checkpoint, tensor, error) < 0)
+    if (bth_storage_check_may_inflate(checkpoint, bth_storage_root(tensor->storage),
+                                      "its rows cannot be read one by one", error) < 0)
         return error->code;
     size_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     *table = (bth_row_table){.checkpoint = checkpoint,
@@ -173,8 +136,15 @@ static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *
     bth_row_table *more = bth_reallocate(rows->tables, (rows->n_tables + 1) * sizeof *rows->tables);
     if (!more)
         return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
-    if (layout.line_nbytes != rows->layout.line_nbytes)
-        rows_make_empty_cache(rows, &layout);
+    if (layout.line_nbytes != rows->layout.line_nbytes) {
+        uint64_t n_slots = (uint64_t)layout.n_sets * layout.ways + layout.n_scratch;
+        uint64_t notes_at = n_slots * layout.line_nbytes + layout.buffer_nbytes * rows->n_readers;
+        bth_row_cache_initialize(&rows->cache, layout.n_sets, layout.ways, layout.n_scratch,
+                                 rows->memory.bytes + notes_at);
+        rows->layout = layout;
+        rows->stats.n_lines = rows->cache.n_lines;
+        rows->stats.line_nbytes = layout.line_nbytes;
+    }
     rows->tables = more;
     rows->tables[rows->n_tables] = *table;
     *number = rows->n_tables++;
@@ -242,13 +212,25 @@ static int rows_check_and_fill_limits(const berth_rows_limits *given,
 }
 
 /* Allocates all memory now, so that adding tables later needs none. */
-static int rows_allocate(berth_rows *rows, uint64_t nbytes, const struct berth_config *config,
-                         berth_error *error)
+static int rows_initialize(berth_rows *rows, uint64_t nbytes, const struct berth_config *config,
+                           berth_error *error)
 {
     bth_pages pages = {.wanted = config->io_large_pages};
     bool spread = config->io_numa == BTH_NUMA_INTERLEAVE;
     size_t each_nbytes = sizeof *rows->threads + sizeof *rows->free_buffers;
 
+    rows->chunk_nbytes = BUFFER_MAX_NBYTES;
+    if (config->io_chunk_nbytes)
+        rows->chunk_nbytes = bth_min((uint64_t)config->io_chunk_nbytes, BUFFER_MAX_NBYTES);
+    rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
+    rows->is_count_given = config->io_threads != 0;
+    rows->trace = config->trace;
+    rows->max_waiting_tasks = rows->n_readers;
+    rows->is_waiting = true; /* until a task did not wait */
+    rows->n_processors = (unsigned)bth_min(bth_processors_count_capped(), rows->n_readers);
+    bth_lock_initialize(&rows->lock);
+    (void)pthread_cond_init(&rows->work, NULL);
+    (void)pthread_cond_init(&rows->done, NULL);
     if (bth_region_new(nbytes, LINE_ALIGNMENT, spread, &pages, &rows->memory, error) < 0)
         return error->code;
     rows->threads = bth_allocate(rows->n_readers * each_nbytes);
@@ -258,26 +240,6 @@ static int rows_allocate(berth_rows *rows, uint64_t nbytes, const struct berth_c
     for (unsigned i = 0; i < rows->n_readers; i++)
         rows->free_buffers[rows->n_free_buffers++] = i;
     return 0;
-}
-
-static void rows_initialize(berth_rows *rows, const berth_rows_limits *limits,
-                            const struct berth_config *config)
-{
-    rows->limits = *limits;
-    rows->chunk_nbytes = BUFFER_MAX_NBYTES;
-    if (config->io_chunk_nbytes && (uint64_t)config->io_chunk_nbytes < BUFFER_MAX_NBYTES)
-        rows->chunk_nbytes = (uint64_t)config->io_chunk_nbytes;
-    rows->n_readers = bth_workers_choose_count(config, BTH_WORKERS_ROWS, UINT64_MAX, 0);
-    rows->is_count_given = config->io_threads != 0;
-    rows->trace = config->trace;
-    rows->max_waiting_tasks = rows->n_readers;
-    rows->is_waiting = true; /* until a task did not wait */
-    rows->n_processors = bth_processors_count_capped();
-    if (rows->n_processors > rows->n_readers)
-        rows->n_processors = rows->n_readers;
-    bth_lock_initialize(&rows->lock);
-    (void)pthread_cond_init(&rows->work, NULL);
-    (void)pthread_cond_init(&rows->done, NULL);
 }
 
 int berth_rows_new(const berth_rows_limits *given, const berth_params *params, berth_rows **made,
@@ -297,8 +259,8 @@ int berth_rows_new(const berth_rows_limits *given, const berth_params *params, b
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);
-    rows_initialize(rows, &limits, &config);
-    if (rows_allocate(rows, nbytes, &config, error) < 0 || bth_rows_start(rows, error) < 0) {
+    rows->limits = limits;
+    if (rows_initialize(rows, nbytes, &config, error) < 0 || bth_rows_start(rows, error) < 0) {
         berth_rows_free(rows);
         return error->code;
     }

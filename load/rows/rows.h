@@ -1,20 +1,171 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Private to load/rows/. rows_cache.c knows the slot of each row, rows_plan.c the reads of a
- * request; both are pure. The other files have the bytes, the tickets and the threads.
+ * Private to load/rows/. Lists of rows, and the slots of rows in the cache, are pure arithmetic:
+ * the caller has the bytes, and locks. The tickets and the threads come after them.
  */
 #ifndef BTH_LOAD_ROWS_ROWS_H
 #define BTH_LOAD_ROWS_ROWS_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/lock.h"
 #include "berth/rows.h"
 #include "io/memory_region.h"
 #include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/rows/rows_cache.h"
-#include "load/rows/rows_plan.h"
+
+/* ---- rows_read.c: the rows that a request needs, and the reads for them ---- */
+
+/* An id that stands for no row, in requests that allow it. */
+#define BTH_ROWS_PRUNED (-1)
+
+/* The ids of a request, as the caller has them. */
+typedef struct bth_row_ids {
+    const void *items; /* int64_t, or int32_t */
+    size_t n;
+    bool are_32_bit;
+    bool may_be_pruned;
+} bth_row_ids;
+
+static inline int64_t bth_row_ids_get(const bth_row_ids *ids, size_t i)
+{
+    return ids->are_32_bit ? ((const int32_t *)ids->items)[i] : ((const int64_t *)ids->items)[i];
+}
+
+/* The index of the first id that is not a row of a table of n_rows; ids->n: none. */
+size_t bth_rows_find_bad_id(const bth_row_ids *ids, uint64_t n_rows);
+
+/* The maximum of ids whose positions and rows fit into the keys of one list: 65,536 or more. */
+size_t bth_rows_max_list_ids(uint64_t n_rows);
+
+/*
+ * Distinct rows, and the positions in a request at which each is wanted. A key is the row and, in
+ * its low bits, the first of the row's positions in `order`; they end where the next row's begin.
+ */
+typedef struct bth_row_list {
+    uint64_t *keys;  /* of n_rows, ascending */
+    uint32_t *order; /* positions, by row; of one row: ascending */
+    unsigned start_bits;
+    size_t n_rows;
+    size_t n_order; /* where the last row's positions end */
+} bth_row_list;
+
+static inline uint64_t bth_row_list_row(const bth_row_list *list, size_t i)
+{
+    return list->keys[i] >> list->start_bits;
+}
+
+/* Where the positions of row i begin; i = n_rows: where they end. */
+static inline size_t bth_row_list_start(const bth_row_list *list, size_t i)
+{
+    return i < list->n_rows ? (size_t)(list->keys[i] & ((UINT64_C(1) << list->start_bits) - 1))
+                            : list->n_order;
+}
+
+/* The ids that a list takes. */
+typedef struct bth_row_selection {
+    uint64_t first_row, end_row;
+    size_t first_id; /* bth_row_list_fill sets it to the first id that it has not seen */
+} bth_row_selection;
+
+/*
+ * Fills a list with at most max_ids of the selected ids: distinct rows, ascending. The ids are rows
+ * of the table, and at most bth_rows_max_list_ids. list->keys and `spare` have room for max_ids
+ * words; list->order may begin at the same address as `spare`.
+ */
+void bth_row_list_fill(bth_row_list *list, const bth_row_ids *ids, bth_row_selection *selection,
+                       size_t max_ids, uint64_t *spare);
+
+/* Limits of one read. */
+typedef struct bth_rows_reads {
+    uint64_t row_nbytes;
+    uint64_t gap_nbytes; /* the largest gap between two requested rows */
+    uint64_t max_nbytes; /* the longest read of several rows */
+} bth_rows_reads;
+
+/* The number of rows for one read, beginning with row which[0] of the list: 1 to n. */
+size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const bth_row_list *list,
+                                   const uint32_t *which, size_t n);
+
+/* ---- rows_cache.c: the slot of each row ---- */
+
+/*
+ * The hash of a row selects its set of lines. The row is in one line of that set. If live requests
+ * hold all lines of the set, it is in the scratch. A slot is the number of a line or, from n_lines
+ * on, of a part of the scratch. A live request holds the slots of its rows; they are not evicted.
+ */
+
+/* A row and its table share one word. */
+#define BTH_ROWS_ROW_BITS 48
+#define BTH_ROWS_TABLES_MAX 65535
+#define BTH_ROWS_WAYS_MAX 64
+#define BTH_ROWS_SLOTS_MAX INT32_MAX
+/* A row that streams past the cache. */
+#define BTH_ROWS_NO_SLOT UINT32_MAX
+
+typedef struct bth_row_cache {
+    uint64_t *tags;         /* of each line: table and row; 0: none */
+    uint64_t *stamps;       /* of each line: the last request that used it */
+    uint32_t *holders;      /* of each line: how many requests hold it; one bit: it is being read */
+    uint32_t *free_scratch; /* a stack of n_free_scratch */
+    uint32_t ways, n_sets, n_lines;
+    uint32_t n_scratch, n_free_scratch;
+    uint64_t stamp;
+} bth_row_cache;
+
+/* Bytes of notes for a line, and for a part of the scratch. */
+#define BTH_ROWS_LINE_NOTES (2 * sizeof(uint64_t) + sizeof(uint32_t))
+#define BTH_ROWS_SCRATCH_NOTES sizeof(uint32_t)
+
+/*
+ * Makes an empty cache of n_sets x ways lines and n_scratch parts of scratch; together at most
+ * BTH_ROWS_SLOTS_MAX. notes: n_lines x BTH_ROWS_LINE_NOTES + n_scratch x BTH_ROWS_SCRATCH_NOTES
+ * bytes, aligned to 8.
+ */
+void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t ways,
+                              uint32_t n_scratch, void *notes);
+
+/* Rows that a request wants to hold. */
+typedef struct bth_row_hold {
+    uint32_t table; /* 1 to BTH_ROWS_TABLES_MAX */
+    const bth_row_list *list;
+    uint64_t stamp;  /* of the request; 0: a new one. It evicts only rows with older stamps */
+    bool may_stream; /* rows without a line get no slot, else one of the scratch */
+} bth_row_hold;
+
+/* The result of bth_row_cache_hold_rows. */
+typedef struct bth_row_result {
+    size_t n_missing;   /* to be read */
+    size_t n_conflicts; /* of these: in the scratch */
+    size_t n_streamed;  /* of these: without a slot */
+    size_t n_awaited;   /* being read for others */
+    size_t n_evicted;
+    size_t n_short; /* without a slot: if not 0, nothing changed */
+} bth_row_result;
+
+/*
+ * Holds slots for the rows of a list, all or none. missing[0 … n_missing), ascending, are the rows
+ * to be read. Other requests find those with a line now, and await them until
+ * bth_row_cache_finish_slot.
+ */
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result);
+/* The request no longer holds the slots. */
+void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n);
+
+/*
+ * Reports that a missing row was read into its slot (is_good), or could not be read. Then no
+ * request finds it there any more, and it is lost for requests that await it.
+ */
+void bth_row_cache_finish_slot(bth_row_cache *cache, uint32_t slot, bool is_good);
+/* For slots that are held. */
+bool bth_row_cache_slot_is_filling(const bth_row_cache *cache, uint32_t slot);
+bool bth_row_cache_slot_is_lost(const bth_row_cache *cache, uint32_t slot);
+
+/* ---- the cache as a whole ---- */
 
 /* A tensor whose rows can be requested. */
 typedef struct bth_row_table {
@@ -118,7 +269,7 @@ int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_sh
 /* Releases it as soon as its reads have ended and no call waits for it. */
 void bth_rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket);
 
-/* ---- rows_read.c ---- */
+/* ---- rows_read.c: tasks ---- */
 
 /* Copies row i of a ticket's list to each of its positions in the output. */
 void bth_row_ticket_copy_to_output(const bth_row_ticket *ticket, size_t i, const uint8_t *row);
@@ -134,6 +285,8 @@ void bth_rows_stop(berth_rows *rows);
 void bth_rows_enqueue(berth_rows *rows, bth_row_ticket *ticket);
 /* Helps to read. Returns when all rows of the ticket are read or failed. */
 void bth_rows_read_and_wait_for_ticket(berth_rows *rows, bth_row_ticket *ticket);
+
+/* ---- rows_gather.c ---- */
 
 /*
  * How a gather divides its ids into passes, so that its lists fit the memory. Pure arithmetic.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/rows/rows_cache.h"
+/* The slot of each row. Pure: the caller locks around each call. */
+#include "load/rows/rows.h"
 
 #include <string.h>
 
@@ -26,11 +27,6 @@ void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t wa
         cache->free_scratch[i] = n_scratch - 1 - i; /* the first one is on top */
 }
 
-static uint64_t row_tag(uint32_t table, uint64_t row)
-{
-    return (uint64_t)table << BTH_ROWS_ROW_BITS | row;
-}
-
 /* The first line of a row's set. Rows at any distance spread over all sets. */
 static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
 {
@@ -38,16 +34,6 @@ static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
 
     hash = (hash ^ hash >> 32) * UINT64_C(0x94D049BB133111EB);
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
-}
-
-static uint32_t row_cache_find(const bth_row_cache *cache, uint64_t tag)
-{
-    uint32_t first = row_cache_first_line(cache, tag);
-
-    for (uint32_t line = first; line < first + cache->ways; line++)
-        if (cache->tags[line] == tag)
-            return line;
-    return BTH_ROWS_NO_SLOT;
 }
 
 /* The least recently used line of a set that is not held and older; empty lines first. */
@@ -65,7 +51,7 @@ static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first
 
 static uint64_t row_hold_tag(const bth_row_hold *hold, size_t i)
 {
-    return row_tag(hold->table, bth_row_list_row(hold->list, i));
+    return (uint64_t)hold->table << BTH_ROWS_ROW_BITS | bth_row_list_row(hold->list, i);
 }
 
 /* Holds the present rows, and lists the others. */
@@ -78,13 +64,17 @@ static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hol
         if (n - i > AHEAD_ROWS)
             __builtin_prefetch(cache->tags +
                                row_cache_first_line(cache, row_hold_tag(hold, i + AHEAD_ROWS)));
-        uint32_t line = row_cache_find(cache, row_hold_tag(hold, i));
-        slots[i] = line;
-        if (line == BTH_ROWS_NO_SLOT) {
+        uint64_t tag = row_hold_tag(hold, i);
+        uint32_t line = row_cache_first_line(cache, tag), behind = line + cache->ways;
+        while (line < behind && cache->tags[line] != tag)
+            line++;
+        if (line < behind) {
+            slots[i] = line;
+            result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
+        } else {
+            slots[i] = BTH_ROWS_NO_SLOT;
             missing[result->n_missing++] = (uint32_t)i;
-            continue;
         }
-        result->n_awaited += (cache->holders[line]++ & FILLING) != 0;
     }
 }
 
@@ -115,13 +105,18 @@ static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hol
     }
 }
 
-/* From now on other requests find the rows. */
-static void row_cache_set_tags_and_stamps(bth_row_cache *cache, const bth_row_hold *hold,
-                                          const uint32_t *slots, const uint32_t *missing,
-                                          bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result)
 {
+    *result = (bth_row_result){0};
+    row_cache_hold_present(cache, hold, slots, missing, result);
+    row_cache_hold_missing(cache, hold, slots, missing, result);
+    if (result->n_short > 0) {
+        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
+        return;
+    }
+    /* From now on other requests find the rows. */
     uint64_t stamp = hold->stamp ? hold->stamp : ++cache->stamp;
-
     for (size_t i = 0; i < hold->list->n_rows; i++) {
         if (slots[i] < cache->n_lines && cache->stamps[slots[i]] < stamp)
             cache->stamps[slots[i]] = stamp;
@@ -134,18 +129,6 @@ static void row_cache_set_tags_and_stamps(bth_row_cache *cache, const bth_row_ho
         cache->tags[line] = row_hold_tag(hold, missing[k]);
         cache->holders[line] |= FILLING;
     }
-}
-
-void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                             uint32_t *missing, bth_row_result *result)
-{
-    *result = (bth_row_result){0};
-    row_cache_hold_present(cache, hold, slots, missing, result);
-    row_cache_hold_missing(cache, hold, slots, missing, result);
-    if (result->n_short > 0)
-        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
-    else
-        row_cache_set_tags_and_stamps(cache, hold, slots, missing, result);
 }
 
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n)

@@ -24,12 +24,7 @@ void bth_row_passes_choose(bth_row_passes *passes, uint64_t n_ids,
     uint64_t pass_ids = limits->n_passes ? round_up_quotient(n_ids, limits->n_passes)
                                          : limits->memory_nbytes / BTH_ROWS_PASS_ID_NBYTES;
 
-    if (pass_ids < limits->min_pass_ids)
-        pass_ids = limits->min_pass_ids;
-    if (pass_ids > n_ids)
-        pass_ids = n_ids;
-    if (pass_ids == 0)
-        pass_ids = 1;
+    pass_ids = bth_max(bth_min(bth_max(pass_ids, limits->min_pass_ids), n_ids), 1);
     *passes = (bth_row_passes){.pass_ids = pass_ids, .n_passes = 1, .list_ids = pass_ids};
     if (pass_ids < n_ids) {
         passes->n_passes = round_up_quotient(n_ids, pass_ids);
@@ -143,51 +138,17 @@ static int row_gather_count_part(row_gather *gather, const berth_rows_part *part
     return 0;
 }
 
-static uint64_t row_gather_fixed_nbytes(const row_gather *gather)
+/* Of the gather's memory; as long as the passes are not chosen, without their lists. */
+static uint64_t row_gather_nbytes(const row_gather *gather)
 {
     uint64_t nbytes = gather->max_tickets * sizeof *gather->tickets +
                       gather->max_rows * (sizeof *gather->slots + sizeof *gather->missing);
 
-    return nbytes + (gather->passes.n_passes > 1 ? sizeof *gather->buckets : 0);
+    return gather->passes.nbytes + nbytes +
+           (gather->passes.n_passes > 1 ? sizeof *gather->buckets : 0);
 }
 
-static int row_gather_fail_memory_limit(const row_gather *gather, uint64_t left_nbytes,
-                                        uint64_t limit_nbytes, berth_error *error)
-{
-    uint64_t nbytes = gather->passes.nbytes + row_gather_fixed_nbytes(gather);
-
-    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "a pass of %llu of %llu ids needs %llu bytes, but io.memory_nbytes=%llu leaves "
-                    "%llu beside the cache: %llu bytes are missing; set load.rows_passes or "
-                    "load.rows_min_pass_ids so that passes are smaller",
-                    (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
-                    (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
-}
-
-/* How many passes, and their memory. */
-static int row_gather_choose_passes(row_gather *gather, const struct berth_config *config,
-                                    berth_error *error)
-{
-    const berth_rows_limits *limits = &gather->rows->limits;
-    uint64_t limit_nbytes = (uint64_t)config->io_memory_nbytes;
-    uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
-    uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
-
-    gather->pages.wanted = config->io_large_pages;
-    gather->max_rows = gather->n_ids < GATHER_ROWS ? (size_t)gather->n_ids : GATHER_ROWS;
-    gather->max_tickets = gather->n_parts < GATHER_TICKETS ? gather->n_parts + 1 : GATHER_TICKETS;
-    uint64_t fixed_nbytes = row_gather_fixed_nbytes(gather) + sizeof *gather->buckets;
-    bth_row_pass_limits allowed = {.n_passes = (uint64_t)config->load_rows_passes,
-                                   .min_pass_ids = (uint64_t)config->load_rows_min_pass_ids,
-                                   .memory_nbytes = GATHER_LISTS_NBYTES};
-    if (limit_nbytes && left_nbytes < fixed_nbytes + GATHER_LISTS_NBYTES)
-        allowed.memory_nbytes = left_nbytes > fixed_nbytes ? left_nbytes - fixed_nbytes : 0;
-    bth_row_passes_choose(&gather->passes, gather->n_ids, &allowed);
-    if (limit_nbytes && gather->passes.nbytes + row_gather_fixed_nbytes(gather) > left_nbytes)
-        return row_gather_fail_memory_limit(gather, left_nbytes, limit_nbytes, error);
-    return 0;
-}
-
+/* Checks everything but the ids; then how many passes, and their memory. */
 static int row_gather_plan(row_gather *gather, berth_error *error)
 {
     struct berth_config config;
@@ -200,7 +161,29 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
     for (size_t i = 0; i < gather->n_parts; i++)
         if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
             return bth_error_prefix_index(error, "part", i);
-    return row_gather_choose_passes(gather, &config, error);
+    const berth_rows_limits *limits = &gather->rows->limits;
+    uint64_t limit_nbytes = (uint64_t)config.io_memory_nbytes;
+    uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
+    uint64_t left_nbytes = limit_nbytes > cache_nbytes ? limit_nbytes - cache_nbytes : 0;
+    gather->pages.wanted = config.io_large_pages;
+    gather->max_rows = (size_t)bth_min(gather->n_ids, GATHER_ROWS);
+    gather->max_tickets = (size_t)bth_min(gather->n_parts, GATHER_TICKETS - 1) + 1;
+    uint64_t fixed_nbytes = row_gather_nbytes(gather) + sizeof *gather->buckets;
+    bth_row_pass_limits allowed = {.n_passes = (uint64_t)config.load_rows_passes,
+                                   .min_pass_ids = (uint64_t)config.load_rows_min_pass_ids,
+                                   .memory_nbytes = GATHER_LISTS_NBYTES};
+    if (limit_nbytes && left_nbytes < fixed_nbytes + GATHER_LISTS_NBYTES)
+        allowed.memory_nbytes = left_nbytes > fixed_nbytes ? left_nbytes - fixed_nbytes : 0;
+    bth_row_passes_choose(&gather->passes, gather->n_ids, &allowed);
+    uint64_t nbytes = row_gather_nbytes(gather);
+    if (limit_nbytes == 0 || nbytes <= left_nbytes)
+        return 0;
+    return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "a pass of %llu of %llu ids needs %llu bytes, but io.memory_nbytes=%llu leaves "
+                    "%llu beside the cache: %llu bytes are missing; set load.rows_passes or "
+                    "load.rows_min_pass_ids so that passes are smaller",
+                    (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
+                    (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
 }
 
 static bth_row_ids row_part_ids(const berth_rows_part *part)
@@ -211,8 +194,7 @@ static bth_row_ids row_part_ids(const berth_rows_part *part)
                          .may_be_pruned = part->pruned_to_zero};
 }
 
-static int row_gather_check_ids_of_part(row_gather *gather, const berth_rows_part *part,
-                                        berth_error *error)
+static int row_gather_check_ids(row_gather *gather, const berth_rows_part *part, berth_error *error)
 {
     const bth_row_ids ids = row_part_ids(part);
 
@@ -225,33 +207,6 @@ static int row_gather_check_ids_of_part(row_gather *gather, const berth_rows_par
         return 0;
     (void)bth_row_table_fail_id(&gather->table, bth_row_ids_get(&ids, bad), bad, "the part", error);
     return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
-}
-
-/* All ids are checked before any byte is written. */
-static int row_gather_check_ids(row_gather *gather, berth_error *error)
-{
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_check_ids_of_part(gather, &gather->parts[i], error) < 0)
-            return bth_error_prefix_index(error, "part", i);
-    return 0;
-}
-
-/* ---- memory ---- */
-
-static int row_gather_allocate(row_gather *gather, berth_error *error)
-{
-    uint64_t nbytes = gather->passes.nbytes + row_gather_fixed_nbytes(gather);
-
-    if (bth_region_new(nbytes, sizeof(uint64_t), false, &gather->pages, &gather->region, error) < 0)
-        return error->code;
-    gather->keys = (uint64_t *)(void *)gather->region.bytes;
-    gather->spare = gather->keys + gather->passes.list_ids;
-    gather->tickets = (bth_row_ticket *)(void *)(gather->spare + gather->passes.list_ids);
-    gather->slots = (uint32_t *)(void *)(gather->tickets + gather->max_tickets);
-    gather->missing = gather->slots + gather->max_rows;
-    if (gather->passes.n_passes > 1)
-        gather->buckets = (bth_row_buckets *)(void *)(gather->missing + gather->max_rows);
-    return 0;
 }
 
 /* ---- live tickets ---- */
@@ -267,11 +222,6 @@ static void row_ticket_copy_hits(const berth_rows *rows, const bth_row_ticket *t
         else
             bth_row_ticket_copy_to_output(ticket, i, bth_rows_slot_address(rows, ticket->slots[i]));
     }
-}
-
-static uint64_t row_ticket_output_nbytes(const bth_row_ticket *ticket)
-{
-    return (ticket->list.n_order - bth_row_list_start(&ticket->list, 0)) * ticket->table.row_nbytes;
 }
 
 static int row_gather_report_progress(row_gather *gather, uint64_t nbytes, berth_error *error)
@@ -300,7 +250,8 @@ static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
             *error = ticket->error;
         if (ticket->error.code == BERTH_OK)
             row_ticket_copy_hits(rows, ticket);
-        nbytes += row_ticket_output_nbytes(ticket);
+        size_t n_ids = ticket->list.n_order - bth_row_list_start(&ticket->list, 0);
+        nbytes += n_ids * ticket->table.row_nbytes;
         (void)bth_lock_acquire(&rows->lock);
         bth_rows_remove_ticket_and_wait(rows, ticket);
         bth_lock_release(&rows->lock);
@@ -309,49 +260,45 @@ static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
     return row_gather_report_progress(gather, nbytes, error);
 }
 
-/* A ticket for rows of a list, from row `from` on: as many as have slots. Returns their number. */
-static size_t row_gather_make_ticket(row_gather *gather, const row_gather_piece *piece,
-                                     const bth_row_list *list, size_t from)
+/*
+ * Fills a list with selected ids, in the memory that this pass has left, and requests its rows by
+ * tickets: each for as many rows as have slots. Some may still be read when this returns.
+ */
+static int row_gather_request_rows(row_gather *gather, const row_gather_piece *piece,
+                                   bth_row_selection *selection, berth_error *error)
 {
-    bth_row_ticket *ticket = &gather->tickets[gather->n_tickets];
-    size_t n = gather->max_rows - gather->n_slots;
-
-    if (n > list->n_rows - from)
-        n = list->n_rows - from;
-    *ticket = (bth_row_ticket){.table_number = (uint32_t)piece->part->table,
-                               .table = gather->table,
-                               .list = *list,
-                               .slots = gather->slots + gather->n_slots,
-                               .missing = gather->missing + gather->n_slots,
-                               .output = piece->output,
-                               .stride_nbytes = piece->stride_nbytes,
-                               .stamp = gather->stamp};
-    ticket->list.keys += from;
-    ticket->list.n_rows = n;
-    ticket->list.n_order = bth_row_list_start(list, from + n);
-    return n;
-}
-
-/* Requests the rows of a list. Some may still be read when this returns. */
-static int row_gather_request_list(row_gather *gather, const row_gather_piece *piece,
-                                   const bth_row_list *list, berth_error *error)
-{
+    uint64_t *spare = gather->spare + gather->n_list_ids;
+    bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
+                         .order = (uint32_t *)(void *)spare};
     size_t n_short;
 
-    for (size_t from = 0; from < list->n_rows;) {
+    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
+                      spare);
+    gather->n_list_ids += list.n_order;
+    for (size_t from = 0, n; from < list.n_rows; from += n) {
         if ((gather->n_tickets == gather->max_tickets || gather->n_slots == gather->max_rows) &&
             row_gather_finish_tickets(gather, error) < 0)
             return error->code;
-        size_t n = row_gather_make_ticket(gather, piece, list, from);
+        bth_row_ticket *ticket = &gather->tickets[gather->n_tickets];
+        n = (size_t)bth_min(gather->max_rows - gather->n_slots, list.n_rows - from);
+        *ticket = (bth_row_ticket){.table_number = (uint32_t)piece->part->table,
+                                   .table = gather->table,
+                                   .list = list,
+                                   .slots = gather->slots + gather->n_slots,
+                                   .missing = gather->missing + gather->n_slots,
+                                   .output = piece->output,
+                                   .stride_nbytes = piece->stride_nbytes,
+                                   .stamp = gather->stamp};
+        ticket->list.keys += from;
+        ticket->list.n_rows = n;
+        ticket->list.n_order = bth_row_list_start(&list, from + n);
         (void)bth_lock_acquire(&gather->rows->lock);
-        int code = bth_rows_admit_ticket(gather->rows, &gather->tickets[gather->n_tickets],
-                                         &n_short, error);
+        int code = bth_rows_admit_ticket(gather->rows, ticket, &n_short, error);
         bth_lock_release(&gather->rows->lock);
         if (code < 0)
             return code;
         gather->n_tickets++;
         gather->n_slots += n;
-        from += n;
     }
     return 0;
 }
@@ -366,46 +313,26 @@ static int row_gather_begin_pass(row_gather *gather, berth_error *error)
     return row_gather_finish_tickets(gather, error);
 }
 
-/* Fills a list with selected ids, in the memory that this pass has left, and requests its rows. */
-static int row_gather_fill_and_request_list(row_gather *gather, const row_gather_piece *piece,
-                                            bth_row_selection *selection, berth_error *error)
-{
-    uint64_t *spare = gather->spare + gather->n_list_ids;
-    bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
-                         .order = (uint32_t *)(void *)spare};
-
-    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
-                      spare);
-    gather->n_list_ids += list.n_order;
-    return row_gather_request_list(gather, piece, &list, error);
-}
-
-/* More ids than one pass has room for. */
-static int row_gather_run_piece_in_passes(row_gather *gather, const row_gather_piece *piece,
-                                          berth_error *error)
-{
-    bth_row_selection selection;
-
-    bth_row_buckets_count(gather->buckets, &piece->ids, gather->table.n_rows);
-    while (bth_row_buckets_select_next(gather->buckets, &gather->passes, &selection))
-        while (selection.first_id < piece->ids.n)
-            if (row_gather_begin_pass(gather, error) < 0 ||
-                row_gather_fill_and_request_list(gather, piece, &selection, error) < 0)
-                return error->code;
-    return 0;
-}
-
+/* If one pass has no room for all ids, takes as many as are needed. */
 static int row_gather_run_piece(row_gather *gather, const row_gather_piece *piece,
                                 berth_error *error)
 {
-    bth_row_selection all = {.end_row = gather->table.n_rows};
+    const bth_row_passes *passes = &gather->passes;
+    bth_row_selection selection = {.end_row = gather->table.n_rows};
 
-    if (piece->ids.n > gather->passes.list_ids)
-        return row_gather_run_piece_in_passes(gather, piece, error);
-    if ((gather->n_passes == 0 || gather->n_list_ids + piece->ids.n > gather->passes.list_ids) &&
-        row_gather_begin_pass(gather, error) < 0)
-        return error->code;
-    return row_gather_fill_and_request_list(gather, piece, &all, error);
+    if (piece->ids.n <= passes->list_ids) {
+        if ((gather->n_passes == 0 || gather->n_list_ids + piece->ids.n > passes->list_ids) &&
+            row_gather_begin_pass(gather, error) < 0)
+            return error->code;
+        return row_gather_request_rows(gather, piece, &selection, error);
+    }
+    bth_row_buckets_count(gather->buckets, &piece->ids, gather->table.n_rows);
+    while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
+        while (selection.first_id < piece->ids.n)
+            if (row_gather_begin_pass(gather, error) < 0 ||
+                row_gather_request_rows(gather, piece, &selection, error) < 0)
+                return error->code;
+    return 0;
 }
 
 /* Pruned ids have rows of zeros. */
@@ -422,29 +349,22 @@ static int row_gather_zero_pruned(row_gather *gather, const row_gather_piece *pi
     return row_gather_report_progress(gather, n * gather->table.row_nbytes, error);
 }
 
-/* Ids [from, from + n) of a part. */
-static row_gather_piece row_gather_cut_piece(const row_gather *gather, const berth_rows_part *part,
-                                             size_t from, size_t n)
-{
-    size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
-    row_gather_piece piece = {.part = part,
-                              .ids = row_part_ids(part),
-                              .stride_nbytes = row_part_stride_nbytes(part, &gather->table)};
-
-    piece.ids.items = (const uint8_t *)part->ids + from * id_nbytes;
-    piece.ids.n = n;
-    piece.output = (uint8_t *)part->output + from * piece.stride_nbytes;
-    return piece;
-}
-
 static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
 {
+    size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
+
     if (row_gather_find_table(gather, part, error) < 0)
         return error->code;
+    uint64_t stride_nbytes = row_part_stride_nbytes(part, &gather->table);
     size_t max = bth_rows_max_list_ids(gather->table.n_rows);
     for (size_t from = 0, n; from < part->n; from += n) {
-        n = part->n - from < max ? part->n - from : max;
-        const row_gather_piece piece = row_gather_cut_piece(gather, part, from, n);
+        n = (size_t)bth_min(part->n - from, max);
+        row_gather_piece piece = {.part = part,
+                                  .ids = row_part_ids(part),
+                                  .output = (uint8_t *)part->output + from * stride_nbytes,
+                                  .stride_nbytes = stride_nbytes};
+        piece.ids.items = (const uint8_t *)part->ids + from * id_nbytes;
+        piece.ids.n = n;
         if ((part->pruned_to_zero && row_gather_zero_pruned(gather, &piece, error) < 0) ||
             row_gather_run_piece(gather, &piece, error) < 0)
             return error->code;
@@ -455,7 +375,18 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
 static void row_gather_run(row_gather *gather, berth_error *error)
 {
     berth_rows *rows = gather->rows;
+    const bth_row_passes *passes = &gather->passes;
 
+    if (bth_region_new(row_gather_nbytes(gather), sizeof(uint64_t), false, &gather->pages,
+                       &gather->region, error) < 0)
+        return;
+    gather->keys = (uint64_t *)(void *)gather->region.bytes;
+    gather->spare = gather->keys + passes->list_ids;
+    gather->tickets = (bth_row_ticket *)(void *)(gather->spare + passes->list_ids);
+    gather->slots = (uint32_t *)(void *)(gather->tickets + gather->max_tickets);
+    gather->missing = gather->slots + gather->max_rows;
+    if (passes->n_passes > 1)
+        gather->buckets = (bth_row_buckets *)(void *)(gather->missing + gather->max_rows);
     (void)bth_lock_acquire(&rows->lock);
     gather->stamp = ++rows->cache.stamp;
     bth_lock_release(&rows->lock);
@@ -467,6 +398,7 @@ static void row_gather_run(row_gather *gather, berth_error *error)
     rows->stats.n_requests++;
     rows->stats.n_passes += gather->n_passes;
     bth_lock_release(&rows->lock);
+    bth_region_free(&gather->region);
 }
 
 /* ---- public ---- */
@@ -477,16 +409,17 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
     row_gather gather = {.rows = rows, .parts = parts, .n_parts = n_parts, .params = params};
 
     BTH_ERROR_BEGIN(error);
-    if (row_gather_plan(&gather, error) < 0 || row_gather_check_ids(&gather, error) < 0)
+    if (row_gather_plan(&gather, error) < 0)
         return error->code;
+    for (size_t i = 0; i < n_parts; i++) /* all, before any byte is written */
+        if (row_gather_check_ids(&gather, &parts[i], error) < 0)
+            return bth_error_prefix_index(error, "part", i);
     if (gather.n_ids == 0)
         return 0;
     bth_trace_scope traced = {0};
     bth_trace_enter_outermost(&traced, rows->trace, "gather rows", NULL);
-    if (row_gather_allocate(&gather, error) == 0)
-        row_gather_run(&gather, error);
+    row_gather_run(&gather, error);
     bth_trace_leave_lazily(&traced);
-    bth_region_free(&gather.region);
     return error->code;
 }
 
@@ -504,8 +437,7 @@ int berth_rows_estimate(berth_rows *rows, const berth_rows_part *parts, size_t n
         return error->code;
     *estimate = (berth_rows_gather_estimate){.n_ids = gather.n_ids,
                                              .n_passes = gather.passes.n_passes,
-                                             .memory_nbytes = gather.passes.nbytes +
-                                                              row_gather_fixed_nbytes(&gather),
+                                             .memory_nbytes = row_gather_nbytes(&gather),
                                              .output_nbytes = gather.total_nbytes};
     return 0;
 }

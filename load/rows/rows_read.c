@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Reads missing rows: threads and waiting calls run tasks of one queue. */
+/* The rows that a request needs, and the reads for them. Then reads missing rows: threads and
+ * waiting calls run tasks of one queue. */
+#include <assert.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "io/thread_pool.h"
 #include "load/rows/rows.h"
 
+#define DIGIT_BITS 8
+#define N_DIGITS (1 << DIGIT_BITS)
 /* Rows of one task. More would leave threads idle, fewer would lock too often. While reads wait for
  * a device, tasks are smaller. */
 #define TASK_ROWS_MAX 64
@@ -15,6 +20,129 @@
 #define GAP_NBYTES 4096
 /* If a read takes longer, it waited for a device; others can wait at the same time. */
 #define SLOW_SECONDS 20e-6
+
+/* ---- lists: pure arithmetic ---- */
+
+size_t bth_rows_find_bad_id(const bth_row_ids *ids, uint64_t n_rows)
+{
+    for (size_t i = 0; i < ids->n; i++) {
+        int64_t id = bth_row_ids_get(ids, i);
+        if ((uint64_t)id >= n_rows && !(ids->may_be_pruned && id == BTH_ROWS_PRUNED))
+            return i; /* also negative ids */
+    }
+    return ids->n;
+}
+
+/* The number of bits that 0 … n - 1 need. */
+static unsigned row_key_needed_bits(uint64_t n)
+{
+    return n > 1 ? 64 - (unsigned)__builtin_clzll(n - 1) : 0;
+}
+
+size_t bth_rows_max_list_ids(uint64_t n_rows)
+{
+    unsigned free_bits = 64 - row_key_needed_bits(n_rows);
+
+    return free_bits < 32 ? (size_t)1 << free_bits : UINT32_MAX;
+}
+
+static unsigned row_key_digit(uint64_t key, unsigned shift)
+{
+    return (unsigned)(key >> shift) & (N_DIGITS - 1);
+}
+
+/* Sorts keys by their bits from `shift` on, digit by digit; they end in `keys`. Equal keys keep
+ * their order. */
+static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned shift,
+                          unsigned n_bits)
+{
+    uint64_t *from = keys, *to = spare;
+
+    for (unsigned end = shift + n_bits; shift < end; shift += DIGIT_BITS) {
+        size_t next[N_DIGITS] = {0}, at = 0;
+        for (size_t i = 0; i < n; i++)
+            next[row_key_digit(from[i], shift)]++;
+        if (next[row_key_digit(from[0], shift)] == n) /* this digit is the same in all */
+            continue;
+        for (size_t i = 0; i < N_DIGITS; i++) {
+            size_t count = next[i];
+            next[i] = at;
+            at += count;
+        }
+        for (size_t i = 0; i < n; i++)
+            to[next[row_key_digit(from[i], shift)]++] = from[i];
+        uint64_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    if (from != keys)
+        memcpy(keys, from, n * sizeof *keys);
+}
+
+/*
+ * Sets the keys of the selected ids: row and position. Each pass looks at all ids: it writes every
+ * key and keeps those that are selected, because a branch that is hard to predict costs more.
+ */
+static inline void row_list_select(bth_row_list *list, const bth_row_ids ids,
+                                   bth_row_selection *selection, size_t max_ids)
+{
+    uint64_t first_row = selection->first_row, n_rows = selection->end_row - first_row;
+    size_t i = selection->first_id, n = 0;
+
+    for (; i < ids.n && n < max_ids; i++) {
+        uint64_t row = (uint64_t)bth_row_ids_get(&ids, i);
+        list->keys[n] = row << list->start_bits | i;
+        n += row - first_row < n_rows;
+    }
+    selection->first_id = i;
+    list->n_order = n;
+}
+
+void bth_row_list_fill(bth_row_list *list, const bth_row_ids *ids, bth_row_selection *selection,
+                       size_t max_ids, uint64_t *spare)
+{
+    assert(ids->n <= bth_rows_max_list_ids(selection->end_row));
+    list->n_rows = 0;
+    list->start_bits = row_key_needed_bits(ids->n);
+    if (ids->are_32_bit) /* a loop for each width */
+        row_list_select(list, (bth_row_ids){.items = ids->items, .n = ids->n, .are_32_bit = true},
+                        selection, max_ids);
+    else
+        row_list_select(list, (bth_row_ids){.items = ids->items, .n = ids->n}, selection, max_ids);
+    if (list->n_order == 0)
+        return;
+    /* The low bits are the position, which is already sorted. */
+    row_keys_sort(list->keys, spare, list->n_order, list->start_bits,
+                  row_key_needed_bits(selection->end_row));
+    /* The key of a row's first id stays, with its index. */
+    uint64_t last = 0, mask = (UINT64_C(1) << list->start_bits) - 1;
+    for (size_t i = 0; i < list->n_order; i++) {
+        uint64_t row = list->keys[i] >> list->start_bits;
+        list->order[i] = (uint32_t)(list->keys[i] & mask);
+        if (list->n_rows == 0 || row != last)
+            list->keys[list->n_rows++] = row << list->start_bits | i; /* never ahead of i */
+        last = row;
+    }
+}
+
+size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const bth_row_list *list,
+                                   const uint32_t *which, size_t n)
+{
+    uint64_t max_rows = reads->max_nbytes / reads->row_nbytes;
+    uint64_t gap_rows = reads->gap_nbytes / reads->row_nbytes;
+    uint64_t first = bth_row_list_row(list, which[0]), last = first;
+    size_t merged = 1;
+
+    for (; merged < n; merged++) {
+        uint64_t row = bth_row_list_row(list, which[merged]);
+        if (row - last - 1 > gap_rows || row - first >= max_rows)
+            break;
+        last = row;
+    }
+    return merged;
+}
+
+/* ---- one task, without the lock ---- */
 
 /* Missing rows [from, to) of a ticket, and the result of reading them. */
 typedef struct row_task {
@@ -27,14 +155,6 @@ typedef struct row_task {
     double seconds;  /* clock time at the last request's end */
     berth_error error;
 } row_task;
-
-/* ---- without the lock ---- */
-
-static uint8_t *rows_buffer_address(const berth_rows *rows, unsigned number)
-{
-    return bth_rows_slot_address(rows, rows->cache.n_lines + rows->cache.n_scratch) +
-           number * rows->layout.buffer_nbytes;
-}
 
 void bth_row_ticket_copy_to_output(const bth_row_ticket *ticket, size_t i, const uint8_t *row)
 {
@@ -57,61 +177,48 @@ static uint8_t *row_ticket_row_address(const berth_rows *rows, const bth_row_tic
            ticket->list.order[bth_row_list_start(&ticket->list, i)] * ticket->stride_nbytes;
 }
 
-/* Brings row i from where it was read to its slot and to the output. */
-static void row_ticket_deliver_row(const berth_rows *rows, const bth_row_ticket *ticket, size_t i,
-                                   const uint8_t *row)
-{
-    uint8_t *to = row_ticket_row_address(rows, ticket, i);
-
-    if (to != row)
-        memcpy(to, row, ticket->table.row_nbytes);
-    if (ticket->output)
-        bth_row_ticket_copy_to_output(ticket, i, to);
-}
-
-/* One read of `n` rows, from task->filled on. */
-static int row_task_read_range(const berth_rows *rows, row_task *task, size_t n)
-{
-    const bth_row_ticket *ticket = task->ticket;
-    const bth_row_table *table = &ticket->table;
-    const uint32_t *which = ticket->missing + task->filled;
-    uint64_t first = bth_row_list_row(&ticket->list, which[0]);
-    uint64_t nbytes =
-        (bth_row_list_row(&ticket->list, which[n - 1]) - first + 1) * table->row_nbytes;
-    uint8_t *bytes = n == 1 ? row_ticket_row_address(rows, ticket, which[0])
-                            : rows_buffer_address(rows, task->buffer);
-
-    if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
-                         table->offset + first * table->row_nbytes, &task->error) < 0)
-        return bth_error_prefix(&task->error, table->checkpoint->source.reader.name);
-    for (size_t k = 0; k < n; k++)
-        row_ticket_deliver_row(rows, ticket, which[k],
-                               bytes + (bth_row_list_row(&ticket->list, which[k]) - first) *
-                                           table->row_nbytes);
-    task->filled += n;
-    task->n_requests++;
-    task->n_merged += n > 1;
-    task->read_nbytes += nbytes;
-    double seconds = bth_seconds();
-    task->n_slow += seconds - task->seconds > SLOW_SECONDS;
-    task->seconds = seconds;
-    return 0;
-}
-
+/* Rows near each other are read together. Each is brought to its slot and to the output. */
 static void row_task_read(const berth_rows *rows, row_task *task)
 {
     const bth_row_ticket *ticket = task->ticket;
-    const bth_rows_reads reads = {.row_nbytes = ticket->table.row_nbytes,
+    const bth_row_table *table = &ticket->table;
+    const uint64_t row_nbytes = table->row_nbytes;
+    const bth_rows_reads reads = {.row_nbytes = row_nbytes,
                                   .gap_nbytes = GAP_NBYTES,
                                   .max_nbytes = rows->layout.buffer_nbytes};
+    uint8_t *buffer = bth_rows_slot_address(rows, rows->cache.n_lines + rows->cache.n_scratch) +
+                      task->buffer * rows->layout.buffer_nbytes;
 
     task->seconds = bth_seconds();
-    while (task->filled < task->to &&
-           row_task_read_range(rows, task,
-                               bth_rows_count_for_one_read(&reads, &ticket->list,
-                                                           ticket->missing + task->filled,
-                                                           task->to - task->filled)) == 0)
-        continue;
+    while (task->filled < task->to) {
+        const uint32_t *which = ticket->missing + task->filled;
+        size_t n =
+            bth_rows_count_for_one_read(&reads, &ticket->list, which, task->to - task->filled);
+        uint64_t first = bth_row_list_row(&ticket->list, which[0]);
+        uint64_t nbytes = (bth_row_list_row(&ticket->list, which[n - 1]) - first + 1) * row_nbytes;
+        uint8_t *bytes = n == 1 ? row_ticket_row_address(rows, ticket, which[0]) : buffer;
+        if (bth_storage_read(table->checkpoint, table->storage, bytes, nbytes,
+                             table->offset + first * row_nbytes, &task->error) < 0) {
+            (void)bth_error_prefix(&task->error, table->checkpoint->source.reader.name);
+            return;
+        }
+        for (size_t k = 0; k < n; k++) {
+            const uint8_t *row =
+                bytes + (bth_row_list_row(&ticket->list, which[k]) - first) * row_nbytes;
+            uint8_t *to = row_ticket_row_address(rows, ticket, which[k]);
+            if (to != row)
+                memcpy(to, row, row_nbytes);
+            if (ticket->output)
+                bth_row_ticket_copy_to_output(ticket, which[k], to);
+        }
+        task->filled += n;
+        task->n_requests++;
+        task->n_merged += n > 1;
+        task->read_nbytes += nbytes;
+        double seconds = bth_seconds();
+        task->n_slow += seconds - task->seconds > SLOW_SECONDS;
+        task->seconds = seconds;
+    }
 }
 
 /* ---- under the lock ---- */
@@ -145,18 +252,6 @@ static void rows_wake_reader(berth_rows *rows)
         (void)pthread_cond_signal(&rows->work);
 }
 
-static size_t row_task_choose_n_rows(const berth_rows *rows, const bth_row_ticket *ticket)
-{
-    size_t left = ticket->n_missing - ticket->n_begun;
-    size_t n_tasks = rows_max_tasks(rows) > 1 ? 2 * (size_t)rows_max_tasks(rows) : 1;
-    size_t share = ticket->n_missing / n_tasks + 1;
-    size_t max = rows->is_waiting ? WAITING_ROWS_MAX : TASK_ROWS_MAX;
-
-    if (share < max)
-        max = share;
-    return left < max ? left : max;
-}
-
 /* False: nothing to read, or enough tasks are running. */
 static bool row_task_claim(berth_rows *rows, row_task *task)
 {
@@ -164,7 +259,10 @@ static bool row_task_claim(berth_rows *rows, row_task *task)
 
     if (!rows_may_begin_task(rows))
         return false;
-    size_t n = row_task_choose_n_rows(rows, ticket);
+    size_t n_tasks = rows_max_tasks(rows) > 1 ? 2 * (size_t)rows_max_tasks(rows) : 1;
+    size_t share = ticket->n_missing / n_tasks + 1;
+    size_t max = rows->is_waiting ? WAITING_ROWS_MAX : TASK_ROWS_MAX;
+    size_t n = (size_t)bth_min(bth_min(share, max), ticket->n_missing - ticket->n_begun);
     *task = (row_task){.ticket = ticket,
                        .from = ticket->n_begun,
                        .to = ticket->n_begun + n,

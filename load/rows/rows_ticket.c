@@ -44,23 +44,6 @@ int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t positio
                              (long long)id, position, request, name, (ull)table->n_rows);
 }
 
-/* Checks the ids and finds the distinct rows. */
-static int row_ticket_find_distinct_rows(bth_row_ticket *ticket, const bth_row_ids *ids,
-                                         berth_error *error)
-{
-    uint64_t n_rows = ticket->table.n_rows;
-    size_t bad = bth_rows_find_bad_id(ids, n_rows);
-    bth_row_selection all = {.end_row = n_rows};
-
-    if (bad < ids->n)
-        return bth_row_table_fail_id(&ticket->table, bth_row_ids_get(ids, bad), bad, "the request",
-                                     error);
-    if (ids->n > bth_rows_max_list_ids(n_rows))
-        return bth_fail_argument(error, "%zu ids are too many for one request", ids->n);
-    bth_row_list_fill(&ticket->list, ids, &all, ids->n, (uint64_t *)(void *)ticket->list.order);
-    return 0;
-}
-
 /* ---- under the lock ---- */
 
 int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
@@ -101,24 +84,6 @@ static int rows_grow_tickets(berth_rows *rows, berth_error *error)
     return 0;
 }
 
-static void rows_count_request(berth_rows_stats *stats, const bth_row_ticket *ticket,
-                               const bth_row_result *result)
-{
-    size_t n_rows = ticket->list.n_rows;
-
-    stats->n_requests += !ticket->output; /* a gather counts itself */
-    stats->n_tickets++;
-    stats->n_ids += ticket->list.n_order - bth_row_list_start(&ticket->list, 0);
-    stats->n_unique += n_rows;
-    stats->n_hits += n_rows - result->n_missing;
-    stats->n_awaited += result->n_awaited;
-    stats->n_misses += result->n_missing;
-    stats->n_conflicts += result->n_conflicts;
-    stats->n_streamed += result->n_streamed;
-    stats->n_evictions += result->n_evicted;
-    stats->requested_nbytes += result->n_missing * ticket->table.row_nbytes;
-}
-
 int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
                           berth_error *error)
 {
@@ -127,7 +92,7 @@ int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_sh
                                .stamp = ticket->stamp,
                                .may_stream = ticket->output != NULL};
     bth_row_result result;
-    size_t i = 0;
+    size_t n_rows = ticket->list.n_rows, i = 0;
 
     while (i < rows->n_tickets && rows->tickets[i])
         i++;
@@ -141,10 +106,20 @@ int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_sh
     }
     ticket->n_missing = result.n_missing;
     if (result.n_awaited == 0)
-        ticket->awaited_at = ticket->list.n_rows;
+        ticket->awaited_at = n_rows;
     ticket->number = ++rows->n_numbers << INDEX_BITS | i;
     rows->tickets[i] = ticket;
-    rows_count_request(&rows->stats, ticket, &result);
+    rows->stats.n_requests += !ticket->output; /* a gather counts itself */
+    rows->stats.n_tickets++;
+    rows->stats.n_ids += ticket->list.n_order - bth_row_list_start(&ticket->list, 0);
+    rows->stats.n_unique += n_rows;
+    rows->stats.n_hits += n_rows - result.n_missing;
+    rows->stats.n_awaited += result.n_awaited;
+    rows->stats.n_misses += result.n_missing;
+    rows->stats.n_conflicts += result.n_conflicts;
+    rows->stats.n_streamed += result.n_streamed;
+    rows->stats.n_evictions += result.n_evicted;
+    rows->stats.requested_nbytes += result.n_missing * ticket->table.row_nbytes;
     bth_rows_enqueue(rows, ticket);
     return 0;
 }
@@ -164,24 +139,12 @@ void bth_rows_remove_ticket_and_wait(berth_rows *rows, bth_row_ticket *ticket)
 
 /* ---- public ---- */
 
-/* Some rows have no slot: other tickets hold them, or the cache is too small. */
-static int row_ticket_fail_too_few_slots(const bth_row_ticket *ticket, size_t n_short,
-                                         uint64_t line_nbytes, bool is_busy, berth_error *error)
-{
-    char name[128];
-
-    bth_row_table_name(&ticket->table, name, sizeof name);
-    return bth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                    "%zu of %zu rows of %s find no room, %llu bytes are missing: %s", n_short,
-                    ticket->list.n_rows, name, (ull)n_short * line_nbytes,
-                    is_busy ? "live tickets hold the others"
-                            : "cache and scratch are too small for one request of so many");
-}
-
+/* Checks the ids, finds the distinct rows, and holds slots for them. */
 static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, size_t table,
                                      const bth_row_ids *ids, berth_error *error)
 {
     size_t n_short = 0;
+    char name[128];
 
     (void)bth_lock_acquire(&rows->lock);
     int code = bth_rows_find_table(rows, table, &ticket->table, error);
@@ -189,17 +152,29 @@ static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, s
     if (code < 0)
         return code;
     ticket->table_number = (uint32_t)table;
-    if (row_ticket_find_distinct_rows(ticket, ids, error) == 0) {
-        (void)bth_lock_acquire(&rows->lock);
-        bool is_busy = rows->stats.n_tickets > 0;
-        uint64_t line_nbytes = rows->layout.line_nbytes;
-        (void)bth_rows_admit_ticket(rows, ticket, &n_short, error);
-        bth_lock_release(&rows->lock);
-        if (n_short > 0)
-            (void)row_ticket_fail_too_few_slots(ticket, n_short, line_nbytes, is_busy, error);
-    }
-    return error->code < 0 ? bth_error_prefix(error, ticket->table.checkpoint->source.reader.name)
-                           : 0;
+    uint64_t n_rows = ticket->table.n_rows;
+    bth_row_selection all = {.end_row = n_rows};
+    size_t bad = bth_rows_find_bad_id(ids, n_rows);
+    if (bad < ids->n)
+        return bth_row_table_fail_id(&ticket->table, bth_row_ids_get(ids, bad), bad, "the request",
+                                     error);
+    if (ids->n > bth_rows_max_list_ids(n_rows))
+        return bth_fail_argument(error, "%zu ids are too many for one request", ids->n);
+    bth_row_list_fill(&ticket->list, ids, &all, ids->n, (uint64_t *)(void *)ticket->list.order);
+    (void)bth_lock_acquire(&rows->lock);
+    bool is_busy = rows->stats.n_tickets > 0;
+    uint64_t line_nbytes = rows->layout.line_nbytes;
+    (void)bth_rows_admit_ticket(rows, ticket, &n_short, error);
+    bth_lock_release(&rows->lock);
+    if (n_short == 0)
+        return error->code;
+    /* Some rows have no slot: other tickets hold them, or the cache is too small. */
+    bth_row_table_name(&ticket->table, name, sizeof name);
+    return bth_fail(error, is_busy ? BERTH_E_BUSY : BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                    "%zu of %zu rows of %s find no room, %llu bytes are missing: %s", n_short,
+                    ticket->list.n_rows, name, (ull)n_short * line_nbytes,
+                    is_busy ? "live tickets hold the others"
+                            : "cache and scratch are too small for one request of so many");
 }
 
 int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size_t n,
@@ -221,22 +196,13 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
     if (!made)
         return error->code;
     if (row_ticket_fill_and_admit(made, rows, table, &all, error) < 0) {
+        if (made->table.checkpoint)
+            (void)bth_error_prefix(error, made->table.checkpoint->source.reader.name);
         bth_release(made);
         return error->code;
     }
     *ticket = made->number;
     return 0;
-}
-
-/* The address of the row of each position. */
-static void row_ticket_fill_pointers(const bth_row_ticket *ticket, const berth_rows *rows,
-                                     const void **pointers)
-{
-    size_t k = 0;
-
-    for (size_t i = 0; i < ticket->list.n_rows; i++)
-        for (size_t end = bth_row_list_start(&ticket->list, i + 1); k < end; k++)
-            pointers[ticket->list.order[k]] = bth_rows_slot_address(rows, ticket->slots[i]);
 }
 
 int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers,
@@ -258,9 +224,12 @@ int berth_rows_wait(berth_rows *rows, berth_ticket number, const void **pointers
     bth_trace_leave_lazily(&traced);
     if (!ticket)
         return error->code;
-    /* Without the lock: the ticket stays until n_users is 0. */
+    /* The address of each position's row. Without the lock: the ticket stays until n_users is 0. */
+    const bth_row_list *list = &ticket->list;
     if (pointers && error->code == BERTH_OK)
-        row_ticket_fill_pointers(ticket, rows, pointers);
+        for (size_t i = 0, k = 0; i < list->n_rows; i++)
+            for (size_t end = bth_row_list_start(list, i + 1); k < end; k++)
+                pointers[list->order[k]] = bth_rows_slot_address(rows, ticket->slots[i]);
     (void)bth_lock_acquire(&rows->lock);
     if (--ticket->n_users == 0 && ticket->is_released)
         (void)pthread_cond_broadcast(&rows->done);

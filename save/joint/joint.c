@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The coordinator of a joint save. */
-#include "save/joint/joint_parts.h"
+#include "save/joint/joint_receipt.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,56 +16,9 @@
 #include "io/direct.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/joint/joint_file.h"
 #include "save/save_operation.h"
 
 /* ---- collecting ---- */
-
-static int parts_allocate(bth_joint_parts *parts, const bth_ticket *ticket,
-                          const bth_receipt *receipts, berth_error *error)
-{
-    for (size_t i = 0; i < ticket->n_writers; i++)
-        parts->n_parts += receipts[i].n_parts;
-    size_t nbytes = bth_array_nbytes(parts->n_parts + 1, sizeof *parts->parts);
-    size_t sources_nbytes =
-        bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *parts->sources);
-    parts->parts = bth_allocate_zeroed(nbytes);
-    parts->sources = bth_allocate_zeroed(sources_nbytes);
-    if (!parts->parts || !parts->sources)
-        return bth_fail_memory(error, parts->parts ? sources_nbytes : nbytes);
-    return 0;
-}
-
-/* Room for the parts of each storage, one storage after the other. None is there yet. */
-static void parts_give_room_to_storages(bth_joint_parts *parts, const bth_ticket *ticket,
-                                        const bth_receipt *receipts)
-{
-    bth_written_part *at = parts->parts;
-
-    for (size_t i = 0; i < ticket->n_writers; i++)
-        for (size_t j = 0; j < receipts[i].n_parts; j++)
-            parts->sources[bth_receipt_part(&receipts[i], j).storage].n_parts++;
-    for (size_t i = 0; i < ticket->n_storages; i++) {
-        parts->sources[i].ticket = ticket;
-        parts->sources[i].parts = at;
-        at += parts->sources[i].n_parts;
-        parts->sources[i].n_parts = 0;
-    }
-}
-
-static void parts_add_receipt(bth_joint_parts *parts, const bth_ticket *ticket,
-                              const bth_receipt *receipt)
-{
-    const uint8_t *fragment = receipt->fragments;
-
-    for (size_t i = 0; i < receipt->n_parts; i++) {
-        bth_joint_part part = bth_receipt_part(receipt, i);
-        bth_joint_split split = bth_joint_part_split(ticket, &part);
-        bth_joint_source *source = &parts->sources[part.storage];
-        source->parts[source->n_parts++] = (bth_written_part){part, receipt->writer, fragment};
-        fragment += split.head_nbytes + split.tail_nbytes;
-    }
-}
 
 static int written_part_compare(const void *a, const void *b)
 {
@@ -85,14 +39,40 @@ static void source_sort(const bth_joint_source *source)
         }
 }
 
+/* Each storage has room for its parts, one storage after the other. */
 static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
                          const bth_receipt *receipts, berth_error *error)
 {
-    if (parts_allocate(parts, ticket, receipts, error) < 0)
-        return error->code;
-    parts_give_room_to_storages(parts, ticket, receipts);
     for (size_t i = 0; i < ticket->n_writers; i++)
-        parts_add_receipt(parts, ticket, &receipts[i]);
+        parts->n_parts += receipts[i].n_parts;
+    size_t nbytes = bth_array_nbytes(parts->n_parts + 1, sizeof *parts->parts);
+    size_t sources_nbytes =
+        bth_array_nbytes(ticket->n_storages + (size_t)1, sizeof *parts->sources);
+    parts->parts = bth_allocate_zeroed(nbytes);
+    parts->sources = bth_allocate_zeroed(sources_nbytes);
+    if (!parts->parts || !parts->sources)
+        return bth_fail_memory(error, parts->parts ? sources_nbytes : nbytes);
+    for (size_t i = 0; i < ticket->n_writers; i++)
+        for (size_t j = 0; j < receipts[i].n_parts; j++)
+            parts->sources[bth_receipt_part(&receipts[i], j).storage].n_parts++;
+    bth_written_part *at = parts->parts;
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        parts->sources[i].ticket = ticket;
+        parts->sources[i].parts = at;
+        at += parts->sources[i].n_parts;
+        parts->sources[i].n_parts = 0;
+    }
+    for (size_t i = 0; i < ticket->n_writers; i++) {
+        const uint8_t *fragment = receipts[i].fragments;
+        for (size_t j = 0; j < receipts[i].n_parts; j++) {
+            bth_joint_part part = bth_receipt_part(&receipts[i], j);
+            bth_joint_split split = bth_joint_part_split(ticket, &part);
+            bth_joint_source *source = &parts->sources[part.storage];
+            source->parts[source->n_parts++] =
+                (bth_written_part){part, receipts[i].writer, fragment};
+            fragment += split.head_nbytes + split.tail_nbytes;
+        }
+    }
     for (size_t i = 0; i < ticket->n_storages; i++)
         source_sort(&parts->sources[i]);
     return 0;
@@ -125,66 +105,30 @@ static int parts_fail_missing(const bth_ticket *ticket, size_t storage, uint64_t
                       "no writer has written its bytes %" PRIu64 " to %" PRIu64, begin, end);
 }
 
-/* Part i, and all before it, begin where the one before ends. */
-static int parts_check_storage(const bth_joint_parts *parts, const bth_ticket *ticket,
-                               size_t storage, berth_error *error)
-{
-    const bth_joint_source *source = &parts->sources[storage];
-    uint64_t at = 0, nbytes = ticket->storages[storage].nbytes;
-
-    for (size_t i = 0; i < source->n_parts; i++) {
-        const bth_written_part *part = &source->parts[i];
-        if (part->part.at > at)
-            return parts_fail_missing(ticket, storage, at, part->part.at, error);
-        if (part->part.at < at)
-            return parts_fail(ticket, storage, error,
-                              "writers %u and %u have both written its byte %" PRIu64,
-                              part[-1].writer, part->writer, part->part.at);
-        at += part->part.nbytes;
-    }
-    return at == nbytes ? 0 : parts_fail_missing(ticket, storage, at, nbytes, error);
-}
-
+/* Each part begins where the one before ends. */
 static int parts_check_storages(const bth_joint_parts *parts, const bth_ticket *ticket,
                                 berth_error *error)
 {
-    for (size_t i = 0; i < ticket->n_storages; i++)
-        if (parts_check_storage(parts, ticket, i, error) < 0)
-            return error->code;
+    for (size_t i = 0; i < ticket->n_storages; i++) {
+        const bth_written_part *part = parts->sources[i].parts;
+        const bth_written_part *behind = part + parts->sources[i].n_parts;
+        uint64_t at = 0, nbytes = ticket->storages[i].nbytes;
+        for (; part < behind; part++) {
+            if (part->part.at > at)
+                return parts_fail_missing(ticket, i, at, part->part.at, error);
+            if (part->part.at < at)
+                return parts_fail(ticket, i, error,
+                                  "writers %u and %u have both written its byte %" PRIu64,
+                                  part[-1].writer, part->writer, part->part.at);
+            at += part->part.nbytes;
+        }
+        if (at != nbytes)
+            return parts_fail_missing(ticket, i, at, nbytes, error);
+    }
     return 0;
 }
 
 /* ---- what is left to write ---- */
-
-static int parts_allocate_ranges(bth_joint_parts *parts, berth_error *error)
-{
-    size_t n = parts->n_parts + 1;
-
-    parts->present = bth_allocate(bth_array_nbytes(n, sizeof *parts->present));
-    parts->ranges = bth_allocate(bth_array_nbytes(n, sizeof *parts->ranges));
-    if (!parts->present || !parts->ranges)
-        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *parts->present));
-    parts->run = (bth_run_parts){.ranges = parts->ranges, .present = parts->present};
-    return 0;
-}
-
-/* `at`: where the range before ends. Between chained parts there is no range. */
-static void parts_add_present(bth_joint_parts *parts, const bth_ticket *ticket,
-                              const bth_written_part *part, size_t record, uint64_t *at)
-{
-    bth_range middle = bth_joint_part_split(ticket, &part->part).middle;
-
-    if (middle.nbytes == 0)
-        return;
-    bth_present *present = &parts->present[parts->run.n_present++];
-    *present = (bth_present){.record = record, .range = middle, .crc32 = part->part.crc32};
-    memcpy(present->start, part->part.start, sizeof part->part.start);
-    if (part->part.is_chained_before)
-        present->before_nbytes = middle.offset - *at;
-    else if (middle.offset > *at)
-        parts->ranges[parts->run.n_ranges++] = (bth_range){*at, middle.offset - *at};
-    *at = middle.offset + middle.nbytes;
-}
 
 /* Bytes of a storage that are in receipts: a read callback of its record. */
 static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
@@ -216,26 +160,43 @@ static int source_read(void *context, void *buffer, size_t nbytes, uint64_t offs
     return 0;
 }
 
-/* In the file's order, as the storages of the ticket are. */
+/* In the file's order, as the storages of the ticket are. Between chained parts there is no range.
+ */
 static int parts_set_contents(bth_joint_parts *parts, berth_plan *plan, berth_error *error)
 {
-    uint64_t at = 0;
-    size_t storage = 0;
+    bth_run_parts *run = &parts->run;
+    uint64_t at = 0; /* where the range before ends */
+    size_t storage = 0, n = parts->n_parts + 1;
 
-    if (parts_allocate_ranges(parts, error) < 0)
-        return error->code;
+    parts->present = bth_allocate(bth_array_nbytes(n, sizeof *parts->present));
+    parts->ranges = bth_allocate(bth_array_nbytes(n, sizeof *parts->ranges));
+    if (!parts->present || !parts->ranges)
+        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *parts->present));
+    *run = (bth_run_parts){.ranges = parts->ranges, .present = parts->present};
     for (size_t i = 0; i < plan->n_records; i++) {
         if (!bth_plan_record_is_elsewhere(plan, i))
             continue;
         bth_joint_source *source = &parts->sources[storage++];
-        for (size_t j = 0; j < source->n_parts; j++)
-            parts_add_present(parts, source->ticket, &source->parts[j], i, &at);
+        for (size_t j = 0; j < source->n_parts; j++) {
+            const bth_joint_part *part = &source->parts[j].part;
+            bth_range middle = bth_joint_part_split(source->ticket, part).middle;
+            if (middle.nbytes == 0)
+                continue;
+            bth_present *present = &parts->present[run->n_present++];
+            *present = (bth_present){.record = i, .range = middle, .crc32 = part->crc32};
+            memcpy(present->start, part->start, sizeof part->start);
+            if (part->is_chained_before)
+                present->before_nbytes = middle.offset - at;
+            else if (middle.offset > at)
+                parts->ranges[run->n_ranges++] = (bth_range){at, middle.offset - at};
+            at = middle.offset + middle.nbytes;
+        }
         plan->records[i].storage = NULL;
         plan->records[i].read = source_read;
         plan->records[i].context = source;
         plan->records[i].swap_nbytes = 1; /* the writers have done that */
     }
-    parts->ranges[parts->run.n_ranges++] = (bth_range){at, plan->tail_offset - at};
+    parts->ranges[run->n_ranges++] = (bth_range){at, plan->tail_offset - at};
     return 0;
 }
 
@@ -243,8 +204,10 @@ int bth_joint_parts_make(const bth_ticket *ticket, const bth_receipt *receipts, 
                          bth_joint_parts *parts, berth_error *error)
 {
     *parts = (bth_joint_parts){0};
-    if (parts_collect(parts, ticket, receipts, error) < 0 ||
-        parts_check_storages(parts, ticket, error) < 0)
+    if (parts_collect(parts, ticket, receipts, error) < 0)
+        return error->code;
+    assert(parts->parts && parts->sources);
+    if (parts_check_storages(parts, ticket, error) < 0)
         return error->code;
     return parts_set_contents(parts, plan, error);
 }
@@ -318,22 +281,13 @@ static uint32_t joint_block_nbytes(const bth_output_file *file)
     return (uint32_t)nbytes;
 }
 
-static int joint_make_identity(uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error)
-{
-    ssize_t n;
-
-    BTH_REPEAT(n, bth_system.getrandom(identity, BTH_JOINT_IDENTITY_NBYTES, 0));
-    if (n != BTH_JOINT_IDENTITY_NBYTES)
-        return bth_fail_system(error, n < 0 ? errno : EIO, "no random identity for a save");
-    return 0;
-}
-
 static int joint_write_ticket(berth_joint *joint, const berth_value *outline, size_t n_writers,
                               berth_error *error)
 {
     const bth_operation *operation = &joint->operation;
     char folder[PATH_MAX];
     size_t nbytes;
+    ssize_t n;
     bth_ticket ticket = {.n_writers = (uint32_t)n_writers,
                          .block_nbytes = joint_block_nbytes(&operation->file),
                          .compute_crc32 = operation->plan->compute_crc32,
@@ -345,24 +299,16 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
                          .temporary = operation->commit.temporary,
                          .archive = operation->plan->archive};
 
-    if (bth_joint_folder_path(operation->commit.target.folder, folder, error) < 0 ||
-        joint_make_identity(ticket.identity, error) < 0 ||
-        bth_ticket_write(&ticket, operation->plan, outline, &joint->ticket_bytes, &nbytes, error) <
-            0)
+    if (bth_joint_folder_path(operation->commit.target.folder, folder, error) < 0)
         return error->code;
-    if (bth_ticket_read(joint->ticket_bytes, nbytes, &joint->ticket, error) < 0)
+    BTH_REPEAT(n, bth_system.getrandom(ticket.identity, sizeof ticket.identity, 0));
+    if (n != (ssize_t)sizeof ticket.identity)
+        return bth_fail_system(error, n < 0 ? errno : EIO, "no random identity for a save");
+    if (bth_ticket_write(&ticket, operation->plan, outline, &joint->ticket_bytes, &nbytes, error) <
+            0 ||
+        bth_ticket_read(joint->ticket_bytes, nbytes, &joint->ticket, error) < 0)
         return error->code;
     return bth_ticket_check_paths(&joint->ticket, error);
-}
-
-static int joint_allocate_receipts(berth_joint *joint, size_t n_writers, berth_error *error)
-{
-    joint->receipt_bytes =
-        bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipt_bytes));
-    joint->receipts = bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipts));
-    if (!joint->receipt_bytes || !joint->receipts)
-        return bth_fail_memory(error, bth_array_nbytes(n_writers, sizeof *joint->receipts));
-    return 0;
 }
 
 static int joint_begin(berth_joint *joint, const char *path, const berth_value *outline,
@@ -375,9 +321,13 @@ static int joint_begin(berth_joint *joint, const char *path, const berth_value *
     own.n_storage_stats = 0; /* it knows only what it writes itself */
     if (bth_operation_begin(&joint->operation, &target, &content, BTH_OPERATION_SHARED, &own,
                             error) < 0 ||
-        joint_write_ticket(joint, outline, n_writers, error) < 0 ||
-        joint_allocate_receipts(joint, n_writers, error) < 0)
+        joint_write_ticket(joint, outline, n_writers, error) < 0)
         return error->code;
+    joint->receipt_bytes =
+        bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipt_bytes));
+    joint->receipts = bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipts));
+    if (!joint->receipt_bytes || !joint->receipts)
+        return bth_fail_memory(error, bth_array_nbytes(n_writers, sizeof *joint->receipts));
     return bth_joint_file_seal(joint->operation.commit.fd, joint->ticket.identity, error);
 }
 
@@ -442,25 +392,19 @@ int berth_joint_add_receipt(berth_joint *joint, const void *receipt, size_t nbyt
     return 0;
 }
 
-/* J3 */
-static int joint_check_receipts_are_there(const berth_joint *joint, berth_error *error)
-{
-    for (uint32_t i = 0; i < joint->ticket.n_writers; i++)
-        if (!joint->receipt_bytes[i])
-            return bth_fail_argument(error, "writer %u of %u has given no receipt", i,
-                                     joint->ticket.n_writers);
-    return 0;
-}
-
 /* ---- the end ---- */
 
-/* J6: whatever fails before the rename leaves the old file. */
+/* J3: each writer has given its receipt, and each byte is in just one. J6: whatever fails before
+ * the rename leaves the old file. */
 static int joint_finish(berth_joint *joint, berth_error *error)
 {
     bth_operation *operation = &joint->operation;
 
-    if (joint_check_receipts_are_there(joint, error) < 0 ||
-        bth_joint_parts_make(&joint->ticket, joint->receipts, operation->plan, &joint->parts,
+    for (uint32_t i = 0; i < joint->ticket.n_writers; i++)
+        if (!joint->receipt_bytes[i])
+            return bth_fail_argument(error, "writer %u of %u has given no receipt", i,
+                                     joint->ticket.n_writers);
+    if (bth_joint_parts_make(&joint->ticket, joint->receipts, operation->plan, &joint->parts,
                              error) < 0)
         return error->code;
     operation->parts = joint->parts.run;

@@ -29,56 +29,6 @@ void bth_exchange_free_all(bth_exchange *exchange)
     bth_release(exchange->to);
 }
 
-/* ---- words ---- */
-
-static void exchange_put_words(bth_exchange *exchange, unsigned state)
-{
-    for (uint32_t i = 0; i < exchange->n; i++) {
-        uint64_t word = state | (uint64_t)exchange->number << 8 | exchange->to[i] << 32;
-        (void)bth_put_u64((uint8_t *)&exchange->sent_words[i], word);
-        exchange->send_nbytes[i] = exchange->receive_nbytes[i] = WORD_NBYTES;
-    }
-}
-
-static uint64_t exchange_word_of(const bth_exchange *exchange, uint32_t writer)
-{
-    bth_cursor cursor =
-        bth_cursor_make((const uint8_t *)&exchange->received_words[writer], WORD_NBYTES);
-
-    return bth_cursor_u64(&cursor);
-}
-
-static int exchange_fail_peer(uint32_t writer, unsigned state, berth_error *error)
-{
-    return bth_fail_status(error, BERTH_E_PEER, "writer %u has failed with %s, and says why",
-                           writer, berth_status_name(BTH_PEER_FAILED - (int)state));
-}
-
-/* J8: each writer has the same words, so all find the same. */
-static int exchange_read_words(bth_exchange *exchange, unsigned *most, berth_error *error)
-{
-    bool is_over = false;
-
-    if (most)
-        *most = BTH_PEER_SILENT;
-    for (uint32_t i = 0; i < exchange->n; i++) {
-        uint64_t word = exchange_word_of(exchange, i);
-        unsigned state = word & 255;
-        uint32_t number = word >> 8 & 0xffffff;
-        exchange->from[i] = word >> 32;
-        if (most && state > *most)
-            *most = state;
-        if (number != i)
-            (void)bth_fail_argument(error, "the exchange gives bytes of writer %u as those of %u",
-                                    number, i);
-        else if (state > BTH_PEER_HAS_MORE)
-            (void)exchange_fail_peer(i, state, error);
-        is_over |= number != i || state > BTH_PEER_HAS_MORE;
-    }
-    exchange->is_over |= is_over;
-    return error->code;
-}
-
 int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, berth_error *error)
 {
     int failure = exchange->function(exchange->context, send, exchange->send_nbytes, receive,
@@ -94,14 +44,41 @@ int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, b
     return error->code;
 }
 
+/* J8: each writer has the same words, so all find the same. */
 int bth_exchange_tell(bth_exchange *exchange, unsigned state, unsigned *most, berth_error *error)
 {
+    bool is_over = false;
+
     if (error->code != BERTH_OK)
         state = BTH_PEER_FAILED - (unsigned)error->code;
-    exchange_put_words(exchange, state);
+    for (uint32_t i = 0; i < exchange->n; i++) {
+        uint64_t word = state | (uint64_t)exchange->number << 8 | exchange->to[i] << 32;
+        (void)bth_put_u64((uint8_t *)&exchange->sent_words[i], word);
+        exchange->send_nbytes[i] = exchange->receive_nbytes[i] = WORD_NBYTES;
+    }
     if (bth_exchange_call(exchange, exchange->sent_words, exchange->received_words, error) < 0)
         return error->code;
-    return exchange_read_words(exchange, most, error);
+    if (most)
+        *most = BTH_PEER_SILENT;
+    for (uint32_t i = 0; i < exchange->n; i++) {
+        bth_cursor cursor =
+            bth_cursor_make((const uint8_t *)&exchange->received_words[i], WORD_NBYTES);
+        uint64_t word = bth_cursor_u64(&cursor);
+        unsigned told = word & 255;
+        uint32_t number = word >> 8 & 0xffffff;
+        exchange->from[i] = word >> 32;
+        if (most && told > *most)
+            *most = told;
+        if (number != i)
+            (void)bth_fail_argument(error, "the exchange gives bytes of writer %u as those of %u",
+                                    number, i);
+        else if (told > BTH_PEER_HAS_MORE)
+            (void)bth_fail_status(error, BERTH_E_PEER, "writer %u has failed with %s, and says why",
+                                  i, berth_status_name(BTH_PEER_FAILED - (int)told));
+        is_over |= number != i || told > BTH_PEER_HAS_MORE;
+    }
+    exchange->is_over |= is_over;
+    return error->code;
 }
 
 int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wants, bool *any,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_file.h"
+/* The temporary file of a joint save, and its seal. */
+#include "save/joint/joint_ticket.h"
 
 #include <string.h>
 
@@ -31,26 +32,11 @@ int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES
     return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, &is_synced, error);
 }
 
-static int joint_file_check(const bth_ticket *ticket, int fd, berth_error *error)
-{
-    uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
-    uint64_t nbytes;
-
-    if (bth_file_size(fd, &nbytes, error) < 0)
-        return error->code;
-    seal_make(ticket->identity, seal);
-    if (nbytes < ticket->file_nbytes || bth_file_read(fd, found, sizeof found, 0, error) < 0 ||
-        memcmp(seal, found, sizeof seal) != 0) {
-        bth_error_clear(error);
-        return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",
-                                 ticket->temporary);
-    }
-    return 0;
-}
-
 /* J5 */
 int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error)
 {
+    uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
+    uint64_t nbytes;
     int folder;
 
     *fd = -1;
@@ -69,7 +55,16 @@ int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error)
     if (*fd < 0)
         return bth_fail_system(error, failure, "its temporary %s cannot be opened",
                                ticket->temporary);
-    return joint_file_check(ticket, *fd, error);
+    if (bth_file_size(*fd, &nbytes, error) < 0)
+        return error->code;
+    seal_make(ticket->identity, seal);
+    if (nbytes < ticket->file_nbytes || bth_file_read(*fd, found, sizeof found, 0, error) < 0 ||
+        memcmp(seal, found, sizeof seal) != 0) {
+        bth_error_clear(error);
+        return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",
+                                 ticket->temporary);
+    }
+    return 0;
 }
 
 int bth_joint_folder_path(int folder, char path[PATH_MAX], berth_error *error)

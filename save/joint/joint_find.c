@@ -52,12 +52,6 @@ static tensor_text text_of_name(const char *name)
     return (tensor_text){name, strlen(name), TEXT_NAME};
 }
 
-static bool text_is_equal(const tensor_text *a, const tensor_text *b)
-{
-    return a->kind == b->kind && a->nbytes == b->nbytes &&
-           memcmp(a->bytes, b->bytes, a->nbytes) == 0;
-}
-
 /* ---- the table ---- */
 
 /* Of equal bytes of all kinds. */
@@ -71,7 +65,11 @@ static size_t *table_find_slot(const wanted_table *table, size_t slot, const ten
 {
     for (;; slot = (slot + 1) & table->mask) {
         size_t *found = &table->slots[slot];
-        if (*found == 0 || text_is_equal(&table->wanted[*found - 1].text, text))
+        if (*found == 0)
+            return found;
+        const tensor_text *other = &table->wanted[*found - 1].text;
+        if (other->kind == text->kind && other->nbytes == text->nbytes &&
+            memcmp(other->bytes, text->bytes, text->nbytes) == 0)
             return found;
     }
 }
@@ -163,13 +161,6 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
 
 /* ---- ambiguous paths ---- */
 
-static bool tensor_is_same(const bth_ticket_tensor *a, const bth_ticket_tensor *b)
-{
-    return a->storage == b->storage && a->offset == b->offset && a->dtype == b->dtype &&
-           a->is_contiguous == b->is_contiguous && a->rank == b->rank &&
-           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape) == 0;
-}
-
 /* Tensor i of those whose name is a path; it begins at `at`. */
 static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t i,
                           const bth_ticket_tensor *tensor, size_t at, berth_error *error)
@@ -182,7 +173,10 @@ static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t 
         wanted->at = at;
     at = wanted->at;
     (void)bth_ticket_tensor_at(ticket, &at, &first);
-    if (tensor_is_same(tensor, &first))
+    if (tensor->storage == first.storage && tensor->offset == first.offset &&
+        tensor->dtype == first.dtype && tensor->is_contiguous == first.is_contiguous &&
+        tensor->rank == first.rank &&
+        memcmp(tensor->shape, first.shape, (size_t)first.rank * sizeof *first.shape) == 0)
         return 0;
     return bth_fail(error, BERTH_E_AMBIGUOUS, tensor->name, BERTH_NO_OFFSET,
                     "two tensors of the outline have this path, so that no slice could name them: "

@@ -8,7 +8,6 @@
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/file.h"
-#include "save/joint/joint_file.h"
 
 /* ---- the file ---- */
 
@@ -78,34 +77,27 @@ static int middles_add_head(middles *made, bth_joint_part *part, uint64_t nbytes
     return 0;
 }
 
-static int middles_add_record(middles *made, bth_slice_part *part, bth_joint_split split,
-                              berth_error *error)
+static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
 {
     const bth_ticket_storage *storage = &made->ticket->storages[part->part.storage];
     bth_plan_record content = {.data = part->bytes, .swap_nbytes = storage->swap_nbytes};
-    char name[32];
-
-    (void)snprintf(name, sizeof name, "data/%u", storage->record);
-    if (!part_is_chained(&part->part)) {
-        content.data = part->bytes + split.head_nbytes;
-        return bth_plan_add_part(made->plan, name, split.middle, &content, error);
-    }
-    if (bth_plan_add_at(made->plan, name, storage->data_offset - storage->header_nbytes,
-                        storage->nbytes, &content, error) == 0 &&
-        split.head_nbytes > 0)
-        (void)middles_add_head(made, &part->part, split.head_nbytes, error);
-    return error->code;
-}
-
-static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
-{
     bth_joint_split split = bth_joint_part_split(made->ticket, &part->part);
     size_t i = made->plan->n_records, n = (size_t)bth_min(split.middle.nbytes, BTH_ID_START_NBYTES);
     bth_range *range = &made->ranges[made->run.n_ranges];
+    bool is_chained = part_is_chained(&part->part);
+    char name[32];
 
     if (split.middle.nbytes == 0)
         return 0;
-    if (middles_add_record(made, part, split, error) < 0)
+    (void)snprintf(name, sizeof name, "data/%u", storage->record);
+    if (!is_chained) {
+        content.data = part->bytes + split.head_nbytes;
+        (void)bth_plan_add_part(made->plan, name, split.middle, &content, error);
+    } else if (bth_plan_add_at(made->plan, name, storage->data_offset - storage->header_nbytes,
+                               storage->nbytes, &content, error) == 0 &&
+               split.head_nbytes > 0)
+        (void)middles_add_head(made, &part->part, split.head_nbytes, error);
+    if (error->code < 0)
         return error->code;
     if (part->part.is_chained_before)
         range[-1].nbytes = split.middle.offset + split.middle.nbytes - range[-1].offset;
@@ -114,69 +106,38 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
         made->run.n_ranges++;
     }
     return bth_record_data_read(made->plan, i, part->part.start, n,
-                                part_is_chained(&part->part) ? split.head_nbytes : 0, error);
+                                is_chained ? split.head_nbytes : 0, error);
 }
 
-static int middles_allocate(middles *made, size_t n, berth_error *error)
+/* made: its plan is empty. What lies behind the last range is the coordinator's. */
+static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_error *error)
 {
     const size_t ranges_nbytes = bth_array_nbytes(n + 1, sizeof *made->ranges);
     const size_t crc32s_nbytes = bth_array_nbytes(n + 1, sizeof *made->crc32s);
     const size_t present_nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
+    berth_plan *plan = made->plan;
 
+    plan->is_parts = true;
+    plan->alignment = made->ticket->alignment;
     made->ranges = bth_allocate_zeroed(ranges_nbytes);
     made->crc32s = bth_allocate_zeroed(crc32s_nbytes);
     made->present = bth_allocate(present_nbytes);
     if (!made->ranges || !made->crc32s || !made->present)
         return bth_fail_memory(error, ranges_nbytes + crc32s_nbytes + present_nbytes);
-    return 0;
-}
-
-/* What lies behind the last range is the coordinator's. */
-static int middles_close(middles *made, berth_error *error)
-{
-    const bth_range *last = &made->ranges[made->run.n_ranges - 1];
-
-    if (bth_plan_close(made->plan, error) == 0)
-        made->plan->nbytes = made->plan->tail_offset = made->plan->directory_offset =
-            last->offset + last->nbytes;
-    return error->code;
-}
-
-/* made: its plan is empty. */
-static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_error *error)
-{
-    made->plan->is_parts = true;
-    made->plan->alignment = made->ticket->alignment;
-    if (middles_allocate(made, n, error) < 0)
-        return error->code;
     for (size_t i = 0; i < n; i++)
         if (middles_add(made, &parts[i], error) < 0)
             return error->code;
     made->run.ranges = made->ranges;
     made->run.present = made->present;
-    return made->plan->n_records > 0 ? middles_close(made, error) : 0;
-}
-
-static void middles_free_all(middles *made)
-{
-    berth_plan_free(made->plan);
-    bth_release(made->ranges);
-    bth_release(made->crc32s);
-    bth_release(made->present);
-    bth_release(made->block);
+    if (plan->n_records == 0)
+        return 0;
+    const bth_range *last = &made->ranges[made->run.n_ranges - 1];
+    if (bth_plan_close(plan, error) == 0)
+        plan->nbytes = plan->tail_offset = plan->directory_offset = last->offset + last->nbytes;
+    return error->code;
 }
 
 /* ---- writing ---- */
-
-static void stats_add(berth_stats *sum, const berth_stats *stats)
-{
-    sum->moved_nbytes += stats->moved_nbytes;
-    sum->n_requests += stats->n_requests;
-    sum->render_seconds += stats->render_seconds;
-    sum->crc32_seconds += stats->crc32_seconds;
-    sum->disk_seconds += stats->disk_seconds;
-    sum->memory_nbytes = bth_max(sum->memory_nbytes, stats->memory_nbytes);
-}
 
 static int middles_run(const middles *made, bth_middles_file *file,
                        const bth_middles_limits *limits, berth_stats *stats, berth_error *error)
@@ -192,32 +153,36 @@ static int middles_run(const middles *made, bth_middles_file *file,
     if (limits->memory_nbytes > 0)
         settings.memory_nbytes = bth_min(limits->memory_nbytes, settings.memory_nbytes);
     (void)bth_run(made->plan, &file->output, &settings, &own, error);
-    stats_add(stats, &own);
+    stats->moved_nbytes += own.moved_nbytes;
+    stats->n_requests += own.n_requests;
+    stats->render_seconds += own.render_seconds;
+    stats->crc32_seconds += own.crc32_seconds;
+    stats->disk_seconds += own.disk_seconds;
+    stats->memory_nbytes = bth_max(stats->memory_nbytes, own.memory_nbytes);
     stats->method = bth_output_file_method(&file->file, &stats->reason);
     return error->code;
 }
 
 /* The CRC of a record, as the share that the middle has in the storage's. */
-static uint32_t part_middle_crc32(const bth_ticket *ticket, const bth_joint_part *part,
-                                  bth_range middle, uint32_t crc32)
-{
-    const bth_ticket_storage *storage = &ticket->storages[part->storage];
-    uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
-
-    if (part_is_chained(part))
-        return crc32 ^ part->crc32; /* of the head */
-    return behind > 0 && ticket->compute_crc32 ? bth_crc32_combine(crc32, 0, behind) : crc32;
-}
-
 static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
 {
+    const bth_ticket *ticket = made->ticket;
     size_t record = 0;
 
     for (size_t i = 0; i < n; i++) {
         bth_joint_part *part = &parts[i].part;
-        bth_range middle = bth_joint_part_split(made->ticket, part).middle;
-        if (middle.nbytes > 0)
-            part->crc32 = part_middle_crc32(made->ticket, part, middle, made->crc32s[record++]);
+        const bth_ticket_storage *storage = &ticket->storages[part->storage];
+        bth_range middle = bth_joint_part_split(ticket, part).middle;
+        if (middle.nbytes == 0)
+            continue;
+        uint32_t crc32 = made->crc32s[record++];
+        uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
+        if (part_is_chained(part))
+            part->crc32 ^= crc32; /* it is that of the head */
+        else if (behind > 0 && ticket->compute_crc32)
+            part->crc32 = bth_crc32_combine(crc32, 0, behind);
+        else
+            part->crc32 = crc32;
     }
 }
 
@@ -230,7 +195,11 @@ int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
     if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0 &&
         middles_run(&made, file, limits, stats, error) == 0)
         middles_put_crc32s(&made, parts, n);
-    middles_free_all(&made);
+    berth_plan_free(made.plan);
+    bth_release(made.ranges);
+    bth_release(made.crc32s);
+    bth_release(made.present);
+    bth_release(made.block);
     return error->code;
 }
 

@@ -51,33 +51,6 @@ static int outline_collect_storages(outline_ticket *out, const berth_value *outl
     return 0;
 }
 
-/* The place of a tensor's storage + 1; 0: its bytes are here, or it has none. *offset: in the
- * storage, in bytes. */
-static uint32_t outline_find_storage(const outline_ticket *out, const berth_tensor *tensor,
-                                     uint64_t *offset)
-{
-    int64_t elements;
-
-    if (!tensor || !tensor->storage)
-        return 0;
-    const berth_storage *storage = bth_tensor_saved_storage(tensor, &elements);
-    *offset = (uint64_t)elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) *
-              berth_dtype_nbytes(tensor->dtype);
-    return out->places[storage->index];
-}
-
-/* A storage that no name leads to could not be written. */
-static int outline_check_storages_are_named(const outline_ticket *out, berth_error *error)
-{
-    const berth_plan *plan = out->plan;
-
-    for (size_t i = 0, place = 0; i < plan->n_records; i++)
-        if (bth_plan_record_is_elsewhere(plan, i) && !out->is_named[place++])
-            return bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
-                            "no tensor of the outline is on it: its bytes must be in the outline");
-    return 0;
-}
-
 /* ---- writing ---- */
 
 static uint64_t text_nbytes(const char *text)
@@ -104,82 +77,71 @@ static uint8_t *outline_extend(outline_ticket *out, uint64_t nbytes, berth_error
     return out->bytes + at;
 }
 
-static uint8_t *ticket_put_head(uint8_t *out, const bth_ticket *ticket)
-{
-    out = bth_blob_put_head(out, BTH_BLOB_TICKET, ticket->identity);
-    out = bth_put_u32(out, ticket->n_writers);
-    out = bth_put_u32(out, ticket->block_nbytes);
-    out = bth_put_u32(out, ticket->compute_crc32);
-    out = bth_put_u32(out, (uint64_t)ticket->durability);
-    out = bth_put_u32(out, BTH_MACHINE_IS_BIG_ENDIAN);
-    out = bth_put_u32(out, ticket->alignment);
-    out = bth_put_u64(out, ticket->file_nbytes);
-    out = bth_blob_put_text(out, ticket->path);
-    out = bth_blob_put_text(out, ticket->folder);
-    out = bth_blob_put_text(out, ticket->temporary);
-    return bth_blob_put_text(out, ticket->archive);
-}
-
-static uint8_t *ticket_put_storages(uint8_t *out, const berth_plan *plan)
-{
-    uint32_t number = 0;
-
-    for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_plan_record *record = &plan->records[i];
-        if (bth_plan_record_is_elsewhere(plan, i)) {
-            out = bth_put_u32(out, number);
-            out = bth_put_u32(out, record->swap_nbytes);
-            out = bth_put_u64(out, record->layout.header_offset);
-            out = bth_put_u64(out, record->layout.nbytes);
-        }
-        number += bth_plan_record_is_storage(plan, i);
-    }
-    return out;
-}
-
 static int outline_put_head_and_storages(outline_ticket *out, const bth_ticket *ticket,
                                          berth_error *error)
 {
+    const berth_plan *plan = out->plan;
     uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 6 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
                       text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
                       text_nbytes(ticket->archive);
     uint8_t *at = outline_extend(out, nbytes + 24 * (uint64_t)out->n_storages, error);
+    uint32_t number = 0;
 
     if (!at)
         return error->code;
-    at = ticket_put_head(at, ticket);
+    at = bth_blob_put_head(at, BTH_BLOB_TICKET, ticket->identity);
+    at = bth_put_u32(at, ticket->n_writers);
+    at = bth_put_u32(at, ticket->block_nbytes);
+    at = bth_put_u32(at, ticket->compute_crc32);
+    at = bth_put_u32(at, (uint64_t)ticket->durability);
+    at = bth_put_u32(at, BTH_MACHINE_IS_BIG_ENDIAN);
+    at = bth_put_u32(at, ticket->alignment);
+    at = bth_put_u64(at, ticket->file_nbytes);
+    at = bth_blob_put_text(at, ticket->path);
+    at = bth_blob_put_text(at, ticket->folder);
+    at = bth_blob_put_text(at, ticket->temporary);
+    at = bth_blob_put_text(at, ticket->archive);
     out->counts_at = (size_t)(at - out->bytes);
-    (void)ticket_put_storages(at + 8, out->plan);
+    at += 8;
+    for (size_t i = 0; i < plan->n_records; i++) {
+        const bth_plan_record *record = &plan->records[i];
+        if (bth_plan_record_is_elsewhere(plan, i)) {
+            at = bth_put_u32(at, number);
+            at = bth_put_u32(at, record->swap_nbytes);
+            at = bth_put_u64(at, record->layout.header_offset);
+            at = bth_put_u64(at, record->layout.nbytes);
+        }
+        number += bth_plan_record_is_storage(plan, i);
+    }
     return 0;
-}
-
-/* What a ticket has of a path: nothing, if it follows from the name. */
-static const char *path_without_name(const bth_name_text *path, const bth_name_text *name)
-{
-    size_t n = name->nbytes;
-    bool is_key = path->nbytes == n + 4 && memcmp(path->text, "['", 2) == 0 &&
-                  memcmp(path->text + 2, name->text, n) == 0;
-
-    return is_key || bth_name_is_path(name->text) ? "" : path->text;
 }
 
 static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_t i,
                               berth_error *error)
 {
     const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
-    uint64_t offset = 0;
-    uint32_t place = outline_find_storage(out, tensor, &offset);
+    int64_t elements;
 
-    if (place == 0)
+    if (!tensor || !tensor->storage)
         return 0;
+    const berth_storage *storage = bth_tensor_saved_storage(tensor, &elements);
+    uint32_t place = out->places[storage->index];
+    if (place == 0) /* its bytes are here */
+        return 0;
+    uint64_t offset = (uint64_t)elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) *
+                      berth_dtype_nbytes(tensor->dtype);
     out->is_named[place - 1] = true;
     if (bth_names_write_tensor_name_and_path(names, i, &out->name, &out->path, error) < 0)
         return error->code;
-    const char *path = path_without_name(&out->path, &out->name);
-    uint8_t *at = outline_extend(out,
-                                 4 * 4 + 8 + 8 * (uint64_t)tensor->rank +
-                                     text_nbytes(out->name.text) + text_nbytes(path),
-                                 error);
+    /* A path that follows from the name is left out. */
+    const char *name = out->name.text, *path = out->path.text;
+    size_t name_nbytes = out->name.nbytes;
+    if (bth_name_is_path(name) ||
+        (out->path.nbytes == name_nbytes + 4 && memcmp(path, "['", 2) == 0 &&
+         memcmp(path + 2, name, name_nbytes) == 0))
+        path = "";
+    uint8_t *at = outline_extend(
+        out, 4 * 4 + 8 + 8 * (uint64_t)tensor->rank + text_nbytes(name) + text_nbytes(path), error);
     if (!at)
         return error->code;
     at = bth_put_u32(at, place - 1);
@@ -189,7 +151,7 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
     at = bth_put_u64(at, offset);
     for (int32_t d = 0; d < tensor->rank; d++)
         at = bth_put_u64(at, (uint64_t)tensor->shape[d]);
-    (void)bth_blob_put_text(bth_blob_put_text(at, out->name.text), path);
+    (void)bth_blob_put_text(bth_blob_put_text(at, name), path);
     out->n_tensors++;
     return 0;
 }
@@ -209,6 +171,12 @@ static int outline_put_tensors(outline_ticket *out, const berth_value *outline, 
 /* The end, and what is known only now. No more room is kept than is needed. */
 static int outline_put_end(outline_ticket *out, berth_error *error)
 {
+    const berth_plan *plan = out->plan;
+
+    for (size_t i = 0, place = 0; i < plan->n_records; i++)
+        if (bth_plan_record_is_elsewhere(plan, i) && !out->is_named[place++])
+            return bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
+                            "no tensor of the outline is on it: its bytes must be in the outline");
     if (!outline_extend(out, BTH_BLOB_END_NBYTES, error))
         return error->code;
     (void)bth_put_u32(bth_put_u32(out->bytes + out->counts_at, out->n_storages), out->n_tensors);
@@ -226,8 +194,7 @@ int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const ber
 
     if (outline_collect_storages(&out, outline, error) == 0 &&
         outline_put_head_and_storages(&out, ticket, error) == 0 &&
-        outline_put_tensors(&out, outline, error) == 0 &&
-        outline_check_storages_are_named(&out, error) == 0 && outline_put_end(&out, error) == 0) {
+        outline_put_tensors(&out, outline, error) == 0 && outline_put_end(&out, error) == 0) {
         *bytes = out.bytes;
         *nbytes = out.nbytes;
         out.bytes = NULL;

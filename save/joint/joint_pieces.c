@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_pieces.h"
+/* Messages of an exchange: boxes and fragments as pieces, written and read. */
+#include "save/joint/joint_exchange.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -34,16 +35,6 @@ static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
             low = middle + 1;
     }
     return low;
-}
-
-static void piece_put(uint8_t *out, const bth_piece *piece)
-{
-    out = bth_put_u32(out, piece->storage);
-    out = bth_put_u64(out, piece->at);
-    out = bth_put_u32(out, piece->nbytes);
-    out = bth_put_u32(out, piece->stride);
-    out = bth_put_u32(out, piece->count);
-    memcpy(out, piece->bytes, (size_t)piece->nbytes * piece->count);
 }
 
 /* One run, or what of it lies in [at, end) and in `room`. */
@@ -83,16 +74,6 @@ static bth_piece box_take_runs(const bth_short_box *box, uint64_t n, uint64_t en
                        .bytes = box->bytes + n * box->run_nbytes};
 }
 
-static bth_piece box_next_piece(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
-                                size_t room)
-{
-    uint64_t begin = box_run_at(box, n);
-
-    if (at > begin || begin + box->run_nbytes > end || box->run_nbytes > room)
-        return box_cut_run(box, n, at, end, room);
-    return box_take_runs(box, n, end, room);
-}
-
 /* Of one box, in [*at, end) of its storage. False: the message is full. */
 static bool box_put(const bth_short_box *box, uint64_t *at, uint64_t end, uint8_t *out, size_t room,
                     size_t *nbytes, uint64_t *runs_nbytes)
@@ -103,17 +84,25 @@ static bool box_put(const bth_short_box *box, uint64_t *at, uint64_t end, uint8_
         if (room - *nbytes <= BTH_PIECE_HEAD_NBYTES)
             return false;
         size_t left = room - *nbytes - BTH_PIECE_HEAD_NBYTES;
-        bth_piece piece = box_next_piece(box, n, *at, end, left);
+        uint64_t begin = box_run_at(box, n);
+        bool is_cut = *at > begin || begin + box->run_nbytes > end || box->run_nbytes > left;
+        bth_piece piece =
+            is_cut ? box_cut_run(box, n, *at, end, left) : box_take_runs(box, n, end, left);
         if (piece.count == 0)
             return false;
-        piece_put(out + *nbytes, &piece);
         size_t all = (size_t)piece.nbytes * piece.count;
+        uint8_t *to = bth_put_u32(out + *nbytes, piece.storage);
+        to = bth_put_u64(to, piece.at);
+        to = bth_put_u32(to, piece.nbytes);
+        to = bth_put_u32(to, piece.stride);
+        to = bth_put_u32(to, piece.count);
+        memcpy(to, piece.bytes, all);
         *nbytes += BTH_PIECE_HEAD_NBYTES + all;
         *runs_nbytes += all;
         *at = piece.at + (uint64_t)(piece.count - 1) * piece.stride + piece.nbytes;
         if (*at >= end)
             break;
-        n += piece.count - (*at < box_run_at(box, n) + box->run_nbytes);
+        n += piece.count - (*at < begin + box->run_nbytes);
     }
     return true;
 }
@@ -156,21 +145,6 @@ static bool message_put_box(window_message *message, const bth_short_box *box,
     return true;
 }
 
-/* A fragment as a box of one run. */
-static bth_short_box box_of_fragment(const bth_slice_part *fragment)
-{
-    const bth_joint_part *part = &fragment->part;
-
-    return (bth_short_box){.storage = part->storage,
-                           .n_dims = 1,
-                           .at = part->at,
-                           .end = part->at + part->nbytes,
-                           .run_nbytes = part->nbytes,
-                           .n_runs = 1,
-                           .lengths = {1},
-                           .bytes = fragment->bytes};
-}
-
 /* The first fragment that ends behind a place in the file, where a block begins. */
 static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *parts,
                              uint64_t offset)
@@ -201,7 +175,15 @@ size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bt
     if (place->run < first)
         place->run = first;
     while (place->run < behind) {
-        const bth_short_box box = box_of_fragment(&parts->fragments[place->run - n]);
+        const bth_slice_part *fragment = &parts->fragments[place->run - n];
+        const bth_short_box box = {.storage = fragment->part.storage,
+                                   .n_dims = 1,
+                                   .at = fragment->part.at,
+                                   .end = fragment->part.at + fragment->part.nbytes,
+                                   .run_nbytes = fragment->part.nbytes,
+                                   .n_runs = 1,
+                                   .lengths = {1},
+                                   .bytes = fragment->bytes};
         if (!message_put_box(&message, &box, runs_nbytes))
             return message.nbytes;
     }

@@ -123,31 +123,11 @@ static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part,
                : !is_chained && part->crc32 == 0 && memcmp(part->start, zeros, sizeof zeros) == 0;
 }
 
-static int receipt_check_parts(const bth_ticket *ticket, const bth_receipt *receipt,
-                               uint64_t fragments_nbytes, berth_error *error)
-{
-    bth_joint_part before = {0};
-
-    for (size_t i = 0; i < receipt->n_parts; i++) {
-        bth_joint_part part = bth_receipt_part(receipt, i);
-        if (!part_is_valid(ticket, &part, &before))
-            return receipt_fail(receipt, "a part", error);
-        before = part;
-        bth_joint_split split = bth_joint_part_split(ticket, &part);
-        uint64_t nbytes = split.head_nbytes + split.tail_nbytes;
-        if (nbytes > fragments_nbytes)
-            return receipt_fail(receipt, "fragments are missing", error);
-        fragments_nbytes -= nbytes;
-    }
-    if (before.is_chained_behind)
-        return receipt_fail(receipt, "its last part is chained to nothing", error);
-    return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
-}
-
 int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
                      bth_receipt *receipt, berth_error *error)
 {
     uint8_t identity[BTH_JOINT_IDENTITY_NBYTES];
+    bth_joint_part before = {0};
     bth_cursor cursor;
 
     *receipt = (bth_receipt){.writer = UINT32_MAX};
@@ -167,7 +147,19 @@ int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
         return receipt_fail(receipt, "the number of parts", error);
     receipt->n_parts = (size_t)n_parts;
     receipt->parts = bth_cursor_bytes(&cursor, receipt->n_parts * PART_NBYTES);
-    size_t fragments_nbytes = bth_cursor_left(&cursor);
+    uint64_t fragments_nbytes = bth_cursor_left(&cursor);
     receipt->fragments = bth_cursor_bytes(&cursor, fragments_nbytes);
-    return receipt_check_parts(ticket, receipt, fragments_nbytes, error);
+    for (size_t i = 0; i < receipt->n_parts; i++) {
+        bth_joint_part part = bth_receipt_part(receipt, i);
+        if (!part_is_valid(ticket, &part, &before))
+            return receipt_fail(receipt, "a part", error);
+        before = part;
+        bth_joint_split split = bth_joint_part_split(ticket, &part);
+        if (split.head_nbytes + split.tail_nbytes > fragments_nbytes)
+            return receipt_fail(receipt, "fragments are missing", error);
+        fragments_nbytes -= split.head_nbytes + split.tail_nbytes;
+    }
+    if (before.is_chained_behind)
+        return receipt_fail(receipt, "its last part is chained to nothing", error);
+    return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
 }

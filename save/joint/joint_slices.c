@@ -7,6 +7,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
+#include "io/device/device.h"
+#include "io/file.h"
+#include "io/syscalls.h"
 
 /* Runs of a strided slice that are shorter would share most of their blocks with other writers. */
 #define MIN_RUN_NBYTES ((uint64_t)1 << 20)
@@ -24,6 +27,70 @@ typedef struct slice_runs {
 static int slice_fail(const slice_runs *runs, const char *what, berth_error *error)
 {
     return bth_fail(error, BERTH_E_ARGUMENT, runs->slice->name, BERTH_NO_OFFSET, "%s", what);
+}
+
+/* ---- the bytes of slices ---- */
+
+/*
+ * False only if the system says so. It may forbid the first question, and it moves none of the
+ * memory that a driver maps (VM_IO, VM_PFNMAP), such as pinned memory of some devices; but it
+ * copies that into a pipe.
+ */
+static bool byte_can_be_read(const uint8_t *address)
+{
+    uint8_t byte;
+    const struct iovec to = {.iov_base = &byte, .iov_len = 1};
+    const struct iovec from = {.iov_base = (void *)(uintptr_t)address, .iov_len = 1};
+    int ends[2];
+
+    if (bth_system.process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0)
+        return true;
+    bool is_forbidden = errno != EFAULT;
+    if (bth_system.pipe2(ends, O_CLOEXEC) < 0)
+        return is_forbidden;
+    bool can_be_copied = bth_system.write(ends[1], address, 1) == 1 || errno != EFAULT;
+    bth_file_close(ends[0]);
+    bth_file_close(ends[1]);
+    return can_be_copied;
+}
+
+/* Those on a device come to the host, as a whole. */
+static int slice_copy_from_device(slice_runs *runs, uint64_t nbytes, berth_error *error)
+{
+    const berth_slice *slice = runs->slice;
+    const uintptr_t address = (uintptr_t)slice->data;
+    bool fits = nbytes <= SIZE_MAX - sizeof(bth_slice_copy);
+    bth_slice_copy *copy = fits ? bth_allocate(sizeof *copy + (size_t)nbytes) : NULL;
+    bth_device_handle *device;
+
+    if (!copy)
+        return bth_fail_memory(error, nbytes);
+    copy->next = runs->parts->copies;
+    runs->parts->copies = copy;
+    runs->data = copy->bytes;
+    if (bth_device_open(slice->device, &device, error) < 0 ||
+        bth_device_check_memory(device, address, (size_t)nbytes, error) < 0)
+        return error->code;
+    return bth_device_copy_to_host_and_wait(device, copy->bytes, address, (size_t)nbytes,
+                                            slice->ready, error);
+}
+
+/* runs->data: bytes that this process can read: the caller's, or a copy of those on a device. */
+static int slice_find_data(slice_runs *runs, uint64_t nbytes, berth_error *error)
+{
+    const uint8_t *data = runs->slice->data;
+
+    runs->data = data;
+    if (!data || nbytes == 0)
+        return 0;
+    if (runs->slice->device)
+        (void)slice_copy_from_device(runs, nbytes, error);
+    else if (!byte_can_be_read(data) || !byte_can_be_read(data + (nbytes - 1)))
+        (void)bth_fail_argument(error,
+                                "%llu bytes at 0x%zx are not memory that the host can read: if "
+                                "they lie on a device, name it in berth_slice.device",
+                                (unsigned long long)nbytes, (size_t)(uintptr_t)data);
+    return error->code < 0 ? bth_error_prefix(error, runs->slice->name) : 0;
 }
 
 /* ---- ranges ---- */
@@ -105,19 +172,6 @@ typedef struct slice_box {
     int64_t stride[BERTH_MAX_RANK];
 } slice_box;
 
-static int box_check_bounds(const slice_runs *runs, const slice_box *box, berth_error *error)
-{
-    for (int32_t i = 0; i < runs->tensor.rank; i++) {
-        int64_t length = runs->tensor.shape[i], start = box->starts[i];
-        if (start < 0 || box->lengths[i] < 0 || start > length || box->lengths[i] > length - start)
-            return bth_fail(error, BERTH_E_ARGUMENT, runs->slice->name, BERTH_NO_OFFSET,
-                            "%" PRId64 " elements from %" PRId64
-                            " on are not in dimension %d of %" PRId64,
-                            box->lengths[i], start, i, length);
-    }
-    return 0;
-}
-
 /* The box lies in the tensor, which has elements and is in its storage: no product overflows. */
 static void box_find_runs(const slice_runs *runs, slice_box *box)
 {
@@ -166,71 +220,30 @@ static int slice_add_elements(slice_runs *runs, uint64_t first, uint64_t n, uint
 
 /* ---- short runs ---- */
 
-static int slice_fail_short_runs(const slice_runs *runs, uint64_t run_nbytes, berth_error *error)
-{
-    return bth_fail(error, BERTH_E_UNSUPPORTED, runs->slice->name, BERTH_NO_OFFSET,
-                    "the slice lies in pieces of %" PRIu64
-                    " bytes, and pieces shorter than %" PRIu64
-                    " are not written side by side: slice the first dimension, give the whole "
-                    "tensor to one writer, or give all writers an exchange (berth_params)",
-                    run_nbytes, MIN_RUN_NBYTES);
-}
-
-/* The grid of the runs. Dimensions without gaps between them become one. */
-static void short_box_set_grid(bth_short_box *made, const slice_runs *runs, const slice_box *box)
-{
-    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
-    uint64_t item_nbytes = berth_dtype_nbytes(runs->tensor.dtype);
-
-    for (int32_t i = 0; i < box->n_outer; i++) {
-        uint64_t length = (uint64_t)box->lengths[i];
-        int32_t last = made->n_dims - 1;
-        if (last >= 0 && box->lengths[i] == runs->tensor.shape[i])
-            length *= made->lengths[last];
-        else
-            last = made->n_dims++;
-        made->lengths[last] = length;
-        made->strides[last] = (uint64_t)box->stride[i] / per_item * item_nbytes;
-    }
-}
-
-/* Whether no run begins or ends within an item of several elements. */
-static bool box_cuts_no_item(const slice_runs *runs, const slice_box *box)
-{
-    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
-    uint64_t all = box_first_element_of_run(runs, box, 0) | box->run_elements;
-
-    for (int32_t i = 0; i < box->n_outer; i++)
-        if (box->lengths[i] > 1)
-            all |= (uint64_t)box->stride[i];
-    return (all & (per_item - 1)) == 0; /* a power of two */
-}
-
-/* Whether no run cuts an element that is swapped, nor does a block. */
-static bool short_box_cuts_no_element(const bth_short_box *box, const bth_ticket_storage *storage)
-{
-    uint64_t strides = 0;
-
-    for (int32_t i = 0; i < box->n_dims; i++)
-        if (box->lengths[i] > 1)
-            strides |= box->strides[i];
-    return range_cuts_no_element(storage, box->at | strides, box->run_nbytes);
-}
-
-/* The tensor is contiguous and in its storage, and the box in the tensor. */
+/* The tensor is contiguous and in its storage, and the box in the tensor. Dimensions of the grid
+ * without gaps between them become one. */
 static bth_short_box short_box_of(const slice_runs *runs, const slice_box *box, uint64_t run_nbytes)
 {
     uint64_t first = box_first_element_of_run(runs, box, 0);
     uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    uint64_t item_nbytes = berth_dtype_nbytes(runs->tensor.dtype);
     bth_short_box made = {.storage = runs->tensor.storage,
+                          .at = runs->tensor.offset + first / per_item * item_nbytes,
                           .run_nbytes = run_nbytes,
                           .n_runs = box->n_runs,
                           .bytes = runs->data};
 
-    made.at =
-        runs->tensor.offset + first / per_item * (uint64_t)berth_dtype_nbytes(runs->tensor.dtype);
+    for (int32_t i = 0; i < box->n_outer; i++) {
+        uint64_t length = (uint64_t)box->lengths[i];
+        int32_t last = made.n_dims - 1;
+        if (last >= 0 && box->lengths[i] == runs->tensor.shape[i])
+            length *= made.lengths[last];
+        else
+            last = made.n_dims++;
+        made.lengths[last] = length;
+        made.strides[last] = (uint64_t)box->stride[i] / per_item * item_nbytes;
+    }
     made.end = made.at + run_nbytes;
-    short_box_set_grid(&made, runs, box);
     for (int32_t i = 0; i < made.n_dims; i++)
         made.end += (made.lengths[i] - 1) * made.strides[i];
     return made;
@@ -240,16 +253,29 @@ static int slice_add_short_box(slice_runs *runs, const slice_box *box, uint64_t 
                                berth_error *error)
 {
     const bth_ticket_storage *storage = &runs->ticket->storages[runs->tensor.storage];
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
+    uint64_t elements = box_first_element_of_run(runs, box, 0) | box->run_elements, strides = 0;
     bth_slice_parts *parts = runs->parts;
 
     if (!runs->can_exchange)
-        return slice_fail_short_runs(runs, run_nbytes, error);
+        return bth_fail(error, BERTH_E_UNSUPPORTED, runs->slice->name, BERTH_NO_OFFSET,
+                        "the slice lies in pieces of %" PRIu64
+                        " bytes, and pieces shorter than %" PRIu64
+                        " are not written side by side: slice the first dimension, give the whole "
+                        "tensor to one writer, or give all writers an exchange (berth_params)",
+                        run_nbytes, MIN_RUN_NBYTES);
     if (!runs->data)
         return slice_fail(runs, "the data are NULL", error);
-    if (!box_cuts_no_item(runs, box))
+    for (int32_t i = 0; i < box->n_outer; i++)
+        if (box->lengths[i] > 1)
+            elements |= (uint64_t)box->stride[i];
+    if (elements & (per_item - 1)) /* a power of two: a run begins or ends within an item */
         return slice_fail(runs, "the slice cuts an item of several elements", error);
     const bth_short_box made = short_box_of(runs, box, run_nbytes);
-    if (!short_box_cuts_no_element(&made, storage))
+    for (int32_t i = 0; i < made.n_dims; i++)
+        if (made.lengths[i] > 1)
+            strides |= made.strides[i];
+    if (!range_cuts_no_element(storage, made.at | strides, run_nbytes))
         return slice_fail_swapped_cut(runs, error);
     bth_short_box *grown =
         items_grow(parts->boxes, parts->n_boxes, &parts->boxes_room, sizeof *parts->boxes, error);
@@ -260,46 +286,35 @@ static int slice_add_short_box(slice_runs *runs, const slice_box *box, uint64_t 
     return 0;
 }
 
-static int slice_find_data(slice_runs *runs, uint64_t nbytes, berth_error *error)
-{
-    const void *data = runs->slice->data;
-
-    if (data && nbytes > 0 &&
-        bth_slice_parts_get_data(runs->parts, runs->slice, nbytes, &data, error) < 0)
-        return bth_error_prefix(error, runs->slice->name);
-    runs->data = data;
-    return 0;
-}
-
-static uint64_t box_nbytes(const slice_runs *runs, const slice_box *box)
-{
-    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(runs->tensor.dtype);
-    uint64_t n_items = box->n_runs * box->run_elements / per_item;
-
-    if (box->n_runs == 1) /* it may end within an item, with its tensor */
-        n_items = (box->run_elements + per_item - 1) / per_item;
-    return n_items * berth_dtype_nbytes(runs->tensor.dtype);
-}
-
 static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
 {
     const bth_ticket_tensor *tensor = &runs->tensor;
+    uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     int64_t numel = 0;
+    bool is_empty = false;
 
-    if (box_check_bounds(runs, box, error) < 0)
-        return error->code;
-    for (int32_t i = 0; i < tensor->rank; i++)
-        if (box->lengths[i] == 0)
-            return 0;
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        int64_t length = tensor->shape[i], start = box->starts[i];
+        if (start < 0 || box->lengths[i] < 0 || start > length || box->lengths[i] > length - start)
+            return bth_fail(error, BERTH_E_ARGUMENT, runs->slice->name, BERTH_NO_OFFSET,
+                            "%" PRId64 " elements from %" PRId64
+                            " on are not in dimension %d of %" PRId64,
+                            box->lengths[i], start, i, length);
+        is_empty |= box->lengths[i] == 0;
+    }
+    if (is_empty)
+        return 0;
     if (!tensor->is_contiguous)
         return slice_fail(runs, "it is not contiguous: give bytes of its storage", error);
     (void)bth_shape_numel(tensor->shape, tensor->rank, &numel);
     box_find_runs(runs, box);
-    if (slice_find_data(runs, box_nbytes(runs, box), error) < 0)
+    uint64_t n_items = box->n_runs * box->run_elements / per_item;
+    if (box->n_runs == 1) /* it may end within an item, with its tensor */
+        n_items = (box->run_elements + per_item - 1) / per_item;
+    if (slice_find_data(runs, n_items * item_nbytes, error) < 0)
         return error->code;
-    uint64_t run_nbytes =
-        box->run_elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) * item_nbytes;
+    uint64_t run_nbytes = box->run_elements / per_item * item_nbytes;
     if (box->n_runs > 1 && run_nbytes < MIN_RUN_NBYTES)
         return slice_add_short_box(runs, box, run_nbytes, error);
     const uint8_t *bytes = runs->data;
@@ -311,25 +326,20 @@ static int slice_add_box(slice_runs *runs, slice_box *box, berth_error *error)
 
 /* ---- slices ---- */
 
-static int slice_add_bytes(slice_runs *runs, berth_error *error)
-{
-    const berth_slice *slice = runs->slice;
-    bool is_inside = slice->nbytes <= runs->ticket->storages[runs->tensor.storage].nbytes;
-
-    if (slice_find_data(runs, is_inside ? slice->nbytes : 0, error) < 0)
-        return error->code;
-    return slice_add_range(runs, slice->offset, slice->nbytes, runs->data, error);
-}
-
 static int slice_add(slice_runs *runs, berth_error *error)
 {
     static const int64_t zeros[BERTH_MAX_RANK];
     const berth_slice *slice = runs->slice;
+    uint64_t nbytes = slice->nbytes;
     slice_box box = {.starts = slice->starts, .lengths = slice->lengths};
 
     switch (slice->kind) {
-    case BERTH_SLICE_BYTES:
-        return slice_add_bytes(runs, error);
+    case BERTH_SLICE_BYTES: /* of too many, none is looked at */
+        if (nbytes > runs->ticket->storages[runs->tensor.storage].nbytes)
+            nbytes = 0;
+        if (slice_find_data(runs, nbytes, error) < 0)
+            return error->code;
+        return slice_add_range(runs, slice->offset, slice->nbytes, runs->data, error);
     case BERTH_SLICE_WHOLE:
         box = (slice_box){.starts = zeros, .lengths = runs->tensor.shape};
         return slice_add_box(runs, &box, error);

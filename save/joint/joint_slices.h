@@ -39,7 +39,7 @@ typedef struct bth_slice_parts {
     bth_short_box *boxes; /* to be exchanged */
     size_t n_boxes;
     size_t boxes_room;
-    bth_slice_part *fragments; /* to be exchanged, in the file's order (joint_fragments.h) */
+    bth_slice_part *fragments; /* to be exchanged, in the file's order (joint_ends.c) */
     size_t n_fragments;
     bth_slice_copy *copies;
 } bth_slice_parts;
@@ -48,14 +48,30 @@ typedef struct bth_slice_parts {
  * bth_slice_parts_free_all, after a failure too. */
 int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, size_t n_slices,
                          bool can_exchange, bth_slice_parts *parts, berth_error *error);
-/* joint_slice_memory.c: *data: the bytes of a slice, which this process can read: the caller's, or
- * a copy of those on a device. */
-int bth_slice_parts_get_data(bth_slice_parts *parts, const berth_slice *slice, uint64_t nbytes,
-                             const void **data, berth_error *error);
 void bth_slice_parts_free_all(bth_slice_parts *parts);
 int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
                            berth_error *error);
 /* Puts them into the file's order. */
 void bth_slice_parts_sort(bth_slice_parts *parts);
+
+/* ---- joint_ends.c ---- */
+
+/*
+ * Marks chains: neighbours in the file that one writer has as a whole (joint_receipt.h). It writes
+ * the descriptors and headers between them, which otherwise are left to the coordinator, a block
+ * each. The parts are of slices, in the file's order.
+ */
+void bth_chains_make(const bth_ticket *ticket, bth_slice_parts *parts);
+
+/*
+ * Fragments of slices are exchanged, as short runs are: the owner of their window puts the blocks
+ * together that writers share, and writes them. Only what shares a block with a header, or with
+ * another storage, stays in the part and goes to the coordinator, which writes such blocks.
+ */
+
+/* The bytes of the parts that could be exchanged. */
+uint64_t bth_fragments_count_nbytes(const bth_ticket *ticket, const bth_slice_parts *parts);
+/* Takes them out of the parts. */
+int bth_fragments_take(const bth_ticket *ticket, bth_slice_parts *parts, berth_error *error);
 
 #endif

@@ -22,9 +22,43 @@
 #ifndef BTH_SAVE_JOINT_TICKET_H
 #define BTH_SAVE_JOINT_TICKET_H
 
+#include <limits.h>
+
 #include "berth/joint.h"
 #include "config/options.h"
-#include "save/joint/joint_blob.h"
+#include "format/bytes.h"
+#include "save/plan.h"
+
+/* ---- what tickets and receipts have in common: their head, their end, their texts ---- */
+
+#define BTH_JOINT_IDENTITY_NBYTES 16
+#define BTH_JOINT_VERSION 2
+#define BTH_MACHINE_IS_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+/* Magic, version and identity; and the CRC behind all. */
+#define BTH_BLOB_HEAD_NBYTES (8 + 4 + BTH_JOINT_IDENTITY_NBYTES)
+#define BTH_BLOB_END_NBYTES 4
+
+typedef enum bth_blob_kind { BTH_BLOB_TICKET, BTH_BLOB_RECEIPT } bth_blob_kind;
+
+/*
+ * Checks kind, version and CRC. *cursor is behind the head, and ends before the CRC.
+ * BERTH_E_TRUNCATED, BERTH_E_ARGUMENT, BERTH_E_UNSUPPORTED, BERTH_E_CHECKSUM.
+ */
+int bth_blob_begin_reading(bth_blob_kind kind, const void *bytes, size_t nbytes, bth_cursor *cursor,
+                           uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error);
+/* NULL: it is cut, holds a NUL, or has none behind it. */
+const char *bth_blob_read_text(bth_cursor *cursor);
+/* The blob has wrong numbers though its CRC is right. Returns the code. */
+int bth_blob_fail(bth_blob_kind kind, const char *what, berth_error *error);
+
+/* Return where the next field begins. */
+uint8_t *bth_blob_put_head(uint8_t *out, bth_blob_kind kind,
+                           const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES]);
+uint8_t *bth_blob_put_text(uint8_t *out, const char *text);
+/* Writes the CRC to the last bytes of the blob. */
+void bth_blob_put_end(uint8_t *bytes, size_t nbytes);
+
+/* ---- a ticket ---- */
 
 /* Receipts have two bits beside the number of a storage. */
 #define BTH_MAX_JOINT_STORAGES 0x3fffffffu
@@ -114,5 +148,21 @@ int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const ber
                      uint8_t **bytes, size_t *nbytes, berth_error *error);
 /* Whether record i of the plan is a storage without bytes. */
 bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
+
+/* ---- joint_file.c: the temporary file ---- */
+
+/*
+ * The temporary file of a joint save, which every writer opens. Until the coordinator writes its
+ * first block, it begins with a seal that holds the identity of the save. So a writer knows that it
+ * is the file of its ticket, on any host, also if a later save has the same name.
+ */
+
+/* Writes the seal, so that other hosts see it. */
+int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES],
+                        berth_error *error);
+/* Opens the file of a ticket for reading and writing. */
+int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error);
+/* The absolute path of an open folder. */
+int bth_joint_folder_path(int folder, char path[PATH_MAX], berth_error *error);
 
 #endif

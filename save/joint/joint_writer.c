@@ -9,10 +9,9 @@
 #include "io/file.h"
 #include "io/trace/trace.h"
 #include "save/commit.h"
-#include "save/joint/joint_chains.h"
 #include "save/joint/joint_exchange.h"
-#include "save/joint/joint_fragments.h"
 #include "save/joint/joint_middles.h"
+#include "save/joint/joint_slices.h"
 #include "save/save_operation.h"
 
 /* Buffers for writing a window; both windows and messages beside them have up to 36 MiB. */
@@ -49,42 +48,34 @@ static uint8_t *writer_put_fragment(const bth_ticket_storage *storage, uint8_t *
     return out + nbytes;
 }
 
-static void writer_put_fragments(const joint_writer *writer, uint8_t *out)
-{
-    for (size_t i = 0; i < writer->parts.n; i++) {
-        const bth_slice_part *part = &writer->parts.parts[i];
-        const bth_ticket_storage *storage = &writer->ticket.storages[part->part.storage];
-        bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-        const uint8_t *head = part->bytes, *tail;
-        if (head)
-            tail = head + (part->part.nbytes - split.tail_nbytes);
-        else {
-            head = writer->kept + part->kept_at;
-            tail = head + split.head_nbytes;
-        }
-        out = writer_put_fragment(storage, out, head, split.head_nbytes);
-        out = writer_put_fragment(storage, out, tail, split.tail_nbytes);
-    }
-}
-
 static int writer_make_receipt(joint_writer *writer, berth_error *error)
 {
+    const bth_ticket *ticket = &writer->ticket;
+    const bth_slice_part *own = writer->parts.parts;
     size_t n = writer->parts.n, array_nbytes = bth_array_nbytes(n + 1, sizeof(bth_joint_part));
     bth_joint_part *parts = bth_allocate(array_nbytes);
     uint64_t nbytes = 0;
-    uint8_t *fragments;
+    uint8_t *out;
 
     if (!parts)
         return bth_fail_memory(error, array_nbytes);
     bth_slice_parts_sort(&writer->parts);
     for (size_t i = 0; i < n; i++) {
-        parts[i] = writer->parts.parts[i].part;
-        bth_joint_split split = bth_joint_part_split(&writer->ticket, &parts[i]);
+        parts[i] = own[i].part;
+        bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
         nbytes += split.head_nbytes + split.tail_nbytes;
     }
-    if (bth_receipt_new(&writer->ticket, writer->number, n, nbytes, &writer->receipt,
-                        &writer->receipt_nbytes, &fragments, error) == 0) {
-        writer_put_fragments(writer, fragments);
+    if (bth_receipt_new(ticket, writer->number, n, nbytes, &writer->receipt,
+                        &writer->receipt_nbytes, &out, error) == 0) {
+        for (size_t i = 0; i < n; i++) {
+            const bth_ticket_storage *storage = &ticket->storages[parts[i].storage];
+            bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
+            const uint8_t *head = own[i].bytes ? own[i].bytes : writer->kept + own[i].kept_at;
+            uint64_t tail_at =
+                own[i].bytes ? parts[i].nbytes - split.tail_nbytes : split.head_nbytes;
+            out = writer_put_fragment(storage, out, head, split.head_nbytes);
+            out = writer_put_fragment(storage, out, head + tail_at, split.tail_nbytes);
+        }
         bth_receipt_complete(writer->receipt, writer->receipt_nbytes, parts, n);
     }
     bth_release(parts);
@@ -148,20 +139,6 @@ static int writer_keep_bytes(joint_writer *writer, const uint8_t *bytes, uint64_
     return 0;
 }
 
-/* The window is used again for other bytes. */
-static int writer_keep_fragments(joint_writer *writer, bth_slice_part *part, berth_error *error)
-{
-    bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-    const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
-
-    part->kept_at = writer->kept_nbytes;
-    if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
-        writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
-        return error->code;
-    part->bytes = NULL;
-    return 0;
-}
-
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
 {
     static const bth_middles_limits limits = {.memory_nbytes = WINDOW_BUFFERS_NBYTES};
@@ -173,38 +150,28 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
         bth_middles_write(&writer->file, parts->parts + before, parts->n - before, &limits,
                           &writer->stats, error) < 0)
         return error->code;
-    for (size_t i = before; i < parts->n; i++)
-        if (writer_keep_fragments(writer, &parts->parts[i], error) < 0)
+    /* Keeps the fragments: the window is used again for other bytes. */
+    for (size_t i = before; i < parts->n; i++) {
+        bth_slice_part *part = &parts->parts[i];
+        bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
+        const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
+        part->kept_at = writer->kept_nbytes;
+        if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
+            writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
             return error->code;
+        part->bytes = NULL;
+    }
     return 0;
-}
-
-static int writer_exchange(joint_writer *writer, berth_error *error)
-{
-    const bth_rounds_settings settings = {.ticket = &writer->ticket,
-                                          .large_pages = writer->file.config.io_large_pages,
-                                          .parts = &writer->parts,
-                                          .write = writer_write_window,
-                                          .report = writer_report_sent,
-                                          .context = writer};
-
-    return bth_exchange_run_rounds(&writer->exchange, &settings, error);
 }
 
 /* ---- writing ---- */
 
-static int writer_write_middles(joint_writer *writer, size_t n, berth_error *error)
+/* exchanges: any writer wants it. The windows' parts come behind the slices'. */
+static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
 {
     const bool reports = writer->params && writer->params->progress;
     const bth_middles_limits limits = {.progress = reports ? writer_report_progress : NULL,
                                        .progress_context = writer};
-
-    return bth_middles_write(&writer->file, writer->parts.parts, n, &limits, &writer->stats, error);
-}
-
-/* exchanges: any writer wants it. The windows' parts come behind the slices'. */
-static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
-{
     double begin = bth_seconds(), end;
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
@@ -212,8 +179,17 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
 
     if (bth_middles_file_open(&writer->file, error) < 0)
         return error->code;
-    if (!exchanges || writer_exchange(writer, error) == 0)
-        (void)writer_write_middles(writer, n, error);
+    if (exchanges) {
+        const bth_rounds_settings settings = {.ticket = &writer->ticket,
+                                              .large_pages = writer->file.config.io_large_pages,
+                                              .parts = &writer->parts,
+                                              .write = writer_write_window,
+                                              .report = writer_report_sent,
+                                              .context = writer};
+        (void)bth_exchange_run_rounds(&writer->exchange, &settings, error);
+    }
+    if (error->code == BERTH_OK)
+        (void)bth_middles_write(&writer->file, writer->parts.parts, n, &limits, stats, error);
     end = bth_seconds();
     stats->transfer_seconds = end - begin;
     BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
@@ -230,107 +206,62 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
 /* ---- from begin to end ---- */
 
 /* What decides bytes, and what "done" means, is the ticket's. */
-static int writer_begin(joint_writer *writer, const void *ticket, size_t ticket_nbytes,
-                        size_t number, berth_error *error)
+static void writer_begin(joint_writer *writer, const void *bytes, size_t nbytes, size_t number,
+                         berth_error *error)
 {
+    const berth_params *params = writer->params;
     struct berth_config *config = &writer->file.config;
+    bth_ticket *ticket = &writer->ticket;
 
-    if (bth_ticket_read(ticket, ticket_nbytes, &writer->ticket, error) == 0 &&
-        number >= writer->ticket.n_writers)
+    if (bth_ticket_read(bytes, nbytes, ticket, error) == 0 && number >= ticket->n_writers)
         (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
-                                writer->ticket.n_writers);
+                                ticket->n_writers);
     writer->number = (uint32_t)number;
-    if (error->code != BERTH_OK || bth_config_copy_for_operation(writer->params, config, error) < 0)
-        return error->code;
-    bth_trace_enter(&writer->traced, config->trace, "joint write", writer->ticket.path,
-                    writer->begin_seconds);
-    config->save_compute_crc32 = writer->ticket.compute_crc32;
-    config->save_durability = writer->ticket.durability;
-    return 0;
+    writer->file.ticket = ticket;
+    if (error->code == BERTH_OK && bth_config_copy_for_operation(params, config, error) == 0) {
+        bth_trace_enter(&writer->traced, config->trace, "joint write", ticket->path,
+                        writer->begin_seconds);
+        config->save_compute_crc32 = ticket->compute_crc32;
+        config->save_durability = ticket->durability;
+    }
+    /* Also after an error, so that the others get to know of it. */
+    const uint32_t n = ticket->n_writers;
+    if (params && params->exchange && number < n && n <= BERTH_MAX_WRITERS) {
+        writer->exchange = (bth_exchange){.function = params->exchange,
+                                          .context = params->exchange_context,
+                                          .n = n,
+                                          .number = writer->number};
+        (void)bth_exchange_allocate(&writer->exchange, error);
+    }
 }
 
-/* Also after an error, so that the others get to know of it. */
-static void writer_begin_exchange(joint_writer *writer, size_t number, berth_error *error)
+/* Finds what is written and what is exchanged; then writes it. */
+static void writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
+                         berth_error *error)
 {
-    const uint32_t n = writer->ticket.n_writers;
-
-    if (!writer->params || !writer->params->exchange || number >= n || n > BERTH_MAX_WRITERS)
-        return;
-    writer->exchange = (bth_exchange){.function = writer->params->exchange,
-                                      .context = writer->params->exchange_context,
-                                      .n = n,
-                                      .number = (uint32_t)number};
-    (void)bth_exchange_allocate(&writer->exchange, error);
-}
-
-/* Few fragments go to the coordinator instead: that costs less than the rounds. */
-static bool writer_wants_exchange(const joint_writer *writer)
-{
-    uint64_t nbytes = bth_fragments_count_nbytes(&writer->ticket, &writer->parts);
-
-    return writer->parts.n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
-}
-
-/* Finds what is written and what is exchanged. */
-static int writer_begin_parts(joint_writer *writer, const berth_slice *slices, size_t n_slices,
-                              bool *exchanges, berth_error *error)
-{
+    const bth_ticket *ticket = &writer->ticket;
     const bool can_exchange = writer->exchange.to != NULL;
-
-    if (error->code == BERTH_OK && bth_slice_parts_make(&writer->ticket, slices, n_slices,
-                                                        can_exchange, &writer->parts, error) == 0)
-        bth_chains_make(&writer->ticket, &writer->parts);
-    if (can_exchange)
-        (void)bth_exchange_begin(&writer->exchange, &writer->ticket, writer_wants_exchange(writer),
-                                 exchanges, error);
-    if (error->code == BERTH_OK && *exchanges)
-        (void)bth_fragments_take(&writer->ticket, &writer->parts, error);
-    if (error->code == BERTH_OK)
-        writer_count_bytes(writer);
-    return error->code;
-}
-
-static int writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
-                        berth_error *error)
-{
-    const bool can_exchange = writer->exchange.to != NULL;
+    bth_slice_parts *parts = &writer->parts;
     bool exchanges = false;
 
-    if (writer_begin_parts(writer, slices, n_slices, &exchanges, error) == 0 &&
-        writer_write_and_sync(writer, exchanges, error) == 0)
-        (void)writer_make_receipt(writer, error);
+    if (error->code == BERTH_OK &&
+        bth_slice_parts_make(ticket, slices, n_slices, can_exchange, parts, error) == 0)
+        bth_chains_make(ticket, parts);
+    if (can_exchange) {
+        /* Few fragments go to the coordinator instead: that costs less than the rounds. */
+        uint64_t nbytes = bth_fragments_count_nbytes(ticket, parts);
+        bool wants = parts->n_boxes > 0 || nbytes > MAX_FRAGMENTS_NBYTES / writer->exchange.n;
+        (void)bth_exchange_begin(&writer->exchange, ticket, wants, &exchanges, error);
+    }
+    if (error->code == BERTH_OK && exchanges)
+        (void)bth_fragments_take(ticket, parts, error);
+    if (error->code == BERTH_OK) {
+        writer_count_bytes(writer);
+        if (writer_write_and_sync(writer, exchanges, error) == 0)
+            (void)writer_make_receipt(writer, error);
+    }
     if (can_exchange && !writer->exchange.is_over)
         (void)bth_exchange_tell(&writer->exchange, BTH_PEER_SILENT, NULL, error);
-    return error->code;
-}
-
-static void writer_free_all(joint_writer *writer)
-{
-    bth_middles_file_close(&writer->file);
-    bth_exchange_free_all(&writer->exchange);
-    bth_slice_parts_free_all(&writer->parts);
-    bth_release(writer->kept);
-    bth_release(writer->receipt);
-    bth_ticket_free_all(&writer->ticket);
-}
-
-static int writer_end(joint_writer *writer, void **receipt, size_t *receipt_nbytes,
-                      berth_error *error)
-{
-    double end_seconds = bth_seconds();
-
-    writer->stats.total_seconds = end_seconds - writer->begin_seconds;
-    if (writer->params && writer->params->stats)
-        *writer->params->stats = writer->stats;
-    bth_trace_leave(&writer->traced, end_seconds, &writer->stats, error);
-    if (error->code == BERTH_OK) {
-        *receipt = writer->receipt;
-        *receipt_nbytes = writer->receipt_nbytes;
-        writer->receipt = NULL;
-    } else if (writer->ticket.path)
-        (void)bth_error_prefix(error, writer->ticket.path);
-    writer_free_all(writer);
-    return error->code;
 }
 
 int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
@@ -348,9 +279,24 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         return bth_fail_argument(error, "receipt or receipt_nbytes is NULL");
     *receipt = NULL;
     *receipt_nbytes = 0;
-    made.file.ticket = &made.ticket;
-    (void)writer_begin(&made, ticket, ticket_nbytes, writer, error);
-    writer_begin_exchange(&made, writer, error);
-    (void)writer_write(&made, slices, n_slices, error);
-    return writer_end(&made, receipt, receipt_nbytes, error);
+    writer_begin(&made, ticket, ticket_nbytes, writer, error);
+    writer_write(&made, slices, n_slices, error);
+    double end_seconds = bth_seconds();
+    made.stats.total_seconds = end_seconds - made.begin_seconds;
+    if (params && params->stats)
+        *params->stats = made.stats;
+    bth_trace_leave(&made.traced, end_seconds, &made.stats, error);
+    if (error->code == BERTH_OK) {
+        *receipt = made.receipt;
+        *receipt_nbytes = made.receipt_nbytes;
+        made.receipt = NULL;
+    } else if (made.ticket.path)
+        (void)bth_error_prefix(error, made.ticket.path);
+    bth_middles_file_close(&made.file);
+    bth_exchange_free_all(&made.exchange);
+    bth_slice_parts_free_all(&made.parts);
+    bth_release(made.kept);
+    bth_release(made.receipt);
+    bth_ticket_free_all(&made.ticket);
+    return error->code;
 }

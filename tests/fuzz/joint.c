@@ -13,10 +13,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/syscalls.h"
-#include "save/joint/joint_chains.h"
-#include "save/joint/joint_fragments.h"
-#include "save/joint/joint_parts.h"
-#include "save/joint/joint_pieces.h"
+#include "save/joint/joint_exchange.h"
+#include "save/joint/joint_receipt.h"
 #include "save/joint/joint_slices.h"
 
 #define MAX_RECEIPT_NBYTES 16384

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a prefetch brings and in which steps: ranges, passes, windows, positions. */
-#include "load/prefetch/prefetch_state.h"
+#include "load/prefetch/prefetch.h"
 
 #include <criterion/criterion.h>
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/rows/rows_cache.h"
+#include "load/rows/rows.h"
 
 #define MAX_ROWS 4096
 #define TABLE 1

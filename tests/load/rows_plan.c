@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load/rows/rows_plan.h"
+#include "load/rows/rows.h"
 
 static bth_row_ids ids_of(const int64_t *items, size_t n)
 {

@@ -46,7 +46,9 @@ load/open/head_records.c contents_set_archive_name 1 malloc-leak: kept in conten
 load/open/head_records.c head_find_pickle_record 1 malloc-leak: the same, behind a call
 load/storage_rules.c rules_allocate_targets 1 malloc-leak: kept in the checkpoint, which berth_close frees
 load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
+save/joint/joint_slices.c items_grow 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
 save/joint/joint_slices.c slice_add_range 1 malloc-leak: kept in parts->parts, which bth_slice_parts_free_all frees
+save/joint/joint_slices.c slice_add_short_box 1 malloc-leak: the same copy
 tools/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
 tools/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
 tools/map_storages.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees

@@ -1,8 +1,42 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_fragments.h"
-
+/* The ends of a writer's parts: those between neighbours, which it writes itself, and those that
+ * are exchanged. */
 #include "base/error.h"
 #include "base/memory.h"
+#include "save/joint/joint_slices.h"
+
+/* ---- chains ---- */
+
+/* Whether the part would have a middle as the first of a chain, or as the last one. */
+static bool part_has_middle(const bth_ticket *ticket, bth_joint_part part, bool is_first)
+{
+    part.is_chained_behind = is_first;
+    part.is_chained_before = !is_first;
+    return bth_joint_part_split(ticket, &part).middle.nbytes > 0;
+}
+
+void bth_chains_make(const bth_ticket *ticket, bth_slice_parts *parts)
+{
+    bth_slice_part *part = parts->parts;
+
+    for (size_t first = 0, behind; first < parts->n; first = behind) {
+        size_t last = first;
+        while (last + 1 < parts->n &&
+               bth_joint_parts_are_neighbours(ticket, &part[last].part, &part[last + 1].part))
+            last++;
+        behind = last + 1;
+        while (first < last && !part_has_middle(ticket, part[first].part, true))
+            first++;
+        while (first < last && !part_has_middle(ticket, part[last].part, false))
+            last--;
+        for (; first < last; first++) {
+            part[first].part.is_chained_behind = 1;
+            part[first + 1].part.is_chained_before = 1;
+        }
+    }
+}
+
+/* ---- fragments ---- */
 
 /* What is exchanged of a part: so many bytes at its begin, and at its end. */
 typedef struct part_ends {
