@@ -100,9 +100,7 @@ bool bth_plan_record_is_storage(const berth_plan *plan, size_t i);
  * a device. Refuses one whose memory is gone. */
 int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
                                    berth_error *error);
-/* ---- plan_safetensors.c ---- */
-
-/* The records of a safetensors file of these tensors (S1 to S4). */
+/* The records of a safetensors file of these tensors (S1 to S4; plan_safetensors.c). */
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
 /* The full name, with the top folder; and without. */
