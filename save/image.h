@@ -127,13 +127,8 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
                                     const berth_stats *save, berth_storage_stats *reports,
                                     size_t n);
 
-/* ---- record_data.c ---- */
-
 /* Reads bytes [at, at + nbytes) of a record, in the file's byte order. */
 int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                          berth_error *error);
-/* The address of byte `at` of a record and of all that follow it, if they lie in memory in the
- * file's byte order. Else NULL. */
-const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_t at);
 
 #endif
