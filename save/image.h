@@ -2,7 +2,7 @@
 /*
  * The file as a computed image: any range of it, a tile, is rendered from the plan into a buffer.
  * The same pass computes the CRCs, part by part and in any order. A descriptor whose CRC is not
- * complete is left out of the tile; its blocks are deferred (deferred_blocks.c). Large contents are
+ * complete is left out of the tile; its blocks are deferred (run_tile.c). Large contents are
  * not copied where the output can write them from the caller's memory: zero-copy ranges.
  */
 #ifndef BTH_SAVE_IMAGE_H
@@ -119,9 +119,6 @@ void bth_image_compute_id(bth_image *image);
 
 /* ---- run.c: statistics ---- */
 
-/* Adds a tile that is written. */
-void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
-                                const bth_tile *tile);
 /* Fills *reports for the first n storages of the file. `stats` NULL: nothing was written. */
 void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
                                     const berth_stats *save, berth_storage_stats *reports,

@@ -54,24 +54,6 @@ static bth_range *run_ranges_make_tiles(const bth_run_parts *parts, uint64_t til
     return tiles;
 }
 
-void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
-                                const bth_tile *tile)
-{
-    uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
-
-    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
-         bth_plan_begins_before(plan, i, end); i++)
-        if (bth_tile_intersect_range(tile, bth_plan_data_range(plan, i), &share))
-            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
-    for (size_t i = 0; i < tile->n_zero_copies; i++) {
-        const bth_range *range = &tile->zero_copies[i].range;
-        atomic_fetch_add(
-            &stats[bth_plan_find_record_by_offset(plan, range->offset)].zero_copy_nbytes,
-            range->nbytes);
-    }
-}
-
 /* `direct` or `buffered`, by the save's method. NULL: any other method. */
 static const char *stats_choose_text_by_save_method(const berth_stats *save, const char *direct,
                                                     const char *buffered)

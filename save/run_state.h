@@ -9,7 +9,7 @@
 #include "save/run.h"
 #include "save/staging_slots.h"
 
-/* ---- deferred_blocks.c ---- */
+/* ---- run_tile.c ---- */
 
 /*
  * Deferred blocks: blocks that are rendered but for a descriptor whose CRC is not complete. They
@@ -46,28 +46,6 @@ uint64_t bth_deferred_nbytes(unsigned n_workers, uint32_t block_nbytes);
 int bth_deferred_begin(bth_deferred *deferred, unsigned n_workers, uint32_t block_nbytes,
                        uint8_t *memory, berth_error *error);
 void bth_deferred_free_all(bth_deferred *deferred); /* of zeros: nothing */
-
-/*
- * Defers the blocks before `end` with the descriptor of tile->incomplete: *range. Empty, at `end`,
- * if the CRC has become complete: then the descriptor is in the tile.
- */
-int bth_deferred_add_descriptor_blocks(bth_deferred *deferred, const bth_image *image,
-                                       bth_tile *tile, uint64_t end, bth_range *range,
-                                       berth_error *error);
-/*
- * For the worker that completed record i: blocks that wait for it, with the descriptor, to be
- * written and freed. NULL: no more.
- */
-bth_deferred_block *bth_deferred_claim_and_complete_block(bth_deferred *deferred,
-                                                          const bth_image *image, size_t i);
-void bth_deferred_release_block(bth_deferred *deferred, bth_deferred_block *block);
-
-/* Defers [begin, end of tile) until the tail is rendered. */
-void bth_deferred_add_last_data_block(bth_deferred *deferred, const bth_tile *tile, uint64_t begin);
-/* When all CRCs are complete: copies those bytes, with their descriptors, into the tile. Returns
- * their number; 0 if the tile does not begin with them. */
-size_t bth_deferred_copy_last_data_block_to_tile(const bth_deferred *deferred,
-                                                 const bth_image *image, bth_tile *tile);
 
 /* ---- run.c ---- */
 
