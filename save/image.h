@@ -2,7 +2,7 @@
 /*
  * The file as a computed image: any range of it, a tile, is rendered from the plan into a buffer.
  * The same pass computes the CRCs, part by part and in any order. A descriptor whose CRC is not
- * complete is left out of the tile; its blocks are deferred (run_tile.c). Large contents are
+ * complete is left out of the tile; its blocks are deferred (run.c). Large contents are
  * not copied where the output can write them from the caller's memory: zero-copy ranges.
  */
 #ifndef BTH_SAVE_IMAGE_H

@@ -12,7 +12,6 @@
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
 #include "save/file_part.h"
-#include "save/run_state.h"
 
 /* The headers of one record after the other: read back, and as rendered again. */
 struct readback {

@@ -29,4 +29,12 @@ int bth_output_check_read_present(bth_output_check *check, const bth_present *pr
 int bth_output_check_finish(const bth_output_check *check, berth_error *error);
 void bth_output_check_free(bth_output_check *check); /* NULL: nothing */
 
+/*
+ * Debug mode: reads the directory, headers and descriptors of what was written as strictly as those
+ * of any other file. Compares them with the plan, and with the image, whose CRCs are complete. A
+ * difference is BERTH_E_OFFSETS, or the reader's error.
+ */
+int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+                                             berth_error *error);
+
 #endif
