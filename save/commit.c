@@ -12,7 +12,7 @@
 #include "io/map.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
-#include "save/output_file.h"
+#include "save/output.h"
 #include "save/save_error.h"
 
 /* One call of the system that can take long. */

@@ -13,7 +13,7 @@
 #include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
-#include "save/output_file.h"
+#include "save/output.h"
 #include "save/plan.h"
 #include "save/run.h"
 
