@@ -8,7 +8,7 @@
  *
  * Writes come in any order and from any thread; if the output takes them in order, the order is
  * checked, too. Memory: a few words for each record, and the headers and other parts that one write
- * has begun and another will end: at most two for each worker and each deferred block (deferred.c).
+ * has begun and another will end: at most two for each worker and each deferred block (run.c).
  */
 #ifndef BTH_SAVE_OUTPUT_CHECK_H
 #define BTH_SAVE_OUTPUT_CHECK_H
@@ -36,5 +36,25 @@ void bth_output_check_free(bth_output_check *check); /* NULL: nothing */
  */
 int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
                                              berth_error *error);
+
+/* ---- parts of the file: what each byte belongs to by the plan ---- */
+
+typedef enum bth_file_part_kind {
+    BTH_PART_HEADER,
+    BTH_PART_DATA,
+    BTH_PART_DESCRIPTOR,
+    BTH_PART_ENTRY,   /* of a record, in the directory */
+    BTH_PART_END,     /* the end records */
+    BTH_PART_PADDING, /* behind the file: zeros up to a whole block */
+} bth_file_part_kind;
+
+typedef struct bth_file_part {
+    bth_file_part_kind kind;
+    size_t record; /* n_records of the plan: the end, the padding */
+    bth_range range;
+} bth_file_part;
+
+/* The part that holds the byte at `offset`. */
+bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset);
 
 #endif

@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "io/file.h"
-#include "save/file_part.h"
 #include "save/output_check.h"
 #include "save/output.h"
 #include "tests/support/save/device_storages.h"
