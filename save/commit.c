@@ -13,7 +13,6 @@
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
 #include "save/output.h"
-#include "save/save_error.h"
 
 /* One call of the system that can take long. */
 static void commit_trace(const char *name, double begin_seconds)

@@ -13,7 +13,6 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 #define HEAD_NBYTES ((size_t)4)
 #define ENTRY_NBYTES ((size_t)8)

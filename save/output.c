@@ -13,7 +13,6 @@
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
 #include "save/image.h"
-#include "save/save_error.h"
 
 /* ---- a function of the caller ---- */
 
@@ -150,6 +149,27 @@ uint64_t bth_output_file_own_and_free_room(int fd)
         bth_system.fstat(fd, &file) < 0)
         return UINT64_MAX; /* some network file systems do not report it */
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
+}
+
+uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
+{
+    return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
+}
+
+int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                      uint64_t missing_nbytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    const char *what = bth_errno_text(system_errno);
+    size_t unit = 0;
+
+    /* "812 MiB": whole units, rounded up, below 10,000. */
+    for (; missing_nbytes >= 10000 && unit < sizeof units / sizeof *units - 1; unit++)
+        missing_nbytes = missing_nbytes / 1024 + (missing_nbytes % 1024 != 0);
+    bth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%llu %s missing)",
+             what ? what : "no room", (unsigned long long)missing_nbytes, units[unit]);
+    error->system_errno = system_errno;
+    return error->code;
 }
 
 static uint64_t output_file_get_own_and_free_room(void *context)

@@ -13,7 +13,6 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/device/device.h"
-#include "save/save_error.h"
 
 /*
  * PyTorch's reader keeps this many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL.

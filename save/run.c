@@ -15,7 +15,6 @@
 #include "io/worker_counts.h"
 #include "save/image.h"
 #include "save/output_check.h"
-#include "save/save_error.h"
 #include "save/staging_slots.h"
 
 /*

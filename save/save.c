@@ -13,7 +13,6 @@
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
 #include "save/output_check.h"
-#include "save/save_error.h"
 #include "save/staging_slots.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };

@@ -12,11 +12,19 @@
 #include "base/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 /* The kernel's own limit. */
 #define MAX_LINKS 40
 #define UNMAPPED 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
+
+int bth_fail_offering_in_place(berth_error *error)
+{
+    if (error->code != BERTH_E_SYSTEM)
+        return error->code;
+    error->code = BERTH_E_REPLACE;
+    return bth_error_append(error, "; save to another path, or with save.replace=in_place, which "
+                                   "loses the old content if it fails");
+}
 
 /* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
 static int target_set_folder_and_name(bth_target_file *target, char *path, berth_error *error)

@@ -12,7 +12,6 @@
 #include "base/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 /*
  * The process that owns a temporary, as text (X5): "1 <boot id> <pid namespace> <time namespace>
