@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "io/file.h"
-#include "save/output_check.h"
 #include "save/output.h"
+#include "save/output_check.h"
 #include "tests/support/save/device_storages.h"
 #include "tests/support/save/runs.h"
 #include "tests/support/scene.h"
