@@ -171,30 +171,6 @@ static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *b
                (size_t)share.nbytes);
 }
 
-size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
-                                        struct iovec pieces[BTH_MAX_PIECES])
-{
-    uint64_t at = begin;
-    size_t n = 0;
-
-    assert(begin >= tile->offset);
-    for (size_t i = 0; i < tile->n_zero_copies; i++) {
-        const bth_zero_copy *zero_copy = &tile->zero_copies[i];
-        if (zero_copy->range.offset < at || zero_copy->range.offset >= end)
-            continue;
-        if (zero_copy->range.offset > at)
-            pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
-                                         .iov_len = (size_t)(zero_copy->range.offset - at)};
-        pieces[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)zero_copy->bytes,
-                                     .iov_len = (size_t)zero_copy->range.nbytes};
-        at = zero_copy->range.offset + zero_copy->range.nbytes;
-    }
-    if (at < end)
-        pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
-                                     .iov_len = (size_t)(end - at)};
-    return n;
-}
-
 /* ---- images ---- */
 
 int bth_image_allocate_crc32s(bth_image *image, berth_error *error)
@@ -445,17 +421,6 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
     assert(bth_image_crc32_is_complete(image, i));
     bth_zip_write_descriptor(&image->plan->records[i].layout, bth_image_crc32(image, i), bytes);
     tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
-}
-
-void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
-{
-    uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
-
-    for (size_t i = bth_plan_find_record_by_offset(image->plan, tile->offset);
-         bth_plan_begins_before(image->plan, i, end); i++)
-        if (bth_tile_intersect_range(tile, bth_plan_descriptor_range(image->plan, i), &share))
-            bth_image_put_descriptor(image, tile, i);
 }
 
 static int image_render_records(bth_image *image, bth_tile *tile, berth_error *error)

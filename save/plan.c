@@ -37,7 +37,8 @@ static int name_check(const char *what, const char *name, bool is_archive, berth
     return 0;
 }
 
-int bth_check_record_name(const char *name, berth_error *error)
+/* Refuses a name that Berth's reader refuses, and names of folders. */
+static int check_record_name(const char *name, berth_error *error)
 {
     return name_check("record name", name, false, error);
 }
@@ -195,7 +196,7 @@ int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, 
     size_t name_nbytes = 0;
 
     assert(header_offset >= plan_end(plan));
-    if (bth_check_record_name(name, error) < 0)
+    if (check_record_name(name, error) < 0)
         return error->code;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
     if (!record)
@@ -470,7 +471,7 @@ static int plan_add_caller_record(berth_plan *plan, const berth_new_record *reco
         return bth_error_add_record(error, record->name);
     if (!plan->is_plain)
         return bth_plan_add(plan, record->name, record->nbytes, &content, error);
-    if (bth_check_record_name(record->name, error) < 0)
+    if (check_record_name(record->name, error) < 0)
         return error->code;
     return bth_plan_add_plain(plan, record->name, record->nbytes, &content, error);
 }

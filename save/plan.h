@@ -129,9 +129,7 @@ bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i);
  */
 char *bth_archive_name_of_path(const char *path);
 
-/* Refuses a name that Berth's reader refuses, and names of folders. */
-int bth_check_record_name(const char *name, berth_error *error);
-/* Refuses the same for a top folder, and one that is too long for PyTorch. */
+/* Refuses a top folder that Berth's reader refuses, or that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
 
 #endif

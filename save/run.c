@@ -98,11 +98,16 @@ static void deferred_block_copy_from_tile(deferred_block *block, const bth_tile 
 
 static void deferred_put_descriptors(const run_state *run, const deferred_block *block)
 {
+    const berth_plan *plan = run->image.plan;
     bth_tile tile = {.offset = block->range.offset,
                      .nbytes = (size_t)block->range.nbytes,
                      .bytes = block->bytes};
+    bth_range share;
 
-    bth_image_put_descriptors(&run->image, &tile);
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile.offset);
+         bth_plan_begins_before(plan, i, tile.offset + tile.nbytes); i++)
+        if (bth_tile_intersect_range(&tile, bth_plan_descriptor_range(plan, i), &share))
+            bth_image_put_descriptor(&run->image, &tile, i);
 }
 
 /*
@@ -252,6 +257,31 @@ static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t o
     return error->code;
 }
 
+/* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
+static size_t tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                                           struct iovec pieces[BTH_MAX_PIECES])
+{
+    uint64_t at = begin;
+    size_t n = 0;
+
+    assert(begin >= tile->offset);
+    for (size_t i = 0; i < tile->n_zero_copies; i++) {
+        const bth_zero_copy *zero_copy = &tile->zero_copies[i];
+        if (zero_copy->range.offset < at || zero_copy->range.offset >= end)
+            continue;
+        if (zero_copy->range.offset > at)
+            pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                         .iov_len = (size_t)(zero_copy->range.offset - at)};
+        pieces[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)zero_copy->bytes,
+                                     .iov_len = (size_t)zero_copy->range.nbytes};
+        at = zero_copy->range.offset + zero_copy->range.nbytes;
+    }
+    if (at < end)
+        pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                     .iov_len = (size_t)(end - at)};
+    return n;
+}
+
 /* Writes the tile's bytes [begin, end). Progress does not count padding. */
 static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
                             berth_error *error)
@@ -266,7 +296,7 @@ static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin
         return 0;
     if (run->settings->cancelled && atomic_load(run->settings->cancelled))
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-    size_t n_pieces = bth_tile_split_range_into_pieces(tile, begin, end, pieces);
+    size_t n_pieces = tile_split_range_into_pieces(tile, begin, end, pieces);
     /* A descriptor at its own position gets each piece by itself. */
     uint64_t n_requests = output->in_order ? n_pieces : 1;
     atomic_fetch_add(&run->n_requests, n_requests);
