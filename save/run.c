@@ -409,15 +409,15 @@ static void run_add_seconds(_Atomic uint64_t *nanoseconds, double seconds)
 static int tile_render(run_state *run, bth_tile *tile, berth_error *error)
 {
     const deferred_block *tail = &run->deferred.tail;
-    size_t nbytes = (size_t)tail->range.nbytes;
 
-    if (!run->is_tail || nbytes == 0 || tail->range.offset != tile->offset)
+    /* A worker sets it while others render tiles of the data part. */
+    if (!run->is_tail || tail->range.nbytes == 0 || tail->range.offset != tile->offset)
         return bth_image_render(&run->image, tile, error);
-    /* All CRCs are complete. */
+    size_t nbytes = (size_t)tail->range.nbytes;
     assert(nbytes <= tile->nbytes); /* equal: a safetensors file has no tail */
     deferred_put_descriptors(run, tail);
     memcpy(tile->bytes, tail->bytes, nbytes);
-    tile->incomplete = tile->completed = BTH_NO_RECORD;
+    tile->incomplete = tile->completed = BTH_NO_RECORD; /* all CRCs are complete */
     bth_tile rest = {.offset = tile->offset + nbytes,
                      .nbytes = tile->nbytes - nbytes,
                      .bytes = tile->bytes + nbytes,
