@@ -269,13 +269,11 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
 
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        if (bth_commit_begin(commit, operation->path, nbytes, config, operation->is_shared, error) <
-            0)
-            break;
-        if (commit->order) {
+        bth_commit_begin(commit, operation->path, nbytes, config, operation->is_shared, error);
+        if (error->code == BERTH_OK && commit->order) {
             operation->output = bth_output_of_fd(&commit->fd);
             operation->output.reason = operation->file.reason = commit->order;
-        } else
+        } else if (error->code == BERTH_OK)
             operation->output = bth_output_file_begin(&operation->file, commit->fd, nbytes, config);
         break;
     case BERTH_TARGET_FD:
