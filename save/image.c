@@ -112,7 +112,7 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
                          berth_error *error)
 {
     size_t unit = plan->records[i].swap_nbytes;
-    uint8_t element[16];
+    uint8_t element[16] = {0};
 
     if (unit <= 1)
         return record_read_unswapped(plan, i, out, nbytes, at, error);

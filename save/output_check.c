@@ -493,25 +493,29 @@ static int check_whole_part(bth_output_check *check, const bth_file_part *part,
 static int check_add_share(bth_output_check *check, const part_share *share, berth_error *error)
 {
     const bth_range *range = &share->part->range;
-    begun_part **link = &check->begun;
+    begun_part *begun = check->begun;
 
-    while (*link && (*link)->part.range.offset != range->offset)
-        link = &(*link)->next;
-    if (!*link) { /* no share of the part came before */
-        size_t nbytes = sizeof **link + (size_t)range->nbytes;
-        *link = bth_allocate_zeroed(nbytes);
-        if (!*link)
+    while (begun && begun->part.range.offset != range->offset)
+        begun = begun->next;
+    if (!begun) { /* no share of the part came before */
+        size_t nbytes = sizeof *begun + (size_t)range->nbytes;
+        begun = bth_allocate_zeroed(nbytes);
+        if (!begun)
             return bth_fail_memory(error, nbytes);
-        (*link)->part = *share->part;
-        (*link)->missing_nbytes = range->nbytes;
+        begun->part = *share->part;
+        begun->missing_nbytes = range->nbytes;
+        begun->next = check->begun;
+        check->begun = begun;
     }
-    begun_part *begun = *link;
     if (share->nbytes > begun->missing_nbytes)
         return check_fail_written_twice(check, share, error);
     memcpy(begun->bytes + (share->offset - range->offset), share->bytes, (size_t)share->nbytes);
     begun->missing_nbytes -= share->nbytes;
     if (begun->missing_nbytes > 0)
         return 0;
+    begun_part **link = &check->begun;
+    while (*link != begun)
+        link = &(*link)->next;
     *link = begun->next;
     check_whole_part(check, &begun->part, begun->bytes, error);
     bth_release(begun);

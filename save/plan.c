@@ -164,6 +164,7 @@ static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
     record->name_at = plan->names_nbytes;
+    assert(plan->names); /* for analyzers */
     char *out = plan->names + plan->names_nbytes;
     memcpy(out, plan->archive, plan->archive_nbytes);
     out[plan->archive_nbytes] = '/';
