@@ -455,14 +455,14 @@ static int metadata_copy_rights(const metadata *m, berth_error *error)
     }
     if (failure == 0)
         failure = xattr_read(m->from, POSIX_ACL, &posix);
+    bool is_known = failure == 0 && (!posix.bytes || bth_acl_is_valid(posix.bytes, posix.nbytes));
+    /* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */
     if (failure == ENOMEM)
         (void)bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
-    else if (failure != 0 || (posix.bytes && !bth_acl_is_valid(posix.bytes, posix.nbytes)))
-        (void)metadata_set_owner_only(m, error);
-    else if (!nfs4.bytes)
+    else if (is_known && !nfs4.bytes)
         (void)metadata_copy_posix_acl_or_mode(m, &posix, error);
-    else if (m->change.owner || m->change.group || xattr_write(m->to, attribute, &nfs4) != 0)
-        /* It is kept as it is, or not at all. Every file there has one, mostly the same. */
+    else if (!is_known || m->change.owner || m->change.group ||
+             xattr_write(m->to, attribute, &nfs4) != 0)
         (void)metadata_set_owner_only(m, error);
     bth_release(nfs4.bytes);
     bth_release(posix.bytes);
