@@ -473,7 +473,7 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
                       berth_error *error)
 {
     metadata m = {.name = target->name, .to = fd, .old = target->status};
-    struct stat made;
+    struct stat made = {0};
 
     /* O_PATH, if the file cannot be read. O_NONBLOCK: it may be a pipe by now, or leased. */
     m.from = bth_system.openat(target->folder, target->name,
