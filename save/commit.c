@@ -12,8 +12,7 @@
 #include "io/map.h"
 #include "io/syscalls.h"
 #include "io/trace/trace.h"
-#include "save/output_file.h"
-#include "save/save_error.h"
+#include "save/output.h"
 
 /* One call of the system that can take long. */
 static void commit_trace(const char *name, double begin_seconds)
@@ -93,19 +92,6 @@ static int commit_reserve(bth_commit *commit, berth_error *error)
 
 /* ---- with a temporary ---- */
 
-/* Several processes write where they like: a file system that cannot take that is refused now. */
-static int commit_check_any_order(const bth_commit *commit, berth_error *error)
-{
-    if (commit->nbytes == 0 ||
-        (bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
-         bth_file_write(commit->fd, "", 1, 0, error) == 0) ||
-        !bth_file_system_has_no_call(error->system_errno))
-        return error->code;
-    return bth_error_append(error, ": its file system takes bytes in order only, so several "
-                                   "processes cannot write one file there; one of them can save it "
-                                   "alone, or the file goes to another file system");
-}
-
 /* F6: of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
 static mode_t commit_new_mode(const struct berth_config *config)
 {
@@ -138,14 +124,72 @@ static int commit_begin_with_temporary(bth_commit *commit, const struct berth_co
         commit->order = "its file system may take bytes in order only";
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    if (commit_reserve(commit, error) == 0 && may_need_order && is_shared)
-        (void)commit_check_any_order(commit, error);
-    return error->code;
+    if (commit_reserve(commit, error) < 0 || !may_need_order || !is_shared || commit->nbytes == 0)
+        return error->code;
+    /* Several processes write where they like: a file system that cannot take it is refused now. */
+    if ((bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
+         bth_file_write(commit->fd, "", 1, 0, error) == 0) ||
+        !bth_file_system_has_no_call(error->system_errno))
+        return error->code;
+    return bth_error_append(error, ": its file system takes bytes in order only, so several "
+                                   "processes cannot write one file there; one of them can save it "
+                                   "alone, or the file goes to another file system");
 }
 
 /* ---- in place ---- */
 
 #define IN_PLACE "it is written in place, in order"
+
+/* O_EXCL, O_NOFOLLOW: a file or a link that somebody else made meanwhile is not written to. */
+static int commit_begin_new_in_place(bth_commit *commit, mode_t mode, berth_error *error)
+{
+    const bth_target_file *target = &commit->target;
+
+    do
+        commit->fd = bth_system.openat(target->folder, target->name,
+                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    while (commit->fd < 0 && errno == EINTR);
+    if (commit->fd < 0)
+        return bth_fail_system(error, errno, "cannot be created");
+    commit->in_place = commit->is_new = true;
+    commit->order = IN_PLACE;
+    if (bth_temporary_is_lost(target->folder, target->name, commit->fd)) /* X10 */
+        return bth_fail_system(error, EBUSY, "it, or the descriptor of it, was replaced");
+    return commit_reserve(commit, error);
+}
+
+/*
+ * What can be known is refused before the old content is lost. O_TRUNC, because mounts of object
+ * stores know no other way to begin anew. A pipe waits here for its reader; a signal ends that.
+ */
+static int commit_begin_old_in_place(bth_commit *commit, berth_error *error)
+{
+    const bth_target_file *target = &commit->target;
+    const struct stat *status = &target->status;
+    int found = bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
+    char path[BTH_FILE_PATH_NBYTES];
+    struct stat now;
+
+    commit->in_place = true;
+    commit->order = IN_PLACE;
+    if (found < 0 || bth_system.fstat(found, &now) < 0)
+        bth_fail_system(error, errno, "cannot be opened");
+    else if (now.st_dev != status->st_dev || now.st_ino != status->st_ino)
+        bth_fail_system(error, EBUSY, "another file took its name");
+    else if (S_ISREG(now.st_mode) && bth_map_has_file(found))
+        bth_fail_system(error, EBUSY,
+                        "cannot be written in place: this process has a map of it, whose values "
+                        "would be lost; close it, or load it with load.mmap=off");
+    else if (!S_ISREG(now.st_mode) || commit_check_room(commit, found, 0, error) == 0) {
+        commit->fd = bth_system.open(bth_file_proc_path(found, path),
+                                     O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0);
+        if (commit->fd < 0)
+            bth_fail_system(error, errno, "cannot be written in place");
+    }
+    bth_file_close(found);
+    commit->has_lost_old = commit->fd >= 0 && S_ISREG(status->st_mode);
+    return error->code;
+}
 
 /* X4: a file that is not found by its name cannot be replaced. */
 static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
@@ -169,85 +213,7 @@ static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
     return commit_reserve(commit, error);
 }
 
-/* O_EXCL, O_NOFOLLOW: a file or a link that somebody else made meanwhile is not written to. */
-static int commit_begin_new_in_place(bth_commit *commit, mode_t mode, berth_error *error)
-{
-    const bth_target_file *target = &commit->target;
-
-    do
-        commit->fd = bth_system.openat(target->folder, target->name,
-                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-    while (commit->fd < 0 && errno == EINTR);
-    if (commit->fd < 0)
-        return bth_fail_system(error, errno, "cannot be created");
-    commit->in_place = commit->is_new = true;
-    commit->order = IN_PLACE;
-    if (bth_temporary_is_lost(target->folder, target->name, commit->fd)) /* X10 */
-        return bth_fail_system(error, EBUSY, "it, or the descriptor of it, was replaced");
-    return commit_reserve(commit, error);
-}
-
-/* What can be known is refused before the old content is lost. `found`: O_PATH, of the file itself.
- */
-static int commit_check_before_overwriting(const bth_commit *commit, int found, berth_error *error)
-{
-    const struct stat *status = &commit->target.status;
-    struct stat now;
-
-    if (found < 0 || bth_system.fstat(found, &now) < 0)
-        return bth_fail_system(error, errno, "cannot be opened");
-    if (now.st_dev != status->st_dev || now.st_ino != status->st_ino)
-        return bth_fail_system(error, EBUSY, "another file took its name");
-    if (!S_ISREG(now.st_mode))
-        return 0;
-    if (bth_map_has_file(found))
-        return bth_fail_system(error, EBUSY,
-                               "cannot be written in place: this process has a map of it, whose "
-                               "values would be lost; close it, or load it with load.mmap=off");
-    return commit_check_room(commit, found, 0, error);
-}
-
-/*
- * O_TRUNC, because mounts of object stores know no other way to begin anew. A pipe waits here for
- * its reader; a signal ends that.
- */
-static int commit_begin_old_in_place(bth_commit *commit, berth_error *error)
-{
-    const bth_target_file *target = &commit->target;
-    int found = bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-    char path[BTH_FILE_PATH_NBYTES];
-
-    if (commit_check_before_overwriting(commit, found, error) == 0) {
-        commit->fd = bth_system.open(bth_file_proc_path(found, path),
-                                     O_WRONLY | O_TRUNC | O_NOCTTY | O_CLOEXEC, 0);
-        if (commit->fd < 0)
-            bth_fail_system(error, errno, "cannot be written in place");
-    }
-    bth_file_close(found);
-    commit->in_place = true;
-    commit->has_lost_old = commit->fd >= 0 && S_ISREG(target->status.st_mode);
-    commit->order = IN_PLACE;
-    return error->code;
-}
-
-/* A new file goes in place where it cannot come by a rename. */
-static int commit_begin_other_way(bth_commit *commit, const struct berth_config *config,
-                                  berth_error *error)
-{
-    const berth_error why = *error;
-
-    if (commit->target.exists)
-        return bth_fail_offering_in_place(error);
-    if (config->save_replace == BTH_REPLACE_ALWAYS)
-        return bth_error_append(error, "; save.replace=auto writes a new file in place");
-    bth_error_clear(error);
-    if (commit_begin_new_in_place(commit, commit_new_mode(config), error) == 0)
-        bth_log("%s is written in place: %s", commit->target.name, why.message);
-    else if (commit->fd < 0 && error->system_errno == why.system_errno)
-        *error = why;
-    return error->code;
-}
-
+/* By a rename if it can be; a new file goes in place where it cannot come by one. */
 static int commit_begin_found(bth_commit *commit, const struct berth_config *config, bool is_shared,
                               berth_error *error)
 {
@@ -259,9 +225,19 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
     if (target->in_place)
         return target->exists ? commit_begin_old_in_place(commit, error)
                               : commit_begin_new_in_place(commit, commit_new_mode(config), error);
-    if (commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error) < 0 &&
-        is_impossible && !is_shared)
-        return commit_begin_other_way(commit, config, error);
+    commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error);
+    if (!is_impossible || is_shared)
+        return error->code;
+    if (target->exists)
+        return bth_fail_offering_in_place(error);
+    if (config->save_replace == BTH_REPLACE_ALWAYS)
+        return bth_error_append(error, "; save.replace=auto writes a new file in place");
+    const berth_error why = *error;
+    bth_error_clear(error);
+    if (commit_begin_new_in_place(commit, commit_new_mode(config), error) == 0)
+        bth_log("%s is written in place: %s", target->name, why.message);
+    else if (commit->fd < 0 && error->system_errno == why.system_errno)
+        *error = why;
     return error->code;
 }
 
@@ -299,39 +275,6 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
 
 /* ---- until it is done ---- */
 
-/*
- * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
- * disk. W2: never repeated after a failure: the kernel may have dropped the pages, and succeed.
- */
-static int commit_sync_data(int fd, int64_t durability, bool *is_synced, berth_error *error)
-{
-    double begin_seconds = bth_trace_seconds();
-    int result = 0;
-
-    if (durability == BTH_DURABILITY_FULL)
-        result = bth_system.fsync(fd);
-    else if (durability == BTH_DURABILITY_FILE)
-        result = bth_system.fdatasync(fd);
-    *is_synced = result == 0;
-    if (result < 0 && !bth_file_system_has_no_call(errno))
-        bth_fail_system(error, errno, "cannot be synced");
-    if (durability != BTH_DURABILITY_NONE)
-        commit_trace(durability == BTH_DURABILITY_FULL ? "fsync" : "fdatasync", begin_seconds);
-    return error->code;
-}
-
-/* Some file systems (NFS) report a failed write at close only: closes a copy of the descriptor. */
-static int commit_check_close_errors(int fd, berth_error *error)
-{
-    double begin_seconds = bth_trace_seconds();
-    int copy = bth_system.dup(fd);
-
-    if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
-        bth_fail_system(error, errno, "cannot be closed");
-    commit_trace("close", begin_seconds);
-    return error->code;
-}
-
 /* The data may be on disk nevertheless; the name may not. */
 static int commit_sync_folder(bth_commit *commit, berth_error *error)
 {
@@ -354,35 +297,49 @@ static int commit_sync_folder(bth_commit *commit, berth_error *error)
     return error->code;
 }
 
+/*
+ * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
+ * disk. W2: never repeated after a failure: the kernel may have dropped the pages, and succeed.
+ */
 int bth_commit_sync_file(int fd, int64_t durability, bool *is_synced, berth_error *error)
 {
-    if (commit_sync_data(fd, durability, is_synced, error) == 0)
-        commit_check_close_errors(fd, error);
+    double begin_seconds = bth_trace_seconds();
+    int result = 0;
+
+    if (durability == BTH_DURABILITY_FULL)
+        result = bth_system.fsync(fd);
+    else if (durability == BTH_DURABILITY_FILE)
+        result = bth_system.fdatasync(fd);
+    *is_synced = result == 0;
+    if (result < 0 && !bth_file_system_has_no_call(errno))
+        bth_fail_system(error, errno, "cannot be synced");
+    if (durability != BTH_DURABILITY_NONE)
+        commit_trace(durability == BTH_DURABILITY_FULL ? "fsync" : "fdatasync", begin_seconds);
+    if (error->code != BERTH_OK)
+        return error->code;
+    /* Some file systems (NFS) report a failed write at close only: closes a copy. */
+    begin_seconds = bth_trace_seconds();
+    int copy = bth_system.dup(fd);
+    if (copy < 0 || (bth_system.close(copy) < 0 && errno != EINTR))
+        bth_fail_system(error, errno, "cannot be closed");
+    commit_trace("close", begin_seconds);
     return error->code;
-}
-
-/* A file of another format may have been written in part. */
-static int commit_set_size(const bth_commit *commit, berth_error *error)
-{
-    struct stat status;
-
-    if (commit->is_sized)
-        return 0;
-    if (bth_system.fstat(commit->fd, &status) < 0)
-        return bth_fail_system(error, errno, "cannot be examined");
-    if (S_ISREG(status.st_mode) && (uint64_t)status.st_size < commit->nbytes &&
-        bth_system.ftruncate(commit->fd, (off_t)commit->nbytes) < 0)
-        return bth_fail_system(error, errno, "cannot be extended to its size");
-    return 0;
 }
 
 int bth_commit_sync(bth_commit *commit, berth_error *error)
 {
     mode_t mode = commit->target.status.st_mode; /* 0: there was no file */
     bool is_synced, is_file = mode == 0 || S_ISREG(mode) || S_ISBLK(mode);
+    struct stat status;
 
-    if (commit_set_size(commit, error) < 0 ||
-        bth_commit_sync_file(commit->fd, is_file ? commit->durability : BTH_DURABILITY_NONE,
+    if (!commit->is_sized) { /* a file of another format may have been written in part */
+        if (bth_system.fstat(commit->fd, &status) < 0)
+            return bth_fail_system(error, errno, "cannot be examined");
+        if (S_ISREG(status.st_mode) && (uint64_t)status.st_size < commit->nbytes &&
+            bth_system.ftruncate(commit->fd, (off_t)commit->nbytes) < 0)
+            return bth_fail_system(error, errno, "cannot be extended to its size");
+    }
+    if (bth_commit_sync_file(commit->fd, is_file ? commit->durability : BTH_DURABILITY_NONE,
                              &is_synced, error) < 0)
         return error->code;
     if (!is_file)
@@ -395,15 +352,6 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
     return 0;
 }
 
-static bool commit_metadata_is_unchanged_since_copy(const struct stat *copied,
-                                                    const struct stat *now)
-{
-    return copied->st_ino == now->st_ino && copied->st_dev == now->st_dev &&
-           copied->st_ctim.tv_sec == now->st_ctim.tv_sec &&
-           copied->st_ctim.tv_nsec == now->st_ctim.tv_nsec && copied->st_mode == now->st_mode &&
-           copied->st_uid == now->st_uid && copied->st_gid == now->st_gid;
-}
-
 /*
  * X1: what counts is the file that is replaced now. Since the save began it may have become
  * private, or another user's. Until its rights are copied, only the new file's owner can open it.
@@ -411,6 +359,7 @@ static bool commit_metadata_is_unchanged_since_copy(const struct stat *copied,
 static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
 {
     bth_target_file *target = &commit->target;
+    const struct stat *copied = &commit->copied;
     struct stat now;
 
     if (bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
@@ -418,7 +367,10 @@ static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
             return 0;
         return bth_fail_system(error, errno, "cannot be examined");
     }
-    if (commit_metadata_is_unchanged_since_copy(&commit->copied, &now))
+    if (copied->st_ino == now.st_ino && copied->st_dev == now.st_dev &&
+        copied->st_ctim.tv_sec == now.st_ctim.tv_sec &&
+        copied->st_ctim.tv_nsec == now.st_ctim.tv_nsec && copied->st_mode == now.st_mode &&
+        copied->st_uid == now.st_uid && copied->st_gid == now.st_gid)
         return 0;
     if (bth_target_file_check_and_set_status(target, &now, error) < 0)
         return error->code;

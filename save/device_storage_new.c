@@ -4,7 +4,6 @@
 #include "berth/device.h"
 #include "format/values/value.h"
 #include "io/device/device.h"
-#include "save/save_error.h"
 
 /* Reads a few bytes. Saves copy tile by tile (save/staging_slots.h). */
 static int device_storage_read(const berth_storage *storage, void *buffer, size_t nbytes,
@@ -19,18 +18,6 @@ static int device_storage_read(const berth_storage *storage, void *buffer, size_
         memory->ready, error);
 }
 
-/* Sets the device and its life. */
-static int device_storage_open_device(const char *location, uint64_t nbytes,
-                                      bth_device_memory *memory, berth_error *error)
-{
-    if (!location)
-        return bth_fail_argument(error, "a storage on a device: the device's name is NULL");
-    if (bth_device_open(location, &memory->device, error) < 0)
-        return error->code;
-    memory->life = bth_device_life(memory->device);
-    return bth_device_check_memory(memory->device, memory->address, (size_t)nbytes, error);
-}
-
 berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uintptr_t address,
                                         uint64_t nbytes, const char *location, void *ready)
 {
@@ -40,7 +27,13 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
     if (!tree)
         return NULL;
     bth_error_clear(&error);
-    if (device_storage_open_device(location, nbytes, &found, &error) < 0) {
+    if (!location)
+        bth_fail_argument(&error, "a storage on a device: the device's name is NULL");
+    else if (bth_device_open(location, &found.device, &error) == 0) {
+        found.life = bth_device_life(found.device);
+        bth_device_check_memory(found.device, address, (size_t)nbytes, &error);
+    }
+    if (error.code != BERTH_OK) {
         bth_tree_fail(tree, error.code, "%s", error.message);
         return NULL;
     }

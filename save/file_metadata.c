@@ -13,7 +13,6 @@
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 #define HEAD_NBYTES ((size_t)4)
 #define ENTRY_NBYTES ((size_t)8)
@@ -301,19 +300,6 @@ static bool attribute_is_checksum(const char *attribute)
     return strncmp(lower, USER_PREFIX "berth.", strlen(USER_PREFIX "berth.")) == 0;
 }
 
-static void metadata_copy_attribute(const metadata *m, const char *attribute)
-{
-    xattr_value old;
-    int failure = xattr_read(m->from, attribute, &old);
-
-    if (failure == 0 && old.bytes)
-        failure = xattr_write(m->to, attribute, &old);
-    bth_release(old.bytes);
-    if (failure != 0)
-        bth_log("%s: the attribute %s is not kept: %s", m->name, attribute,
-                bth_errno_text(failure));
-}
-
 /* Losing them gives nobody access, so the save goes on. */
 static int metadata_copy_user_attributes(const metadata *m, berth_error *error)
 {
@@ -324,9 +310,17 @@ static int metadata_copy_user_attributes(const metadata *m, berth_error *error)
     ssize_t n = bth_xattr_list(m->from, names, BTH_MAX_XATTR_NBYTES);
     if (n < 0 && !bth_xattr_is_absent(errno))
         bth_log("%s: attributes of users are not kept: %s", m->name, bth_errno_text(errno));
-    for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1)
-        if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) == 0 && !attribute_is_checksum(at))
-            metadata_copy_attribute(m, at);
+    for (const char *at = names; n > 0 && at < names + n; at += strlen(at) + 1) {
+        xattr_value old;
+        if (strncmp(at, USER_PREFIX, strlen(USER_PREFIX)) != 0 || attribute_is_checksum(at))
+            continue;
+        int failure = xattr_read(m->from, at, &old);
+        if (failure == 0 && old.bytes)
+            failure = xattr_write(m->to, at, &old);
+        bth_release(old.bytes);
+        if (failure != 0)
+            bth_log("%s: the attribute %s is not kept: %s", m->name, at, bth_errno_text(failure));
+    }
     bth_release(names);
     return 0;
 }
@@ -354,19 +348,6 @@ static int metadata_copy_user_or_group_id(metadata *m, bool is_group, long prese
     return 0;
 }
 
-/* The group first, so that no other group can ever open the file. Until it has its mode, only its
- * owner can. */
-static int metadata_copy_owner_and_group(metadata *m, berth_error *error)
-{
-    struct stat status;
-
-    if (bth_system.fstat(m->to, &status) < 0)
-        return bth_fail_system(error, errno, "cannot be examined");
-    if (metadata_copy_user_or_group_id(m, true, (long)status.st_gid, error) == 0)
-        (void)metadata_copy_user_or_group_id(m, false, (long)status.st_uid, error);
-    return error->code;
-}
-
 /* ---- rights ---- */
 
 static int metadata_fail_lock_out(const metadata *m, berth_error *error)
@@ -378,11 +359,16 @@ static int metadata_fail_lock_out(const metadata *m, berth_error *error)
     return bth_fail_offering_in_place(error);
 }
 
-/* Some file systems refuse every chmod (CIFS, WSL, FUSE): an equal mode is not set again. */
-static int metadata_set_mode(const metadata *m, mode_t mode, berth_error *error)
+/* Sets the mode and removes an ACL that the folder gave to the new file. Some file systems refuse
+ * every chmod (CIFS, WSL, FUSE): an equal mode is not set again. */
+static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, berth_error *error)
 {
     struct stat status;
+    bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
+                   !(bth_xattr_is_absent(errno) || errno == ENOENT);
 
+    if (has_acl && bth_xattr_remove(m->to, POSIX_ACL) < 0)
+        mode &= (mode_t)~070; /* if it stays, these bits are its mask: no entry gives access */
     if (bth_system.fstat(m->to, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
     mode_t present = status.st_mode & 0777;
@@ -393,17 +379,6 @@ static int metadata_set_mode(const metadata *m, mode_t mode, berth_error *error)
     bth_log("%s: its mode becomes %03o: it cannot be set to %03o", m->name, (unsigned)present,
             (unsigned)mode);
     return 0;
-}
-
-/* Sets the mode and removes an ACL that the folder gave to the new file. */
-static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, berth_error *error)
-{
-    bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
-                   !(bth_xattr_is_absent(errno) || errno == ENOENT);
-
-    if (has_acl && bth_xattr_remove(m->to, POSIX_ACL) < 0)
-        mode &= (mode_t)~070; /* if it stays, these bits are its mask: no entry gives access */
-    return metadata_set_mode(m, mode, error);
 }
 
 /* For file systems without POSIX ACLs. */
@@ -468,15 +443,6 @@ static int metadata_set_owner_only(const metadata *m, berth_error *error)
     return metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0700, error);
 }
 
-/* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */
-static int metadata_copy_nfs4_acl(const metadata *m, const char *attribute, const xattr_value *old,
-                                  berth_error *error)
-{
-    if (!m->change.owner && !m->change.group && xattr_write(m->to, attribute, old) == 0)
-        return 0;
-    return metadata_set_owner_only(m, error);
-}
-
 static int metadata_copy_rights(const metadata *m, berth_error *error)
 {
     xattr_value nfs4 = {0}, posix = {0};
@@ -489,36 +455,32 @@ static int metadata_copy_rights(const metadata *m, berth_error *error)
     }
     if (failure == 0)
         failure = xattr_read(m->from, POSIX_ACL, &posix);
+    bool is_known = failure == 0 && (!posix.bytes || bth_acl_is_valid(posix.bytes, posix.nbytes));
+    /* An NFS 4 ACL is kept as it is, or not at all. Every file there has one, mostly the same. */
     if (failure == ENOMEM)
         (void)bth_fail_memory(error, BTH_MAX_XATTR_NBYTES);
-    else if (failure != 0 || (posix.bytes && !bth_acl_is_valid(posix.bytes, posix.nbytes)))
-        (void)metadata_set_owner_only(m, error);
-    else if (nfs4.bytes)
-        (void)metadata_copy_nfs4_acl(m, attribute, &nfs4, error);
-    else
+    else if (is_known && !nfs4.bytes)
         (void)metadata_copy_posix_acl_or_mode(m, &posix, error);
+    else if (!is_known || m->change.owner || m->change.group ||
+             xattr_write(m->to, attribute, &nfs4) != 0)
+        (void)metadata_set_owner_only(m, error);
     bth_release(nfs4.bytes);
     bth_release(posix.bytes);
     return error->code;
 }
 
-/* O_PATH, if the file cannot be read. O_NONBLOCK: it may be a pipe by now, or leased. */
-static int metadata_open_old(const bth_target_file *target)
-{
-    int fd = bth_system.openat(target->folder, target->name,
-                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
-
-    if (fd < 0 && errno != ENOENT)
-        fd = bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
-    return fd;
-}
-
 int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied,
                       berth_error *error)
 {
-    metadata m = {
-        .name = target->name, .to = fd, .from = metadata_open_old(target), .old = target->status};
+    metadata m = {.name = target->name, .to = fd, .old = target->status};
+    struct stat made = {0};
 
+    /* O_PATH, if the file cannot be read. O_NONBLOCK: it may be a pipe by now, or leased. */
+    m.from = bth_system.openat(target->folder, target->name,
+                               O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0);
+    if (m.from < 0 && errno != ENOENT)
+        m.from =
+            bth_system.openat(target->folder, target->name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if ((m.from < 0 && errno != ENOENT) || (m.from >= 0 && bth_system.fstat(m.from, &m.old) < 0))
         (void)bth_fail_system(error, errno, "cannot be examined");
     else if (!S_ISREG(m.old.st_mode))
@@ -532,7 +494,13 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
     for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)
         (void)metadata_copy_label(&m, labels[i], error);
     if (error->code == BERTH_OK && metadata_copy_user_attributes(&m, error) == 0 &&
-        metadata_copy_owner_and_group(&m, error) == 0)
+        bth_system.fstat(m.to, &made) < 0)
+        bth_fail_system(error, errno, "cannot be examined");
+    /* The group first, so that no other group can ever open the file. Until it has its mode, only
+     * its owner can. */
+    if (error->code == BERTH_OK &&
+        metadata_copy_user_or_group_id(&m, true, (long)made.st_gid, error) == 0 &&
+        metadata_copy_user_or_group_id(&m, false, (long)made.st_uid, error) == 0)
         (void)metadata_copy_rights(&m, error);
     bth_file_close(m.from);
     *copied = m.old;

@@ -18,11 +18,16 @@
 
 /* The bytes of .data/serialization_id, which need the names and the CRCs of all other records. */
 
-static int image_hash_names(bth_image *image, berth_error *error)
+int bth_image_begin_id(bth_image *image, berth_error *error)
 {
     const berth_plan *plan = image->plan;
     bth_id_names names = {0};
 
+    if (plan->id_index == BTH_NO_RECORD)
+        return 0;
+    image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
+    if (!image->starts)
+        return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
     if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
         for (size_t i = 0; i < plan->id_index; i++) {
             const char *name = bth_plan_record_name(plan, i);
@@ -32,18 +37,6 @@ static int image_hash_names(bth_image *image, berth_error *error)
     }
     bth_id_names_free_all(&names);
     return error->code;
-}
-
-int bth_image_begin_id(bth_image *image, berth_error *error)
-{
-    const berth_plan *plan = image->plan;
-
-    if (plan->id_index == BTH_NO_RECORD)
-        return 0;
-    image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
-    if (!image->starts)
-        return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
-    return image_hash_names(image, error);
 }
 
 void bth_image_compute_id(bth_image *image)
@@ -62,6 +55,83 @@ void bth_image_compute_id(bth_image *image)
         return;
     atomic_store(&image->sums[id].crc32, bth_crc32(0, image->id, sizeof image->id));
     atomic_store(&image->sums[id].missing_nbytes, 0);
+}
+
+/* ---- a record's data, in the byte order of the file ---- */
+
+/* In the machine's byte order. */
+static int record_read_unswapped(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes,
+                                 uint64_t at, berth_error *error)
+{
+    const bth_plan_record *record = &plan->records[i];
+    const char *name = bth_plan_record_name(plan, i);
+    const uint8_t *data = record->data;
+
+    if (!data && record->storage) {
+        const berth_storage *storage = bth_storage_resolve_view(record->storage, &at);
+        data = storage->data;
+        if (!data && !storage->read)
+            return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                            "the storage has no bytes");
+        if (!data) {
+            (void)storage->read(storage, out, nbytes, at, error);
+            return bth_error_add_record(error, name);
+        }
+    }
+    if (data) {
+        memcpy(out, data + at, nbytes);
+        return 0;
+    }
+    int failure = record->read(record->context, out, nbytes, at);
+    if (failure == 0)
+        return 0;
+    bth_fail_errno(error, failure < 0 ? -failure : failure, name, record->layout.data_offset + at,
+                   "the caller's read failed");
+    error->code = BERTH_E_CALLBACK;
+    return error->code;
+}
+
+/* The address of byte `at` of a record and of all that follow it, if they lie in memory in the
+ * file's byte order. Else NULL. */
+static const uint8_t *record_data_address(const berth_plan *plan, size_t i, uint64_t at)
+{
+    const bth_plan_record *record = &plan->records[i];
+    const berth_storage *storage = record->storage;
+
+    if (record->swap_nbytes > 1)
+        return NULL;
+    if (record->data)
+        return (const uint8_t *)record->data + at;
+    if (!storage)
+        return NULL;
+    storage = bth_storage_resolve_view(storage, &at);
+    return storage->data ? (const uint8_t *)storage->data + at : NULL;
+}
+
+int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
+                         berth_error *error)
+{
+    size_t unit = plan->records[i].swap_nbytes;
+    uint8_t element[16] = {0};
+
+    if (unit <= 1)
+        return record_read_unswapped(plan, i, out, nbytes, at, error);
+    while (nbytes > 0) { /* whole elements, or a share of one, which a tile's border cuts */
+        size_t cut = (size_t)(at % unit);
+        bool is_share = cut > 0 || nbytes < unit;
+        size_t n = is_share ? (size_t)bth_min(nbytes, unit - cut) : nbytes - nbytes % unit;
+        size_t read_nbytes = is_share ? unit : n;
+        uint8_t *to = is_share ? element : out;
+        if (record_read_unswapped(plan, i, to, read_nbytes, at - cut, error) < 0)
+            return error->code;
+        bth_swap_bytes(to, to, read_nbytes, unit);
+        if (is_share)
+            memcpy(out, element + cut, n);
+        out += n;
+        at += n;
+        nbytes -= n;
+    }
+    return 0;
 }
 
 /*
@@ -101,30 +171,6 @@ static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *b
                (size_t)share.nbytes);
 }
 
-size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
-                                        struct iovec pieces[BTH_MAX_PIECES])
-{
-    uint64_t at = begin;
-    size_t n = 0;
-
-    assert(begin >= tile->offset);
-    for (size_t i = 0; i < tile->n_zero_copies; i++) {
-        const bth_zero_copy *zero_copy = &tile->zero_copies[i];
-        if (zero_copy->range.offset < at || zero_copy->range.offset >= end)
-            continue;
-        if (zero_copy->range.offset > at)
-            pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
-                                         .iov_len = (size_t)(zero_copy->range.offset - at)};
-        pieces[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)zero_copy->bytes,
-                                     .iov_len = (size_t)zero_copy->range.nbytes};
-        at = zero_copy->range.offset + zero_copy->range.nbytes;
-    }
-    if (at < end)
-        pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
-                                     .iov_len = (size_t)(end - at)};
-    return n;
-}
-
 /* ---- images ---- */
 
 int bth_image_allocate_crc32s(bth_image *image, berth_error *error)
@@ -154,17 +200,6 @@ uint32_t bth_image_crc32(const bth_image *image, size_t i)
     return image->sums ? atomic_load(&image->sums[i].crc32) : 0;
 }
 
-static void image_render_header(const berth_plan *plan, bth_tile *tile, size_t i)
-{
-    bth_range header = bth_plan_header_range(plan, i), share;
-
-    if (!bth_tile_intersect_range(tile, header, &share))
-        return;
-    bth_zip_write_local(&plan->records[i].layout, bth_plan_record_full_name(plan, i),
-                        tile->scratch);
-    tile_copy_bytes_in(tile, header.offset, tile->scratch, header.nbytes);
-}
-
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i)
 {
     return !image->sums || atomic_load(&image->sums[i].missing_nbytes) == 0;
@@ -188,8 +223,7 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     if (begin >= end || end - begin < constraints->min_zero_copy_nbytes ||
         tile->n_zero_copies == BTH_MAX_ZERO_COPIES)
         return "small: copied to a buffer with its neighbours";
-    const uint8_t *bytes =
-        bth_record_data_address(image->plan, i, begin - record->layout.data_offset);
+    const uint8_t *bytes = record_data_address(image->plan, i, begin - record->layout.data_offset);
     if (!bytes)
         return record->swap_nbytes > 1 ? "save.byteorder differs: swapped in a buffer"
                                        : "not in memory: read to a buffer";
@@ -201,20 +235,6 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     *range = (bth_range){.offset = begin, .nbytes = end - begin};
     tile->zero_copies[tile->n_zero_copies++] = (bth_zero_copy){.range = *range, .bytes = bytes};
     return NULL;
-}
-
-/* Shares at the ends of large records are small: the reason of the rest stays. */
-static void image_set_why_copied(const bth_image *image, size_t i, const bth_range *share,
-                                 const char *why)
-{
-    const char *none = NULL;
-
-    if (!image->storage_stats || !why)
-        return;
-    if (share->nbytes >= MIN_STREAMED_NBYTES)
-        atomic_store(&image->storage_stats[i].why_copied, why);
-    else
-        (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none, why);
 }
 
 /* Adds bytes to the CRC of the record's share. A clock costs as much as a block: few are timed. */
@@ -256,20 +276,6 @@ static void image_copy_and_sum_block(const bth_image *image, bth_tile *tile, siz
         memcpy(out, from, nbytes);
 }
 
-/* The address of bytes [begin, end) of the file, in memory or in the tile's staging slot. */
-static int image_find_bytes_in_memory_or_slot(const bth_image *image, bth_tile *tile, size_t i,
-                                              uint64_t begin, uint64_t end, const uint8_t **bytes,
-                                              berth_error *error)
-{
-    uint64_t at = begin - image->plan->records[i].layout.data_offset;
-
-    *bytes = bth_record_data_address(image->plan, i, at);
-    if (!tile->slot || !bth_staging_slot_can_copy(image->plan, i, end - begin, at))
-        return 0;
-    *bytes = tile->slot->buffer->bytes + (begin - tile->offset);
-    return bth_staging_slot_wait_for_record(tile->slot, i, error);
-}
-
 /* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
  * What lies behind a zero-copy range is too far from the start. */
 static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
@@ -286,27 +292,29 @@ static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, b
 static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile, size_t i,
                                          uint64_t begin, uint64_t end, berth_error *error)
 {
-    uint64_t data_offset = image->plan->records[i].layout.data_offset;
-    const uint8_t *from;
+    uint64_t at = begin - image->plan->records[i].layout.data_offset;
 
     if (begin == end)
         return 0;
-    if (image_find_bytes_in_memory_or_slot(image, tile, i, begin, end, &from, error) < 0)
-        return error->code;
-    bool is_staged = from == tile->bytes + (begin - tile->offset);
+    uint8_t *out = tile->bytes + (begin - tile->offset);
+    const uint8_t *from = record_data_address(image->plan, i, at);
+    if (tile->slot && bth_staging_slot_can_copy(image->plan, i, end - begin, at)) {
+        from = tile->slot->buffer->bytes + (begin - tile->offset);
+        if (bth_staging_slot_wait_for_record(tile->slot, i, error) < 0)
+            return error->code;
+    }
     bool is_streamed =
-        !is_staged && image->constraints.block_nbytes > 1 && end - begin >= MIN_STREAMED_NBYTES;
+        from != out && image->constraints.block_nbytes > 1 && end - begin >= MIN_STREAMED_NBYTES;
     uint64_t block_nbytes = from ? BLOCK_NBYTES : CALLBACK_BLOCK_NBYTES;
-    for (uint64_t at = begin; at < end; at += block_nbytes) {
-        uint8_t *out = tile->bytes + (at - tile->offset);
-        size_t n = (size_t)(end - at < block_nbytes ? end - at : block_nbytes);
+    for (uint64_t done = 0; done < end - begin; done += block_nbytes) {
+        size_t n = (size_t)bth_min(end - begin - done, block_nbytes);
         if (from) {
-            image_copy_and_sum_block(image, tile, i, out, from + (at - begin), n, is_streamed);
+            image_copy_and_sum_block(image, tile, i, out + done, from + done, n, is_streamed);
             continue;
         }
-        if (bth_record_data_read(image->plan, i, out, n, at - data_offset, error) < 0)
+        if (bth_record_data_read(image->plan, i, out + done, n, at + done, error) < 0)
             return error->code;
-        image_add_bytes_to_share_crc32(image, tile, out, n);
+        image_add_bytes_to_share_crc32(image, tile, out + done, n);
     }
     return 0;
 }
@@ -316,11 +324,17 @@ static int image_render_part_of_data(bth_image *image, bth_tile *tile, size_t i,
 {
     uint64_t end = share->offset + share->nbytes;
     bth_range zero_copy = {.offset = end};
+    const char *none = NULL, *why_copied = NULL;
 
     tile->crc32 = 0;
     if (!image->plan->records[i].device)
-        image_set_why_copied(image, i, share,
-                             image_add_zero_copy(image, tile, i, share, &zero_copy));
+        why_copied = image_add_zero_copy(image, tile, i, share, &zero_copy);
+    /* Shares at the ends of large records are small: the reason of the rest stays. */
+    if (why_copied && image->storage_stats && share->nbytes >= MIN_STREAMED_NBYTES)
+        atomic_store(&image->storage_stats[i].why_copied, why_copied);
+    else if (why_copied && image->storage_stats)
+        (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none,
+                                             why_copied);
     if (image_copy_and_sum_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
         return error->code;
     image_keep_start(image, i, tile->bytes + (share->offset - tile->offset),
@@ -332,19 +346,6 @@ static int image_render_part_of_data(bth_image *image, bth_tile *tile, size_t i,
     }
     return image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
                                          error);
-}
-
-/* If the caller has set the record's CRC, refuses other bytes. */
-static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
-{
-    const bth_plan_record *record = &image->plan->records[i];
-    uint32_t computed = bth_image_crc32(image, i);
-
-    if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
-        return 0;
-    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(image->plan, i), BERTH_NO_OFFSET,
-                    "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
-                    computed, record->crc32);
 }
 
 /*
@@ -385,14 +386,16 @@ void bth_image_add_present(bth_image *image, const bth_present *present)
     atomic_fetch_sub(&sum->missing_nbytes, present->range.nbytes);
 }
 
-/* Renders the record's data. *completed: the tile has completed its CRC. */
+/* Renders the record's data. *completed: the tile has completed its CRC. If the caller has set that
+ * CRC, refuses other bytes. */
 static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
                              berth_error *error)
 {
+    const bth_plan_record *record = &image->plan->records[i];
     bth_range data = bth_plan_data_range(image->plan, i), share;
 
     if (!bth_tile_intersect_range(tile, data, &share) ||
-        (image->without_storages && image->plan->records[i].storage))
+        (image->without_storages && record->storage))
         return 0;
     uint64_t at = share.offset - data.offset;
     if (i == image->plan->id_index) {
@@ -401,9 +404,13 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
     }
     if (image_render_part_of_data(image, tile, i, &share, error) < 0)
         return error->code;
-    if (image->sums)
-        *completed = image_add_crc32(image, i, tile->crc32, share.nbytes, at);
-    return *completed ? image_check_crc32(image, i, error) : 0;
+    *completed = image->sums && image_add_crc32(image, i, tile->crc32, share.nbytes, at);
+    uint32_t computed = bth_image_crc32(image, i);
+    if (!*completed || record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
+        return 0;
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(image->plan, i), BERTH_NO_OFFSET,
+                    "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
+                    computed, record->crc32);
 }
 
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
@@ -416,32 +423,6 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
     tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
 }
 
-void bth_image_put_descriptors(const bth_image *image, bth_tile *tile)
-{
-    uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
-
-    for (size_t i = bth_plan_find_record_by_offset(image->plan, tile->offset);
-         bth_plan_begins_before(image->plan, i, end); i++)
-        if (bth_tile_intersect_range(tile, bth_plan_descriptor_range(image->plan, i), &share))
-            bth_image_put_descriptor(image, tile, i);
-}
-
-/* `completed`: the tile has just completed the record's CRC. */
-static void image_render_descriptor(const bth_image *image, bth_tile *tile, size_t i,
-                                    bool completed)
-{
-    bth_range descriptor = bth_plan_descriptor_range(image->plan, i), share = {0};
-
-    (void)bth_tile_intersect_range(tile, descriptor, &share);
-    if (share.nbytes > 0 && bth_image_crc32_is_complete(image, i))
-        bth_image_put_descriptor(image, tile, i);
-    else if (share.nbytes > 0)
-        tile->incomplete = i;
-    if (completed && share.nbytes < descriptor.nbytes)
-        tile->completed = i;
-}
-
 static int image_render_records(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
@@ -449,20 +430,41 @@ static int image_render_records(bth_image *image, bth_tile *tile, berth_error *e
 
     for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
          bth_plan_begins_before(plan, i, end); i++) {
+        bth_range header = bth_plan_header_range(plan, i);
+        bth_range descriptor = bth_plan_descriptor_range(plan, i), share;
         bool completed = false;
-        image_render_header(plan, tile, i);
+        if (bth_tile_intersect_range(tile, header, &share)) {
+            bth_zip_write_local(&plan->records[i].layout, bth_plan_record_full_name(plan, i),
+                                tile->scratch);
+            tile_copy_bytes_in(tile, header.offset, tile->scratch, header.nbytes);
+        }
         if (image_render_data(image, tile, i, &completed, error) < 0)
             return error->code;
-        image_render_descriptor(image, tile, i, completed);
+        share.nbytes = 0;
+        (void)bth_tile_intersect_range(tile, descriptor, &share);
+        if (share.nbytes > 0 && bth_image_crc32_is_complete(image, i))
+            bth_image_put_descriptor(image, tile, i);
+        else if (share.nbytes > 0)
+            tile->incomplete = i;
+        if (completed && share.nbytes < descriptor.nbytes)
+            tile->completed = i;
     }
     return 0;
 }
 
-static void image_render_directory(const bth_image *image, bth_tile *tile)
+int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
     uint64_t tile_end = tile->offset + tile->nbytes;
+    uint8_t end[BTH_ZIP_END_NBYTES];
 
+    tile->n_zero_copies = 0;
+    tile->incomplete = BTH_NO_RECORD;
+    tile->completed = BTH_NO_RECORD;
+    if (image_render_records(image, tile, error) < 0)
+        return error->code;
+    if (tile_end <= plan->directory_offset)
+        return 0;
     for (size_t i = bth_plan_find_directory_entry(plan, tile->offset);
          i < plan->n_records && plan->records[i].central_offset < tile_end; i++) {
         const bth_plan_record *record = &plan->records[i];
@@ -471,38 +473,12 @@ static void image_render_directory(const bth_image *image, bth_tile *tile)
         tile_copy_bytes_in(tile, record->central_offset, tile->scratch,
                            bth_layout_central_entry_nbytes(&record->layout));
     }
-    uint8_t end[BTH_ZIP_END_NBYTES];
     bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, end);
     tile_copy_bytes_in(tile, plan->directory_offset + plan->directory_nbytes, end, sizeof end);
-}
-
-int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
-{
-    tile->n_zero_copies = 0;
-    tile->incomplete = BTH_NO_RECORD;
-    tile->completed = BTH_NO_RECORD;
-    if (image_render_records(image, tile, error) < 0)
-        return error->code;
-    if (tile->offset + tile->nbytes > image->plan->directory_offset)
-        image_render_directory(image, tile);
     return 0;
 }
 
 /* A planned file without the bytes of its storages, rendered where it is wanted. */
-
-static int plan_check_range(const berth_plan *plan, size_t nbytes, uint64_t offset,
-                            berth_error *error)
-{
-    if (!plan)
-        return bth_fail_argument(error, "the plan is NULL");
-    if (!plan->pickled.bytes && !plan->header)
-        return bth_fail_argument(error, "the plan is of records, which the caller has");
-    if (offset > plan->nbytes || nbytes > plan->nbytes - offset)
-        return bth_fail_argument(error, "%zu bytes from byte %llu on are not inside a file of %llu",
-                                 nbytes, (unsigned long long)offset,
-                                 (unsigned long long)plan->nbytes);
-    return 0;
-}
 
 int berth_plan_read(const berth_plan *plan, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
@@ -511,8 +487,16 @@ int berth_plan_read(const berth_plan *plan, void *buffer, size_t nbytes, uint64_
     bth_image image = {.plan = plan, .without_storages = true, .constraints = {.block_nbytes = 1}};
 
     BTH_ERROR_BEGIN(error);
-    if (plan_check_range(plan, nbytes, offset, error) < 0 || nbytes == 0)
-        return error->code;
+    if (!plan)
+        return bth_fail_argument(error, "the plan is NULL");
+    if (!plan->pickled.bytes && !plan->header)
+        return bth_fail_argument(error, "the plan is of records, which the caller has");
+    if (offset > plan->nbytes || nbytes > plan->nbytes - offset)
+        return bth_fail_argument(error, "%zu bytes from byte %llu on are not inside a file of %llu",
+                                 nbytes, (unsigned long long)offset,
+                                 (unsigned long long)plan->nbytes);
+    if (nbytes == 0)
+        return 0;
     if (!buffer)
         return bth_fail_argument(error, "the buffer is NULL");
     tile.scratch = bth_allocate(plan->max_header_nbytes);

@@ -2,7 +2,7 @@
 /*
  * The file as a computed image: any range of it, a tile, is rendered from the plan into a buffer.
  * The same pass computes the CRCs, part by part and in any order. A descriptor whose CRC is not
- * complete is left out of the tile; its blocks are deferred (deferred_blocks.c). Large contents are
+ * complete is left out of the tile; its blocks are deferred (run.c). Large contents are
  * not copied where the output can write them from the caller's memory: zero-copy ranges.
  */
 #ifndef BTH_SAVE_IMAGE_H
@@ -49,10 +49,7 @@ typedef struct bth_tile {
 
 /* The tile's share of a range. False if there is none. */
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
-/* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
-#define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1)
-size_t bth_tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
-                                        struct iovec pieces[BTH_MAX_PIECES]);
+#define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1) /* of a tile: its own and zero-copy ranges */
 
 /* A record's CRC while its parts are being summed. */
 typedef struct bth_sum {
@@ -104,9 +101,8 @@ void bth_image_free_all(bth_image *image);
  */
 int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error);
 
-/* Render the tile's share of the descriptor of record i, or of all. Their CRCs must be complete. */
+/* Renders the tile's share of the descriptor of record i, whose CRC must be complete. */
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i);
-void bth_image_put_descriptors(const bth_image *image, bth_tile *tile);
 
 /* What descriptor and directory say. Complete only when all of the record is rendered. */
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
@@ -117,23 +113,8 @@ int bth_image_begin_id(bth_image *image, berth_error *error);
 /* When all before the tail is rendered: computes the rest, so that the tail can be rendered. */
 void bth_image_compute_id(bth_image *image);
 
-/* ---- run.c: statistics ---- */
-
-/* Adds a tile that is written. */
-void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
-                                const bth_tile *tile);
-/* Fills *reports for the first n storages of the file. `stats` NULL: nothing was written. */
-void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
-                                    const berth_stats *save, berth_storage_stats *reports,
-                                    size_t n);
-
-/* ---- record_data.c ---- */
-
 /* Reads bytes [at, at + nbytes) of a record, in the file's byte order. */
 int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                          berth_error *error);
-/* The address of byte `at` of a record and of all that follow it, if they lie in memory in the
- * file's byte order. Else NULL. */
-const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_t at);
 
 #endif

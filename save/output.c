@@ -2,10 +2,17 @@
 #include "save/output.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "io/file.h"
+#include "io/file_system.h"
+#include "io/page_cache.h"
+#include "io/syscalls.h"
+#include "io/trace/trace.h"
+#include "save/image.h"
 
 /* ---- a function of the caller ---- */
 
@@ -80,4 +87,228 @@ bth_output bth_output_of_memory(uint8_t *memory)
                         .context = memory,
                         .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES,
                         .reason = "memory"};
+}
+
+/* ---- a file, through the page cache or by direct writes ---- */
+
+/*
+ * Smaller files go through the page cache: it is as fast, and the next load finds the file there.
+ * Durable on ext4, GB/s, medians of 15 interleaved, buffered and direct: 8 MiB 1.7 and 1.7; 32 MiB
+ * 1.1 and 0.9; 64 MiB 1.4 and 1.4; 128 MiB 1.2 and 2.1. With 1 GiB both are as fast, but while
+ * other programs wrote, buffered fell to a sixth.
+ */
+#define MIN_DIRECT_NBYTES ((uint64_t)64 * 1024 * 1024)
+/* Whole blocks and deferred blocks need this much. */
+#define MIN_MEMORY_NBYTES ((int64_t)1024 * 1024)
+
+const char *bth_output_method_choose(const struct berth_config *config, int fd, uint64_t nbytes,
+                                     bool *is_direct)
+{
+    *is_direct = false;
+    if (config->save_method == BTH_SAVE_BUFFERED)
+        return "save.method=buffered";
+    bth_file_system system = bth_file_system_query_kind(fd);
+    if (system == BTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
+        return "the file system is in memory";
+    if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < MIN_MEMORY_NBYTES)
+        return "io.memory_nbytes is too little for direct writes";
+    *is_direct = config->save_method == BTH_SAVE_DIRECT;
+    if (*is_direct)
+        return "save.method=direct";
+    if (nbytes < MIN_DIRECT_NBYTES)
+        return "the file is small";
+    /*
+     * The kernel would write such a file to the disk before the save ends, and drop other files
+     * from the page cache. With save.durability=none smaller files are buffered: the kernel makes
+     * the writer wait only for the part above vm.dirty_ratio, direct writes wait for all.
+     */
+    *is_direct = nbytes > bth_free_memory_nbytes("");
+    if (*is_direct)
+        return "the file is larger than the memory that is free";
+    if (config->save_durability == BTH_DURABILITY_NONE)
+        return "save.durability=none does not wait for a disk";
+    if (system != BTH_ON_DISK)
+        return "direct writes are not measured on this file system";
+    *is_direct = true;
+    return "the file goes to a disk";
+}
+
+uint64_t bth_output_file_size_limit(void)
+{
+    struct rlimit limit;
+
+    return bth_system.getrlimit(RLIMIT_FSIZE, &limit) < 0 ? UINT64_MAX : limit.rlim_cur;
+}
+
+uint64_t bth_output_file_own_and_free_room(int fd)
+{
+    struct statvfs system;
+    struct stat file;
+
+    if (bth_system.fstatvfs(fd, &system) < 0 || system.f_blocks == 0 ||
+        bth_system.fstat(fd, &file) < 0)
+        return UINT64_MAX; /* some network file systems do not report it */
+    return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
+}
+
+uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
+{
+    return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
+}
+
+int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                      uint64_t missing_nbytes)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    const char *what = bth_errno_text(system_errno);
+    size_t unit = 0;
+
+    /* "812 MiB": whole units, rounded up, below 10,000. */
+    for (; missing_nbytes >= 10000 && unit < sizeof units / sizeof *units - 1; unit++)
+        missing_nbytes = missing_nbytes / 1024 + (missing_nbytes % 1024 != 0);
+    bth_fail(error, BERTH_E_NO_SPACE, record, offset, "%s (%llu %s missing)",
+             what ? what : "no room", (unsigned long long)missing_nbytes, units[unit]);
+    error->system_errno = system_errno;
+    return error->code;
+}
+
+static uint64_t output_file_get_own_and_free_room(void *context)
+{
+    return bth_output_file_own_and_free_room(((const bth_output_file *)context)->fd);
+}
+
+static int output_file_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
+                            berth_error *error)
+{
+    return bth_file_read(((const bth_output_file *)context)->fd, buffer, nbytes, offset, error);
+}
+
+static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                                berth_error *error)
+{
+    if (n_pieces == 1)
+        return bth_file_write(fd, pieces->iov_base, pieces->iov_len, offset, error);
+    return bth_file_write_pieces(fd, pieces, n_pieces, offset, error);
+}
+
+/*
+ * Then starts writing to the disk without waiting, so that the sync at the end has little to do. A
+ * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
+ */
+static int output_file_write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
+                                      uint64_t nbytes, uint64_t offset, berth_error *error)
+{
+    if (output_file_write_to(file->fd, pieces, n_pieces, offset, error) < 0)
+        return error->code;
+    if (!atomic_load(&file->is_early))
+        return 0;
+    double begin_seconds = bth_trace_seconds();
+    int result =
+        bth_system.sync_file_range(file->fd, (off_t)offset, (off_t)nbytes, SYNC_FILE_RANGE_WRITE);
+    int failure = result < 0 ? errno : 0;
+    BTH_TRACE(.category = "system", .name = "start writeback", .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds(), .offset = offset, .nbytes = nbytes);
+    if (failure == EIO || failure == ENOSPC || failure == EDQUOT)
+        return bth_fail_errno(error, failure, NULL, offset, "cannot be synced");
+    if (failure != 0)
+        atomic_store(&file->is_early, false);
+    return 0;
+}
+
+/*
+ * A refused direct request is repeated as a whole through the page cache, and later ones go there
+ * at once. Writes of both kinds never share a block.
+ */
+static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                             berth_error *error)
+{
+    bth_output_file *file = context;
+    struct iovec copy[BTH_MAX_PIECES];
+    uint64_t nbytes = 0;
+
+    for (size_t i = 0; i < n_pieces; i++)
+        nbytes += pieces[i].iov_len;
+    if (!atomic_load(&file->is_direct))
+        return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
+    memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
+    if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0)
+        return 0;
+    if (error->system_errno != EINVAL)
+        return error->code;
+    bth_error_clear(error);
+    if (atomic_exchange(&file->is_direct, false))
+        bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
+                (unsigned long long)offset);
+    return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
+}
+
+/*
+ * The kernel (6.18, ext4, copy_folio_from_iter_atomic) makes a folio of the page cache as large as
+ * the write. Large ones cost much in a virtual machine, whose host must have the memory in one
+ * piece. A later sync likes them, so this is only for saves that do not sync.
+ */
+#define UNSYNCED_TILE_NBYTES (128 * 1024)
+
+static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
+{
+    return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
+}
+
+bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
+                                 const struct berth_config *config)
+{
+    bool is_direct = false;
+    const char *reason = bth_output_method_choose(config, fd, nbytes, &is_direct);
+
+    *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
+    bth_output output = {.write = output_file_write,
+                         .read = output_file_read,
+                         .room = output_file_get_own_and_free_room,
+                         .context = file,
+                         .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
+
+    if (is_direct && bth_direct_open(fd, O_WRONLY, &file->direct, &file->reason)) {
+        /* Direct writes run side by side only within the file's size: it is rounded up, and cut
+         * later. */
+        uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
+        if (padded_nbytes > bth_output_file_size_limit())
+            file->reason = "the limit of a file's size leaves no room for a whole last block";
+        else if (padded_nbytes != nbytes && bth_system.ftruncate(fd, (off_t)padded_nbytes) < 0)
+            file->reason = "the last block cannot be padded";
+        else
+            file->began_direct = true;
+        if (!file->began_direct)
+            bth_direct_close(&file->direct);
+    }
+    if (file->began_direct) {
+        file->reason = reason;
+        output.constraints.block_nbytes = file->direct.block_nbytes;
+        output.constraints.memory_alignment = file->direct.memory_alignment;
+        output.constraints.large_pages_only = true;
+    } else if (config->save_durability == BTH_DURABILITY_NONE)
+        output.constraints.tile_nbytes = UNSYNCED_TILE_NBYTES;
+    atomic_init(&file->is_direct, file->began_direct);
+    atomic_init(&file->is_early, config->save_durability != BTH_DURABILITY_NONE);
+    output.reason = file->reason;
+    return output;
+}
+
+int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
+{
+    if (!file->began_direct || round_up(nbytes, file->direct.block_nbytes) == nbytes)
+        return 0;
+    if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
+        return bth_fail_system(error, errno, "cannot be cut to its size");
+    return 0;
+}
+
+const char *bth_output_file_method(const bth_output_file *file, const char **reason)
+{
+    *reason = file->reason;
+    if (!file->began_direct)
+        return "buffered";
+    if (atomic_load(&file->is_direct))
+        return "direct";
+    *reason = "a direct write was refused (EINVAL), the rest was buffered";
+    return "direct, then buffered";
 }

@@ -3,9 +3,11 @@
 #ifndef BTH_SAVE_OUTPUT_H
 #define BTH_SAVE_OUTPUT_H
 
+#include <stdatomic.h>
 #include <sys/uio.h>
 
-#include "berth.h"
+#include "config/options.h"
+#include "io/direct.h"
 
 /* Shorter ranges are copied into the tile: a piece of its own costs as much. */
 #define BTH_MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
@@ -38,5 +40,46 @@ typedef struct bth_output {
 bth_output bth_output_of_sink(const berth_sink *sink);
 bth_output bth_output_of_fd(const int *fd);       /* at its own position, in order */
 bth_output bth_output_of_memory(uint8_t *memory); /* which holds the whole image */
+
+/* ---- a file, through the page cache or by direct writes ---- */
+
+typedef struct bth_output_file {
+    int fd;
+    bth_direct direct;     /* the caller closes it at the end, and `fd` */
+    atomic_bool is_direct; /* until a request is refused */
+    atomic_bool is_early;  /* buffered writes go on to the disk at once */
+    bool began_direct;
+    const char *reason;
+} bth_output_file;
+
+/*
+ * `fd` is open for reading and writing, and its file has nbytes bytes. Buffered writes replace
+ * direct ones that are impossible, and file->reason says why.
+ */
+bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
+                                 const struct berth_config *config);
+/* When all is written: cuts the padding. */
+int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error);
+/* The method that was used and its reason, for the statistics. Static texts. */
+const char *bth_output_file_method(const bth_output_file *file, const char **reason);
+
+/* The I/O method for a file of nbytes bytes that is open as `fd`: save.method, or
+ * chosen from conditions. Returns the reason, a static text. */
+const char *bth_output_method_choose(const struct berth_config *config, int fd, uint64_t nbytes,
+                                     bool *is_direct);
+
+/* RLIMIT_FSIZE. A write beyond it would raise SIGXFSZ, which kills (F5). */
+uint64_t bth_output_file_size_limit(void);
+/* How large a file can grow: its own room and the free room. UINT64_MAX: not known. */
+uint64_t bth_output_file_own_and_free_room(int fd);
+
+/* ---- a full disk (W1) ---- */
+
+/* How many of nbytes have no room. If the room is not known (UINT64_MAX), or seems to be enough (a
+ * quota, a limit): how many are not written. */
+uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
+/* "... at byte N: No space left on device (812 MiB missing)". */
+int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
+                      uint64_t missing_nbytes);
 
 #endif

@@ -11,8 +11,182 @@
 #include "format/checksum.h"
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
-#include "save/file_part.h"
-#include "save/run_state.h"
+#include "format/zip/zip.h"
+
+/* ---- which part ---- */
+
+static bth_file_part file_part_of_header(const berth_plan *plan, size_t i)
+{
+    return (bth_file_part){BTH_PART_HEADER, i, bth_plan_header_range(plan, i)};
+}
+
+static bth_file_part file_part_of_descriptor(const berth_plan *plan, size_t i)
+{
+    return (bth_file_part){BTH_PART_DESCRIPTOR, i, bth_plan_descriptor_range(plan, i)};
+}
+
+static bth_file_part file_part_of_entry(const berth_plan *plan, size_t i)
+{
+    const bth_plan_record *record = &plan->records[i];
+
+    return (bth_file_part){BTH_PART_ENTRY,
+                           i,
+                           {.offset = record->central_offset,
+                            .nbytes = bth_layout_central_entry_nbytes(&record->layout)}};
+}
+
+static bth_file_part file_part_of_end(const berth_plan *plan)
+{
+    return (bth_file_part){
+        BTH_PART_END,
+        plan->n_records,
+        {.offset = plan->nbytes - BTH_ZIP_END_NBYTES, .nbytes = BTH_ZIP_END_NBYTES}};
+}
+
+bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset)
+{
+    size_t i = bth_plan_find_record_by_offset(plan, offset);
+
+    if (offset >= plan->nbytes)
+        return (bth_file_part){BTH_PART_PADDING,
+                               plan->n_records,
+                               {.offset = plan->nbytes, .nbytes = UINT64_MAX - plan->nbytes}};
+    if (offset >= plan->directory_offset + plan->directory_nbytes)
+        return file_part_of_end(plan);
+    if (i == plan->n_records)
+        return file_part_of_entry(plan, bth_plan_find_directory_entry(plan, offset));
+    const bth_layout_entry *layout = &plan->records[i].layout;
+    if (offset < layout->data_offset)
+        return file_part_of_header(plan, i);
+    if (offset < layout->data_offset + layout->nbytes)
+        return (bth_file_part){BTH_PART_DATA, i, bth_plan_data_range(plan, i)};
+    return file_part_of_descriptor(plan, i);
+}
+
+/* ---- its bytes ---- */
+
+/*
+ * Compares a header, a descriptor, an entry or the end with what the plan and the record's CRC make
+ * of it. BERTH_E_OFFSETS; the error names the first byte that differs.
+ */
+static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *part,
+                                   uint32_t crc32, const uint8_t *bytes, uint8_t *scratch,
+                                   berth_error *error)
+{
+    size_t record = part->record;
+    bool is_of_record = record < plan->n_records;
+    const bth_layout_entry *layout = is_of_record ? &plan->records[record].layout : NULL;
+    const char *full_name = is_of_record ? bth_plan_record_full_name(plan, record) : NULL;
+    uint64_t i = 0;
+
+    switch (part->kind) {
+    case BTH_PART_HEADER:
+        bth_zip_write_local(layout, full_name, scratch);
+        break;
+    case BTH_PART_DESCRIPTOR:
+        bth_zip_write_descriptor(layout, crc32, scratch);
+        break;
+    case BTH_PART_ENTRY:
+        bth_zip_write_central(layout, full_name, crc32, scratch);
+        break;
+    case BTH_PART_END:
+        bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, scratch);
+        break;
+    case BTH_PART_DATA:
+    case BTH_PART_PADDING:
+        return 0; /* the layout says nothing about their bytes */
+    }
+    while (i < part->range.nbytes && bytes[i] == scratch[i])
+        i++;
+    if (i == part->range.nbytes)
+        return 0;
+    return bth_fail(
+        error, BERTH_E_OFFSETS, is_of_record ? bth_plan_record_name(plan, record) : NULL,
+        part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i], scratch[i]);
+}
+
+/* ---- what a reader finds in it ---- */
+
+static int file_part_compare_number(const char *name, const char *what, uint64_t written,
+                                    uint64_t planned, berth_error *error)
+{
+    if (written != planned && error->code == BERTH_OK)
+        bth_fail(error, BERTH_E_OFFSETS, name, BERTH_NO_OFFSET,
+                 "%s is %llu as written, %llu planned", what, (unsigned long long)written,
+                 (unsigned long long)planned);
+    return error->code;
+}
+
+static int file_part_compare_entry(const berth_plan *plan, size_t i, uint32_t crc32,
+                                   const bth_zip_entry *entry, berth_error *error)
+{
+    const bth_layout_entry *layout = &plan->records[i].layout;
+    const char *name = bth_plan_record_name(plan, i);
+
+    if (strcmp(entry->name, bth_plan_record_full_name(plan, i)) != 0)
+        return bth_fail(error, BERTH_E_OFFSETS, name, plan->records[i].central_offset,
+                        "its directory entry is that of %s", entry->name);
+    file_part_compare_number(name, "its header's offset", entry->header_offset,
+                             layout->header_offset, error);
+    file_part_compare_number(name, "its size", entry->nbytes, layout->nbytes, error);
+    return file_part_compare_number(name, "its CRC", entry->crc32, crc32, error);
+}
+
+/* The record as its directory entry must describe it. */
+static bth_zip_entry file_part_entry_of_plan(const berth_plan *plan, size_t i, uint32_t crc32)
+{
+    const bth_layout_entry *layout = &plan->records[i].layout;
+    unsigned descriptor_flag = layout->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
+
+    return (bth_zip_entry){.name = bth_plan_record_full_name(plan, i),
+                           .record = bth_plan_record_name(plan, i),
+                           .name_nbytes = layout->name_nbytes,
+                           .flags = (uint16_t)(BTH_ZIP_FLAG_UTF8 | descriptor_flag),
+                           .method = BTH_ZIP_STORED,
+                           .crc32 = crc32,
+                           .compressed_nbytes = layout->nbytes,
+                           .nbytes = layout->nbytes,
+                           .header_offset = layout->header_offset,
+                           .next_offset = layout->next_offset,
+                           .data_offset = layout->data_offset};
+}
+
+/* Reads a header, a descriptor or an entry as strictly as that of any other file, and compares what
+ * the reader finds with the plan. BERTH_E_OFFSETS, or the reader's error. */
+static int file_part_read_and_compare(const berth_plan *plan, const bth_file_part *part,
+                                      uint32_t crc32, const uint8_t *bytes, berth_error *error)
+{
+    size_t i = part->record;
+    const char *name = bth_plan_record_name(plan, i);
+    bth_zip_part held = {bytes, part->range.offset, part->range.nbytes};
+    const bth_zip_input input = bth_zip_input_over(&held);
+
+    if (part->kind == BTH_PART_ENTRY) { /* as a directory of its own */
+        const bth_zip_end end = {.directory_offset = part->range.offset,
+                                 .directory_nbytes = part->range.nbytes,
+                                 .n_entries = 1};
+        bth_zip_directory directory = {0};
+        if (bth_zip_read_directory(bytes, &end, &directory, error) == 0 &&
+            file_part_compare_number(name, "its number of records", directory.n_entries, 1,
+                                     error) == 0)
+            file_part_compare_entry(plan, i, crc32, &directory.entries[0], error);
+        bth_zip_free_directory(&directory);
+        return error->code;
+    }
+    if (part->kind == BTH_PART_DESCRIPTOR) {
+        bth_zip_entry entry = file_part_entry_of_plan(plan, i, crc32);
+        return bth_zip_check_record_descriptor(&input, 0, &entry, error);
+    }
+    bth_zip_entry entry = file_part_entry_of_plan(plan, i, 0);
+    if (bth_zip_check_record_header(&input, 0, &entry, error) < 0)
+        return error->code;
+    file_part_compare_number(name, "the offset of its data", entry.data_offset,
+                             plan->records[i].layout.data_offset, error);
+    return file_part_compare_number(name, "its data's distance from the alignment",
+                                    entry.data_offset % plan->alignment, 0, error);
+}
+
+/* ---- what is read back ---- */
 
 /* The headers of one record after the other: read back, and as rendered again. */
 struct readback {
@@ -39,59 +213,34 @@ static uint8_t *readback_read(const bth_output *output, uint64_t offset, uint64_
     return NULL;
 }
 
-static int readback_check_end(const struct readback *readback, bth_zip_end *end, berth_error *error)
-{
-    const berth_plan *plan = readback->image->plan;
-    const bth_file_part part = bth_file_part_of_end(plan);
-    uint64_t nbytes = bth_min(plan->nbytes, BTH_ZIP_TAIL_NBYTES);
-    uint8_t *tail = readback_read(readback->output, plan->nbytes - nbytes, nbytes, error);
-
-    if (tail && bth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, end, error) == 0) {
-        bth_file_part_compare_number(NULL, "the directory's offset", end->directory_offset,
-                                     plan->directory_offset, error);
-        bth_file_part_compare_number(NULL, "the directory's size", end->directory_nbytes,
-                                     plan->directory_nbytes, error);
-        if (bth_file_part_compare_number(NULL, "the number of entries", end->n_entries,
-                                         plan->n_records, error) == 0)
-            bth_file_part_compare_bytes(plan, &part, 0, tail + (nbytes - part.range.nbytes),
-                                        readback->scratch, error);
-    }
-    bth_release(tail);
-    return error->code;
-}
-
-/* Reads the header or the descriptor that holds `offset` back, and compares it. */
-static int readback_load_and_check_header_or_descriptor(struct readback *readback, uint64_t offset,
-                                                        berth_error *error)
-{
-    const berth_plan *plan = readback->image->plan;
-    size_t i = readback->record;
-    bth_file_part part = bth_file_part_of_header(plan, i);
-
-    if (offset >= part.range.offset + part.range.nbytes)
-        part = bth_file_part_of_descriptor(plan, i);
-    readback->part.nbytes = 0;
-    if (readback->output->read(readback->output->context, readback->bytes,
-                               (size_t)part.range.nbytes, part.range.offset, error) < 0)
-        return error->code;
-    readback->part = (bth_zip_part){readback->bytes, part.range.offset, part.range.nbytes};
-    return bth_file_part_compare_bytes(plan, &part, bth_image_crc32(readback->image, i),
-                                       readback->bytes, readback->scratch, error);
-}
-
+/* A bth_zip_input.get. Reads the header or the descriptor that holds `offset` back, and compares it
+ * with the plan, unless `part` has it already. */
 static int readback_load_and_get_bytes(void *context, uint64_t offset, uint64_t nbytes,
                                        uint64_t ahead, const uint8_t **bytes, berth_error *error)
 {
     struct readback *readback = context;
-    bth_zip_part *part = &readback->part;
-    bth_zip_input input = bth_zip_input_over(part);
+    const bth_output *output = readback->output;
+    const berth_plan *plan = readback->image->plan;
+    size_t i = readback->record;
+    bth_zip_part *held = &readback->part;
 
-    if ((offset < part->offset || offset - part->offset >= part->nbytes) &&
-        readback_load_and_check_header_or_descriptor(readback, offset, error) < 0)
-        return error->code;
-    return input.get(part, offset, nbytes, ahead, bytes, error);
+    if (offset < held->offset || offset - held->offset >= held->nbytes) {
+        bth_file_part part = file_part_of_header(plan, i);
+        if (offset >= part.range.offset + part.range.nbytes)
+            part = file_part_of_descriptor(plan, i);
+        held->nbytes = 0;
+        if (output->read(output->context, readback->bytes, (size_t)part.range.nbytes,
+                         part.range.offset, error) < 0)
+            return error->code;
+        *held = (bth_zip_part){readback->bytes, part.range.offset, part.range.nbytes};
+        if (file_part_compare_bytes(plan, &part, bth_image_crc32(readback->image, i),
+                                    readback->bytes, readback->scratch, error) < 0)
+            return error->code;
+    }
+    return bth_zip_input_over(held).get(held, offset, nbytes, ahead, bytes, error);
 }
 
+/* All records, and their entries in the directory, which the end records describe. */
 static int readback_check_records(struct readback *readback, const uint8_t *directory_bytes,
                                   const bth_zip_directory *directory, berth_error *error)
 {
@@ -99,31 +248,47 @@ static int readback_check_records(struct readback *readback, const uint8_t *dire
     const berth_plan *plan = readback->image->plan;
 
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_file_part part = bth_file_part_of_entry(plan, i);
+        const bth_file_part part = file_part_of_entry(plan, i);
         uint32_t crc32 = bth_image_crc32(readback->image, i);
         readback->record = i;
-        if (bth_file_part_compare_entry(plan, i, crc32, &directory->entries[i], error) < 0 ||
+        if (file_part_compare_entry(plan, i, crc32, &directory->entries[i], error) < 0 ||
             bth_zip_check_record(&input, 0, &directory->entries[i], error) < 0 ||
-            bth_file_part_compare_bytes(
-                plan, &part, crc32, directory_bytes + (part.range.offset - plan->directory_offset),
-                readback->scratch, error) < 0)
+            file_part_compare_bytes(plan, &part, crc32,
+                                    directory_bytes + (part.range.offset - plan->directory_offset),
+                                    readback->scratch, error) < 0)
             return error->code;
     }
     return 0;
 }
 
-static int readback_check_directory(struct readback *readback, const bth_zip_end *end,
-                                    berth_error *error)
+static int readback_check_zip(struct readback *readback, berth_error *error)
 {
+    const berth_plan *plan = readback->image->plan;
+    const bth_file_part last = file_part_of_end(plan);
+    uint64_t nbytes = bth_min(plan->nbytes, BTH_ZIP_TAIL_NBYTES);
+    uint8_t *tail = readback_read(readback->output, plan->nbytes - nbytes, nbytes, error);
+    uint8_t *bytes = NULL;
+    bth_zip_end end = {0};
     bth_zip_directory directory = {0};
-    uint8_t *bytes =
-        readback_read(readback->output, end->directory_offset, end->directory_nbytes, error);
 
-    if (bytes && bth_zip_read_directory(bytes, end, &directory, error) == 0 &&
-        bth_file_part_compare_number(NULL, "the number of records", directory.n_entries,
-                                     readback->image->plan->n_records, error) == 0 &&
+    if (tail && bth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, &end, error) == 0) {
+        file_part_compare_number(NULL, "the directory's offset", end.directory_offset,
+                                 plan->directory_offset, error);
+        file_part_compare_number(NULL, "the directory's size", end.directory_nbytes,
+                                 plan->directory_nbytes, error);
+        if (file_part_compare_number(NULL, "the number of entries", end.n_entries, plan->n_records,
+                                     error) == 0)
+            file_part_compare_bytes(plan, &last, 0, tail + (nbytes - last.range.nbytes),
+                                    readback->scratch, error);
+    }
+    bth_release(tail);
+    if (error->code == BERTH_OK)
+        bytes = readback_read(readback->output, end.directory_offset, end.directory_nbytes, error);
+    if (bytes && bth_zip_read_directory(bytes, &end, &directory, error) == 0 &&
+        file_part_compare_number(NULL, "the number of records", directory.n_entries,
+                                 plan->n_records, error) == 0 &&
         readback_check_records(readback, bytes, &directory, error) == 0)
-        (void)bth_zip_check_no_gaps(&directory, end, 0, 0, error);
+        (void)bth_zip_check_no_gaps(&directory, &end, 0, 0, error);
     bth_zip_free_directory(&directory);
     bth_release(bytes);
     return error->code;
@@ -131,34 +296,8 @@ static int readback_check_directory(struct readback *readback, const bth_zip_end
 
 /* ---- safetensors ---- */
 
-/* Compares the offsets that a reader finds with the plan's. Both are in the file's order. */
-static int readback_compare_tensors(const berth_plan *plan, const berth_tree *tree,
-                                    berth_error *error)
-{
-    bth_file_part_compare_number(NULL, "the number of tensors", bth_tree_n_storages(tree),
-                                 plan->n_records - 1, error);
-    for (size_t i = 1; i < plan->n_records && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(tree, i - 1);
-        const char *name = bth_plan_record_name(plan, i);
-        bth_file_part_compare_number(name, "its offset", storage->offset,
-                                     plan->records[i].layout.data_offset, error);
-        bth_file_part_compare_number(name, "its size", storage->nbytes,
-                                     plan->records[i].layout.nbytes, error);
-    }
-    return error->code;
-}
-
-static int readback_compare_safetensors_header(const berth_plan *plan, const uint8_t *bytes,
-                                               uint64_t nbytes, berth_error *error)
-{
-    for (uint64_t i = 0; i < nbytes; i++)
-        if (bytes[i] != plan->header[i])
-            return bth_fail(error, BERTH_E_OFFSETS, "header", i,
-                            "0x%02x was written, 0x%02x is planned", bytes[i], plan->header[i]);
-    return 0;
-}
-
-/* Reads the header back, and parses it as that of any other file. */
+/* Reads the header back, and parses it as that of any other file. Compares the offsets that a
+ * reader finds with the plan's. Both are in the file's order. */
 static int readback_check_safetensors(const berth_plan *plan, const bth_output *output,
                                       berth_error *error)
 {
@@ -167,10 +306,23 @@ static int readback_check_safetensors(const berth_plan *plan, const bth_output *
     berth_tree *tree = bytes ? berth_tree_new(error) : NULL;
     bth_safetensors contents;
 
-    if (tree && readback_compare_safetensors_header(plan, bytes, header.nbytes, error) == 0 &&
+    for (uint64_t i = 0; tree && i < header.nbytes && error->code == BERTH_OK; i++)
+        if (bytes[i] != plan->header[i])
+            bth_fail(error, BERTH_E_OFFSETS, "header", i, "0x%02x was written, 0x%02x is planned",
+                     bytes[i], plan->header[i]);
+    if (tree && error->code == BERTH_OK &&
         bth_safetensors_read(bytes, header.nbytes - BTH_SAFETENSORS_LENGTH_NBYTES, plan->nbytes,
                              tree, &contents, error) == 0)
-        (void)readback_compare_tensors(plan, tree, error);
+        file_part_compare_number(NULL, "the number of tensors", bth_tree_n_storages(tree),
+                                 plan->n_records - 1, error);
+    for (size_t i = 1; i < plan->n_records && error->code == BERTH_OK; i++) {
+        const berth_storage *storage = bth_tree_storage(tree, i - 1);
+        const char *name = bth_plan_record_name(plan, i);
+        file_part_compare_number(name, "its offset", storage->offset,
+                                 plan->records[i].layout.data_offset, error);
+        file_part_compare_number(name, "its size", storage->nbytes, plan->records[i].layout.nbytes,
+                                 error);
+    }
     berth_tree_free(tree);
     bth_release(bytes);
     return error->code;
@@ -180,8 +332,7 @@ int bth_readback_check_headers_and_directory(bth_image *image, const bth_output 
                                              berth_error *error)
 {
     struct readback readback = {.image = image, .output = output};
-    size_t nbytes = bth_file_part_scratch_nbytes(image->plan);
-    bth_zip_end end = {0};
+    size_t nbytes = (size_t)bth_max(image->plan->max_header_nbytes, BTH_ZIP_END_NBYTES);
 
     if (!output->read || (image->plan->is_plain && !image->plan->header))
         return 0;
@@ -191,8 +342,7 @@ int bth_readback_check_headers_and_directory(bth_image *image, const bth_output 
     if (!readback.bytes)
         return bth_fail_memory(error, 2 * nbytes);
     readback.scratch = readback.bytes + nbytes;
-    if (readback_check_end(&readback, &end, error) == 0)
-        readback_check_directory(&readback, &end, error);
+    readback_check_zip(&readback, error);
     bth_release(readback.bytes);
     return error->code;
 }
@@ -295,16 +445,6 @@ static int check_add_data(bth_output_check *check, const part_share *share, bert
     return error->code;
 }
 
-static int check_padding(const part_share *share, berth_error *error)
-{
-    for (uint64_t i = 0; i < share->nbytes; i++)
-        if (share->bytes[i] != 0)
-            return bth_fail(error, BERTH_E_OFFSETS, NULL, share->offset + i,
-                            "0x%02x was written behind the file, where only zeros may be",
-                            share->bytes[i]);
-    return 0;
-}
-
 /* ---- whole parts, under the lock ---- */
 
 /* The CRC that a descriptor or an entry tells. Both must tell the same. */
@@ -326,120 +466,72 @@ static int check_note_told_crc32(bth_output_check *check, const bth_file_part *p
     return 0;
 }
 
-static int check_end(bth_output_check *check, const bth_file_part *part, const uint8_t *bytes,
-                     berth_error *error)
-{
-    check->has_end = true;
-    return bth_file_part_compare_bytes(check->plan, part, 0, bytes, check->scratch, error);
-}
-
 static int check_whole_part(bth_output_check *check, const bth_file_part *part,
                             const uint8_t *bytes, berth_error *error)
 {
-    if (part->kind == BTH_PART_END)
-        return check_end(check, part, bytes, error);
-    written_record *record = &check->records[part->record];
-    bool tells = part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record);
     uint32_t crc32 = 0;
 
-    if (tells && check_note_told_crc32(check, part, bytes, error) == 0)
+    if (part->kind == BTH_PART_END) {
+        check->has_end = true;
+        return file_part_compare_bytes(check->plan, part, 0, bytes, check->scratch, error);
+    }
+    written_record *record = &check->records[part->record];
+    if (part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record) &&
+        check_note_told_crc32(check, part, bytes, error) == 0)
         crc32 = record->told_crc32;
     record->has[part->kind] = true;
     if (error->code < 0 ||
-        bth_file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
-        bth_file_part_read_and_compare(check->plan, part, crc32, bytes, error) < 0)
+        file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
+        file_part_read_and_compare(check->plan, part, crc32, bytes, error) < 0)
         return error->code;
     return check_compare_crc32(check, part->record, error);
 }
 
-static bool check_has_part(const bth_output_check *check, const bth_file_part *part)
-{
-    return part->kind == BTH_PART_END ? check->has_end
-                                      : check->records[part->record].has[part->kind];
-}
-
 /* ---- shares of parts, under the lock ---- */
-
-/* NULL: no share of the part came before. */
-static begun_part *check_find_begun(const bth_output_check *check, const bth_file_part *part)
-{
-    begun_part *begun = check->begun;
-
-    while (begun && begun->part.range.offset != part->range.offset)
-        begun = begun->next;
-    return begun;
-}
-
-static begun_part *check_begin_part(bth_output_check *check, const bth_file_part *part,
-                                    berth_error *error)
-{
-    begun_part *begun = bth_allocate_zeroed(sizeof *begun + (size_t)part->range.nbytes);
-
-    if (!begun) {
-        bth_fail_memory(error, sizeof *begun + part->range.nbytes);
-        return NULL;
-    }
-    begun->part = *part;
-    begun->missing_nbytes = part->range.nbytes;
-    begun->next = check->begun;
-    check->begun = begun;
-    return begun;
-}
-
-static void check_end_part(bth_output_check *check, begun_part *begun)
-{
-    begun_part **link = &check->begun;
-
-    while (*link != begun)
-        link = &(*link)->next;
-    *link = begun->next;
-    bth_release(begun);
-}
 
 /* Keeps the share. When the part is whole, checks it. */
 static int check_add_share(bth_output_check *check, const part_share *share, berth_error *error)
 {
-    begun_part *begun = check_find_begun(check, share->part);
+    const bth_range *range = &share->part->range;
+    begun_part *begun = check->begun;
 
-    if (!begun)
-        begun = check_begin_part(check, share->part, error);
-    if (!begun)
-        return error->code;
+    while (begun && begun->part.range.offset != range->offset)
+        begun = begun->next;
+    if (!begun) { /* no share of the part came before */
+        size_t nbytes = sizeof *begun + (size_t)range->nbytes;
+        begun = bth_allocate_zeroed(nbytes);
+        if (!begun)
+            return bth_fail_memory(error, nbytes);
+        begun->part = *share->part;
+        begun->missing_nbytes = range->nbytes;
+        begun->next = check->begun;
+        check->begun = begun;
+    }
     if (share->nbytes > begun->missing_nbytes)
         return check_fail_written_twice(check, share, error);
-    memcpy(begun->bytes + (share->offset - share->part->range.offset), share->bytes,
-           (size_t)share->nbytes);
+    memcpy(begun->bytes + (share->offset - range->offset), share->bytes, (size_t)share->nbytes);
     begun->missing_nbytes -= share->nbytes;
     if (begun->missing_nbytes > 0)
         return 0;
+    begun_part **link = &check->begun;
+    while (*link != begun)
+        link = &(*link)->next;
+    *link = begun->next;
     check_whole_part(check, &begun->part, begun->bytes, error);
-    check_end_part(check, begun);
-    return error->code;
-}
-
-static int check_share_of_structure(bth_output_check *check, const part_share *share,
-                                    berth_error *error)
-{
-    pthread_mutex_lock(&check->lock);
-    if (check_has_part(check, share->part))
-        check_fail_written_twice(check, share, error);
-    else if (share->nbytes == share->part->range.nbytes)
-        check_whole_part(check, share->part, share->bytes, error);
-    else
-        check_add_share(check, share, error);
-    pthread_mutex_unlock(&check->lock);
+    bth_release(begun);
     return error->code;
 }
 
 /* ---- a write ---- */
 
-static int check_share(bth_output_check *check, const part_share *share, berth_error *error)
+static int check_padding(const part_share *share, berth_error *error)
 {
-    if (share->part->kind == BTH_PART_DATA)
-        return check_add_data(check, share, error);
-    if (share->part->kind == BTH_PART_PADDING)
-        return check_padding(share, error);
-    return check_share_of_structure(check, share, error);
+    for (uint64_t i = 0; i < share->nbytes; i++)
+        if (share->bytes[i] != 0)
+            return bth_fail(error, BERTH_E_OFFSETS, NULL, share->offset + i,
+                            "0x%02x was written behind the file, where only zeros may be",
+                            share->bytes[i]);
+    return 0;
 }
 
 static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t nbytes,
@@ -449,7 +541,22 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
         const bth_file_part part = bth_file_part_find(check->plan, offset);
         uint64_t n = bth_min(nbytes, part.range.offset + part.range.nbytes - offset);
         const part_share share = {&part, offset, n, bytes};
-        if (check_share(check, &share, error) < 0)
+        if (part.kind == BTH_PART_PADDING)
+            check_padding(&share, error);
+        else if (part.kind == BTH_PART_DATA)
+            check_add_data(check, &share, error);
+        else {
+            pthread_mutex_lock(&check->lock);
+            if (part.kind == BTH_PART_END ? check->has_end
+                                          : check->records[part.record].has[part.kind])
+                check_fail_written_twice(check, &share, error);
+            else if (n == part.range.nbytes)
+                check_whole_part(check, &part, bytes, error);
+            else
+                check_add_share(check, &share, error);
+            pthread_mutex_unlock(&check->lock);
+        }
+        if (error->code != BERTH_OK)
             return error->code;
         bytes += n;
         offset += n;
@@ -458,43 +565,24 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
     return 0;
 }
 
-static int check_order(bth_output_check *check, uint64_t offset, uint64_t nbytes,
-                       berth_error *error)
-{
-    uint64_t next = check->next_offset;
-
-    if (!check->inner.in_order)
-        return 0;
-    check->next_offset = offset + nbytes;
-    if (offset == next)
-        return 0;
-    return bth_fail(error, BERTH_E_OFFSETS, NULL, offset,
-                    "written where byte %" PRIu64 " is the next in order", next);
-}
-
 static int check_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                        berth_error *error)
 {
     bth_output_check *check = context;
     uint64_t at = offset;
 
-    for (size_t i = 0; i < n_pieces; at += pieces[i++].iov_len)
-        if (check_order(check, at, pieces[i].iov_len, error) < 0 ||
-            check_piece(check, pieces[i].iov_base, pieces[i].iov_len, at, error) < 0)
+    for (size_t i = 0; i < n_pieces; at += pieces[i++].iov_len) {
+        if (check->inner.in_order) {
+            uint64_t next = check->next_offset;
+            check->next_offset = at + pieces[i].iov_len;
+            if (at != next)
+                return bth_fail(error, BERTH_E_OFFSETS, NULL, at,
+                                "written where byte %" PRIu64 " is the next in order", next);
+        }
+        if (check_piece(check, pieces[i].iov_base, pieces[i].iov_len, at, error) < 0)
             return error->code;
+    }
     return check->inner.write(check->inner.context, pieces, n_pieces, offset, error);
-}
-
-/* J7: the first bytes are a part of the id, and in no checksum of their own. */
-static int check_start(const bth_output_check *check, const bth_present *present,
-                       const uint8_t *bytes, berth_error *error)
-{
-    if (memcmp(bytes, present->start,
-               (size_t)bth_min(present->range.nbytes, sizeof present->start)) == 0)
-        return 0;
-    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, present->record),
-                    present->range.offset,
-                    "the first bytes are not those that its writer reported");
 }
 
 /* The data follow the bytes before them. */
@@ -504,14 +592,20 @@ int bth_output_check_read_present(bth_output_check *check, const bth_present *pr
     uint64_t data = present->range.offset, end = data + present->range.nbytes;
     uint64_t at = data - present->before_nbytes;
     size_t most = (size_t)bth_min(end - at, PRESENT_NBYTES);
+    size_t start_nbytes = (size_t)bth_min(present->range.nbytes, sizeof present->start);
     uint8_t *bytes = bth_allocate(most);
 
     if (!bytes)
         return bth_fail_memory(error, most);
     for (size_t n; at < end && error->code == BERTH_OK; at += n) {
         n = (size_t)bth_min(most, (at < data ? data : end) - at);
-        if (check->inner.read(check->inner.context, bytes, n, at, error) == 0 &&
-            (at != data || check_start(check, present, bytes, error) == 0))
+        if (check->inner.read(check->inner.context, bytes, n, at, error) < 0)
+            break;
+        /* J7: the first bytes are a part of the id, and in no checksum of their own. */
+        if (at == data && memcmp(bytes, present->start, start_nbytes) != 0)
+            bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, present->record),
+                     data, "the first bytes are not those that its writer reported");
+        else
             check_piece(check, bytes, n, at, error);
     }
     bth_release(bytes);
@@ -535,29 +629,11 @@ static uint64_t check_get_room(void *context)
 
 /* ---- begin and end ---- */
 
-static int check_allocate(bth_output_check *check, berth_error *error)
-{
-    const berth_plan *plan = check->plan;
-    size_t records_nbytes = bth_array_nbytes(plan->n_records, sizeof *check->records);
-    size_t scratch_nbytes = bth_file_part_scratch_nbytes(plan);
-
-    check->records = bth_allocate_zeroed(records_nbytes);
-    check->scratch = bth_allocate(scratch_nbytes);
-    if (!check->records || !check->scratch)
-        return bth_fail_memory(error, (uint64_t)records_nbytes + scratch_nbytes);
-    for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_layout_entry *layout = &plan->records[i].layout;
-        check->records[i].missing_nbytes = layout->nbytes;
-        check->records[i].has[BTH_PART_HEADER] = layout->data_offset == layout->header_offset;
-        check->records[i].has[BTH_PART_DESCRIPTOR] = layout->descriptor_nbytes == 0;
-        check->records[i].has[BTH_PART_ENTRY] = plan->is_plain;
-    }
-    return 0;
-}
-
 bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output *output,
                                        berth_error *error)
 {
+    size_t records_nbytes = bth_array_nbytes(plan->n_records, sizeof(written_record));
+    size_t scratch_nbytes = (size_t)bth_max(plan->max_header_nbytes, BTH_ZIP_END_NBYTES);
     bth_output_check *check = bth_allocate_zeroed(sizeof *check);
 
     if (!check) {
@@ -566,10 +642,21 @@ bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output 
     }
     *check = (bth_output_check){.plan = plan, .inner = *output, .has_end = plan->is_plain};
     pthread_mutex_init(&check->lock, NULL);
-    if (check_allocate(check, error) == 0)
-        return check;
-    bth_output_check_free(check);
-    return NULL;
+    check->records = bth_allocate_zeroed(records_nbytes);
+    check->scratch = bth_allocate(scratch_nbytes);
+    if (!check->records || !check->scratch) {
+        bth_fail_memory(error, (uint64_t)records_nbytes + scratch_nbytes);
+        bth_output_check_free(check);
+        return NULL;
+    }
+    for (size_t i = 0; i < plan->n_records; i++) {
+        const bth_layout_entry *layout = &plan->records[i].layout;
+        check->records[i].missing_nbytes = layout->nbytes;
+        check->records[i].has[BTH_PART_HEADER] = layout->data_offset == layout->header_offset;
+        check->records[i].has[BTH_PART_DESCRIPTOR] = layout->descriptor_nbytes == 0;
+        check->records[i].has[BTH_PART_ENTRY] = plan->is_plain;
+    }
+    return check;
 }
 
 void bth_output_check_free(bth_output_check *check)
@@ -607,34 +694,25 @@ static int check_fail_never_written(const bth_output_check *check, const bth_fil
     return bth_fail(error, BERTH_E_OFFSETS, name, part->range.offset, "%s was never written", what);
 }
 
-static int check_record_is_whole(const bth_output_check *check, size_t i, berth_error *error)
-{
-    const berth_plan *plan = check->plan;
-    const written_record *record = &check->records[i];
-    const bth_file_part parts[] = {bth_file_part_of_header(plan, i),
-                                   {BTH_PART_DATA, i, bth_plan_data_range(plan, i)},
-                                   bth_file_part_of_descriptor(plan, i),
-                                   bth_file_part_of_entry(plan, i)};
-    static const char *const whats[] = {"its header", "a part of its data", "its descriptor",
-                                        "its directory entry"};
-
-    for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
-        bool is_whole = parts[j].kind == BTH_PART_DATA ? record->missing_nbytes == 0
-                                                       : record->has[parts[j].kind];
-        if (!is_whole)
-            return check_fail_never_written(check, &parts[j], whats[j], error);
-    }
-    return 0;
-}
-
 int bth_output_check_finish(const bth_output_check *check, berth_error *error)
 {
-    const bth_file_part last = bth_file_part_of_end(check->plan);
+    static const char *const whats[] = {"its header", "a part of its data", "its descriptor",
+                                        "its directory entry"};
+    const berth_plan *plan = check->plan;
+    const bth_file_part last = file_part_of_end(plan);
 
-    for (size_t i = 0; i < check->plan->n_records; i++)
-        if (check_record_is_whole(check, i, error) < 0)
-            return error->code;
-    if (!check->has_end)
-        return check_fail_never_written(check, &last, "the end", error);
-    return 0;
+    for (size_t i = 0; i < plan->n_records; i++) {
+        const written_record *record = &check->records[i];
+        const bth_file_part parts[] = {file_part_of_header(plan, i),
+                                       {BTH_PART_DATA, i, bth_plan_data_range(plan, i)},
+                                       file_part_of_descriptor(plan, i),
+                                       file_part_of_entry(plan, i)};
+        for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
+            bool is_whole = parts[j].kind == BTH_PART_DATA ? record->missing_nbytes == 0
+                                                           : record->has[parts[j].kind];
+            if (!is_whole)
+                return check_fail_never_written(check, &parts[j], whats[j], error);
+        }
+    }
+    return check->has_end ? 0 : check_fail_never_written(check, &last, "the end", error);
 }

@@ -8,7 +8,7 @@
  *
  * Writes come in any order and from any thread; if the output takes them in order, the order is
  * checked, too. Memory: a few words for each record, and the headers and other parts that one write
- * has begun and another will end: at most two for each worker and each deferred block (deferred.c).
+ * has begun and another will end: at most two for each worker and each deferred block (run.c).
  */
 #ifndef BTH_SAVE_OUTPUT_CHECK_H
 #define BTH_SAVE_OUTPUT_CHECK_H
@@ -28,5 +28,33 @@ int bth_output_check_read_present(bth_output_check *check, const bth_present *pr
 /* When all is written: BERTH_E_OFFSETS if a part is missing. */
 int bth_output_check_finish(const bth_output_check *check, berth_error *error);
 void bth_output_check_free(bth_output_check *check); /* NULL: nothing */
+
+/*
+ * Debug mode: reads the directory, headers and descriptors of what was written as strictly as those
+ * of any other file. Compares them with the plan, and with the image, whose CRCs are complete. A
+ * difference is BERTH_E_OFFSETS, or the reader's error.
+ */
+int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+                                             berth_error *error);
+
+/* ---- parts of the file: what each byte belongs to by the plan ---- */
+
+typedef enum bth_file_part_kind {
+    BTH_PART_HEADER,
+    BTH_PART_DATA,
+    BTH_PART_DESCRIPTOR,
+    BTH_PART_ENTRY,   /* of a record, in the directory */
+    BTH_PART_END,     /* the end records */
+    BTH_PART_PADDING, /* behind the file: zeros up to a whole block */
+} bth_file_part_kind;
+
+typedef struct bth_file_part {
+    bth_file_part_kind kind;
+    size_t record; /* n_records of the plan: the end, the padding */
+    bth_range range;
+} bth_file_part;
+
+/* The part that holds the byte at `offset`. */
+bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset);
 
 #endif

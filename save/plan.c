@@ -2,13 +2,17 @@
 #include "save/plan.h"
 
 #include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seeded_hash.h"
+#include "format/serialization_id.h"
+#include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "save/save_error.h"
+#include "io/device/device.h"
 
 /*
  * PyTorch's reader keeps this many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL.
@@ -33,7 +37,8 @@ static int name_check(const char *what, const char *name, bool is_archive, berth
     return 0;
 }
 
-int bth_check_record_name(const char *name, berth_error *error)
+/* Refuses a name that Berth's reader refuses, and names of folders. */
+static int check_record_name(const char *name, berth_error *error)
 {
     return name_check("record name", name, false, error);
 }
@@ -51,38 +56,22 @@ int bth_check_archive_name(const char *name, berth_error *error)
     return error->code;
 }
 
-/* Refuses a name with its top folder that PyTorch would cut within a character. */
-static int check_full_name_not_cut_in_character(const char *full_name, const char *name,
-                                                berth_error *error)
-{
-    if (strlen(full_name) <= KEPT_NBYTES || ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) != 0x80)
-        return 0;
-    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                    "with the archive's the name has %zu bytes, of which PyTorch keeps %d; they "
-                    "end within a character, and it opens no such file: choose a shorter one",
-                    strlen(full_name), KEPT_NBYTES);
-}
-
-static bool path_is_ascii(const char *text)
-{
-    while (*text && (unsigned char)*text < 0x80)
-        text++;
-    return !*text;
-}
-
 char *bth_archive_name_of_path(const char *path)
 {
     const char *base = path ? path : "";
+    bool is_ascii = true;
     berth_error bad;
 
-    for (const char *at = base; *at; at++)
+    for (const char *at = base; *at; at++) {
+        is_ascii &= (unsigned char)*at < 0x80;
         if (*at == '/' || *at == '\\')
             base = at + 1;
+    }
     const char *dot = strrchr(base, '.');
     size_t n = dot ? (size_t)(dot - base) : strlen(base);
     char *name = bth_duplicate_text(base, n);
     bth_error_clear(&bad);
-    if (!name || (path_is_ascii(path ? path : "") && bth_check_archive_name(name, &bad) == 0))
+    if (!name || (is_ascii && bth_check_archive_name(name, &bad) == 0))
         return name;
     bth_release(name);
     return bth_duplicate_text("archive", strlen("archive"));
@@ -145,51 +134,10 @@ void berth_plan_free(berth_plan *plan)
     bth_release(plan);
 }
 
-/* Makes room for nbytes more in the names. At least doubled, so that adding stays linear. */
-static int plan_reserve_names(berth_plan *plan, size_t nbytes, berth_error *error)
-{
-    if (nbytes <= plan->names_room - plan->names_nbytes)
-        return 0;
-    size_t room = plan->names_room * 2 + nbytes + 256;
-    char *names = bth_reallocate(plan->names, room);
-    if (!names)
-        return bth_fail_memory(error, room);
-    plan->names = names;
-    plan->names_room = room;
-    return 0;
-}
-
-static int plan_add_name(berth_plan *plan, const char *name, size_t *name_at, size_t *name_nbytes,
-                         berth_error *error)
-{
-    size_t own_nbytes = strlen(name);
-
-    *name_nbytes = plan->archive_nbytes + 1 + own_nbytes;
-    if (plan_reserve_names(plan, *name_nbytes + 1, error) < 0)
-        return error->code;
-    *name_at = plan->names_nbytes;
-    char *out = plan->names + plan->names_nbytes;
-    memcpy(out, plan->archive, plan->archive_nbytes);
-    out[plan->archive_nbytes] = '/';
-    memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
-    plan->names_nbytes += *name_nbytes + 1;
-    return 0;
-}
-
 /* Where the next record begins. */
 static uint64_t plan_end(const berth_plan *plan)
 {
     return plan->n_records > 0 ? plan->records[plan->n_records - 1].layout.next_offset : 0;
-}
-
-static int plan_lay_out_record(const berth_plan *plan, const char *name, size_t name_nbytes,
-                               uint64_t cursor, uint64_t nbytes, bth_layout_entry *layout,
-                               berth_error *error)
-{
-    if (bth_layout_entry_compute(cursor, name_nbytes, nbytes, plan->alignment, layout) < 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, name, cursor,
-                        "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
-    return 0;
 }
 
 /* Copies `content` and the name to the place after the last record. NULL: an error. */
@@ -197,12 +145,33 @@ static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
                                           const bth_plan_record *content, size_t *name_nbytes,
                                           berth_error *error)
 {
+    size_t own_nbytes = strlen(name), nbytes = plan->archive_nbytes + 1 + own_nbytes;
+
     if (plan->n_records == plan->n_records_room &&
         plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
         return NULL;
+    if (nbytes + 1 > plan->names_room - plan->names_nbytes) {
+        /* At least doubled, so that adding stays linear. */
+        size_t room = plan->names_room * 2 + nbytes + 1 + 256;
+        char *names = bth_reallocate(plan->names, room);
+        if (!names) {
+            bth_fail_memory(error, room);
+            return NULL;
+        }
+        plan->names = names;
+        plan->names_room = room;
+    }
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
-    return plan_add_name(plan, name, &record->name_at, name_nbytes, error) < 0 ? NULL : record;
+    record->name_at = plan->names_nbytes;
+    assert(plan->names); /* for analyzers */
+    char *out = plan->names + plan->names_nbytes;
+    memcpy(out, plan->archive, plan->archive_nbytes);
+    out[plan->archive_nbytes] = '/';
+    memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
+    plan->names_nbytes += nbytes + 1;
+    *name_nbytes = nbytes;
+    return record;
 }
 
 static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
@@ -215,13 +184,11 @@ static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
     plan->n_records++;
 }
 
-static int plan_check_full_name(const berth_plan *plan, const bth_plan_record *record,
-                                const char *name, size_t name_nbytes, berth_error *error)
+static int plan_fail_too_large(const char *name, uint64_t offset, uint64_t nbytes,
+                               berth_error *error)
 {
-    if (name_nbytes > UINT16_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                        "the name has %zu bytes, a zip's have at most %u", name_nbytes, UINT16_MAX);
-    return check_full_name_not_cut_in_character(plan->names + record->name_at, name, error);
+    return bth_fail(error, BERTH_E_ARGUMENT, name, offset,
+                    "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
 }
 
 int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, uint64_t nbytes,
@@ -230,18 +197,27 @@ int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, 
     size_t name_nbytes = 0;
 
     assert(header_offset >= plan_end(plan));
-    if (bth_check_record_name(name, error) < 0)
+    if (check_record_name(name, error) < 0)
         return error->code;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
-    if (!record || plan_check_full_name(plan, record, name, name_nbytes, error) < 0 ||
-        plan_lay_out_record(plan, name, name_nbytes, header_offset, nbytes, &record->layout,
-                            error) < 0)
+    if (!record)
         return error->code;
-    size_t header_nbytes = (size_t)(record->layout.data_offset - record->layout.header_offset);
-    size_t central_nbytes = (size_t)bth_layout_central_entry_nbytes(&record->layout);
-    size_t longer = header_nbytes > central_nbytes ? header_nbytes : central_nbytes;
-    if (longer > plan->max_header_nbytes)
-        plan->max_header_nbytes = longer;
+    if (name_nbytes > UINT16_MAX)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                        "the name has %zu bytes, a zip's have at most %u", name_nbytes, UINT16_MAX);
+    const char *full_name = plan->names + record->name_at;
+    if (name_nbytes > KEPT_NBYTES && ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) == 0x80)
+        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                        "with the archive's the name has %zu bytes, of which PyTorch keeps %d; "
+                        "they end within a character, and it opens no such file: choose a shorter "
+                        "one",
+                        name_nbytes, KEPT_NBYTES);
+    if (bth_layout_entry_compute(header_offset, name_nbytes, nbytes, plan->alignment,
+                                 &record->layout) < 0)
+        return plan_fail_too_large(name, header_offset, nbytes, error);
+    uint64_t header_nbytes = record->layout.data_offset - record->layout.header_offset;
+    uint64_t longer = bth_max(header_nbytes, bth_layout_central_entry_nbytes(&record->layout));
+    plan->max_header_nbytes = (size_t)bth_max(plan->max_header_nbytes, longer);
     plan_end_record(plan, record);
     return 0;
 }
@@ -263,8 +239,7 @@ int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
     if (!record)
         return error->code;
     if (!bth_try_add(begin, nbytes, &end) || end > INT64_MAX)
-        return bth_fail(error, BERTH_E_ARGUMENT, name, begin,
-                        "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
+        return plan_fail_too_large(name, begin, nbytes, error);
     record->layout = (bth_layout_entry){
         .header_offset = begin, .data_offset = begin, .nbytes = nbytes, .next_offset = end};
     plan_end_record(plan, record);
@@ -295,70 +270,45 @@ bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 }
 
 /* Z8: PyTorch finds records by their names in any case. */
-static int plan_fail_duplicate(const char *name, const char *other, berth_error *error)
-{
-    if (strcmp(name, other) == 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                        "two records have this name");
-    return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
-                    "its name differs from '%.100s' only in capital letters, which PyTorch ignores",
-                    other);
-}
-
-/* `slots`: an open hash table of indices plus one. */
-static int plan_check_names_with_hash_table(const berth_plan *plan, size_t *slots, size_t mask,
-                                            berth_error *error)
-{
-    for (size_t i = 0; i < plan->n_records; i++) {
-        const char *name = bth_plan_record_name(plan, i);
-        size_t nbytes = strlen(name), at = bth_hash_any_case(0, name, nbytes) & mask;
-        for (; slots[at]; at = (at + 1) & mask) {
-            const char *other = bth_plan_record_name(plan, slots[at] - 1);
-            if (strlen(other) == nbytes && bth_same_in_any_case(name, other, nbytes))
-                return plan_fail_duplicate(name, other, error);
-        }
-        slots[at] = i + 1;
-    }
-    return 0;
-}
-
 static int plan_check_unique_names(const berth_plan *plan, berth_error *error)
 {
     size_t n_slots = 16;
 
     while (n_slots < plan->n_records * 2)
         n_slots *= 2;
+    /* An open hash table of indices plus one. */
     size_t *slots = bth_allocate_zeroed(n_slots * sizeof *slots);
     if (!slots)
         return bth_fail_memory(error, n_slots * sizeof *slots);
-    plan_check_names_with_hash_table(plan, slots, n_slots - 1, error);
+    for (size_t i = 0; i < plan->n_records && error->code == BERTH_OK; i++) {
+        const char *name = bth_plan_record_name(plan, i), *other = NULL;
+        size_t nbytes = strlen(name), at = bth_hash_any_case(0, name, nbytes) & (n_slots - 1);
+        for (; slots[at] && !other; at = (at + 1) & (n_slots - 1)) {
+            const char *found = bth_plan_record_name(plan, slots[at] - 1);
+            if (strlen(found) == nbytes && bth_same_in_any_case(name, found, nbytes))
+                other = found;
+        }
+        if (!other)
+            slots[at] = i + 1;
+        else if (strcmp(name, other) == 0)
+            bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET, "two records have this name");
+        else
+            bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
+                     "its name differs from '%.100s' only in capital letters, which PyTorch "
+                     "ignores",
+                     other);
+    }
     bth_release(slots);
     return error->code;
-}
-
-static void plan_lay_out_directory(berth_plan *plan)
-{
-    const bth_plan_record *last = &plan->records[plan->n_records - 1];
-    uint64_t offset = last->layout.next_offset;
-
-    plan->directory_offset = offset;
-    for (size_t i = 0; i < plan->n_records; i++) {
-        plan->records[i].central_offset = offset;
-        offset += bth_layout_central_entry_nbytes(&plan->records[i].layout);
-    }
-    plan->directory_nbytes = offset - plan->directory_offset;
-    plan->nbytes = offset + BTH_ZIP_END_NBYTES;
-    plan->tail_offset = plan->directory_offset;
-    if (plan->id_index != BTH_NO_RECORD)
-        plan->tail_offset = plan->records[plan->id_index].layout.data_offset;
 }
 
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
     if (plan->n_records == 0)
         return bth_fail_argument(error, "the plan has no records");
+    uint64_t offset = plan_end(plan);
+    plan->nbytes = plan->tail_offset = plan->directory_offset = offset;
     if (plan->is_plain || plan->is_parts) {
-        plan->nbytes = plan->tail_offset = plan->directory_offset = plan_end(plan);
         if (plan->max_header_nbytes == 0) /* no header is rendered */
             plan->max_header_nbytes = 1;
         return 0;
@@ -366,7 +316,14 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
     /* Of a value, they are names of Berth's own, and numbers. */
     if (!plan->pickled.bytes && plan_check_unique_names(plan, error) < 0)
         return error->code;
-    plan_lay_out_directory(plan);
+    for (size_t i = 0; i < plan->n_records; i++) {
+        plan->records[i].central_offset = offset;
+        offset += bth_layout_central_entry_nbytes(&plan->records[i].layout);
+    }
+    plan->directory_nbytes = offset - plan->directory_offset;
+    plan->nbytes = offset + BTH_ZIP_END_NBYTES;
+    if (plan->id_index != BTH_NO_RECORD)
+        plan->tail_offset = plan->records[plan->id_index].layout.data_offset;
     if (plan->nbytes > INT64_MAX)
         return bth_fail_argument(error, "the file would have more than 2^63 bytes");
     return 0;
@@ -435,4 +392,274 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
                              .header_offset = layout->header_offset,
                              .offset = layout->data_offset};
     return 0;
+}
+
+/* ---- the records of a save, and their order (format/FORMAT.md section 1) ---- */
+
+#define NAME_PICKLE "data.pkl"
+#define NAME_ID ".data/serialization_id"
+
+static bool config_byteorder_is_big(const struct berth_config *config)
+{
+    if (config->save_byteorder == BTH_BYTEORDER_NATIVE)
+        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    return config->save_byteorder == BTH_BYTEORDER_BIG;
+}
+
+static const char *config_byteorder(const struct berth_config *config)
+{
+    return config_byteorder_is_big(config) ? "big" : "little";
+}
+
+/* Whether save.byteorder differs from this machine's. */
+static bool config_byteorder_is_foreign(const struct berth_config *config)
+{
+    return config_byteorder_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+}
+
+static int plan_add_text(berth_plan *plan, const char *name, const char *text, berth_error *error)
+{
+    const bth_plan_record content = {.data = text, .swap_nbytes = 1};
+
+    return bth_plan_add(plan, name, strlen(text), &content, error);
+}
+
+/* The records between data.pkl and the storages, but for the byte order. */
+static int plan_add_format_alignment(berth_plan *plan, berth_error *error)
+{
+    (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
+    if (plan_add_text(plan, ".format_version", "1", error) < 0)
+        return error->code;
+    return plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
+}
+
+static int plan_add_version(berth_plan *plan, berth_error *error)
+{
+    return plan_add_text(plan, "version", "3\n", error);
+}
+
+static int plan_add_id(berth_plan *plan, berth_error *error)
+{
+    const bth_plan_record computed = {.swap_nbytes = 1};
+
+    if (bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
+        return error->code;
+    plan->id_index = plan->n_records - 1;
+    return 0;
+}
+
+static int plan_add_caller_record(berth_plan *plan, const berth_new_record *record,
+                                  berth_error *error)
+{
+    const berth_storage *storage = record->storage;
+    bth_plan_record content = {.data = record->data,
+                               .read = record->data ? NULL : record->read,
+                               .storage = storage,
+                               .context = record->context,
+                               .no_crc32 = record->no_crc32,
+                               .crc32 = record->crc32,
+                               .swap_nbytes = 1};
+
+    if (storage && (record->data || record->read || storage->nbytes != record->nbytes))
+        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                        "its storage is not the only source of its bytes, or has another size");
+    if (record->nbytes > 0 && !storage && !record->data && !record->read)
+        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                        "neither data nor read is set");
+    if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
+        return error->code;
+    if (storage && bth_plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
+        return bth_error_add_record(error, record->name);
+    if (!plan->is_plain)
+        return bth_plan_add(plan, record->name, record->nbytes, &content, error);
+    if (check_record_name(record->name, error) < 0)
+        return error->code;
+    return bth_plan_add_plain(plan, record->name, record->nbytes, &content, error);
+}
+
+/* Readers compute offsets from this record. If it differs from the layout, they read wrong bytes.
+ * A text that is no short number is not checked. */
+static int plan_check_alignment_record(const berth_plan *plan, const berth_new_record *record,
+                                       berth_error *error)
+{
+    size_t nbytes = (size_t)record->nbytes;
+    char text[16] = "", *end;
+
+    if (plan->is_plain || strcmp(record->name, ".storage_alignment") != 0 || record->nbytes == 0 ||
+        record->nbytes >= sizeof text || (!record->data && !record->read))
+        return 0;
+    if (record->data)
+        memcpy(text, record->data, nbytes);
+    else if (record->read(record->context, text, nbytes, 0) != 0)
+        return 0;
+    text[nbytes] = '\0';
+    unsigned long recorded = strtoul(text, &end, 10);
+    if (end == text || *end || recorded == plan->alignment)
+        return 0;
+    return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                    "says %lu, save.storage_alignment is %u", recorded, plan->alignment);
+}
+
+static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content *content,
+                                           const struct berth_config *config, berth_error *error)
+{
+    bool complete = content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN);
+    bool byteorder_last = content->flags & BERTH_RECORDS_BYTEORDER_LAST;
+    const char *byteorder = config_byteorder(config);
+
+    plan->is_plain = content->flags & BERTH_RECORDS_PLAIN;
+    plan->compute_crc32 &= !plan->is_plain;
+    for (size_t i = 0; i < content->n_records; i++) {
+        const berth_new_record *record = &content->records[i];
+        if (plan_add_caller_record(plan, record, error) < 0 ||
+            plan_check_alignment_record(plan, record, error) < 0)
+            return error->code;
+        if (i == 0 && !complete &&
+            (plan_add_format_alignment(plan, error) < 0 ||
+             (!byteorder_last && plan_add_text(plan, "byteorder", byteorder, error) < 0)))
+            return error->code;
+    }
+    if (complete)
+        return 0;
+    if (plan_add_version(plan, error) < 0 ||
+        (byteorder_last && plan_add_text(plan, "byteorder", byteorder, error) < 0))
+        return error->code;
+    return plan_add_id(plan, error);
+}
+
+static int content_check_records(const berth_content *content, const struct berth_config *config,
+                                 berth_error *error)
+{
+    const berth_new_record *first = content->records;
+
+    const uint32_t known =
+        BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST | BERTH_RECORDS_PLAIN;
+    uint32_t unknown = content->flags & ~known;
+
+    if (unknown)
+        return bth_fail_argument(error, "unknown flags 0x%x", unknown);
+    if (!first || content->n_records == 0)
+        return bth_fail_argument(error, "the content has no records");
+    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
+        return 0;
+    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
+                        "the first record must be " NAME_PICKLE);
+    if (config_byteorder_is_foreign(config))
+        return bth_fail_argument(
+            error,
+            "records are written as they are, their byte order cannot be changed to "
+            "save.byteorder=%s",
+            config_byteorder(config));
+    return 0;
+}
+
+int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
+                                   berth_error *error)
+{
+    uint64_t at = 0;
+    const berth_storage *bottom = bth_storage_resolve_view(storage, &at);
+    const bth_device_memory *memory = bottom->device;
+
+    *number = 0;
+    if (!memory || storage->nbytes == 0)
+        return 0;
+    if (bth_device_check_life(memory->device, memory->life, error) < 0 ||
+        bth_device_check_memory(memory->device,
+                                memory->address + (uintptr_t)(bottom->root_offset + at),
+                                (size_t)storage->nbytes, error) < 0)
+        return error->code;
+    while (*number < plan->n_devices)
+        if (plan->devices[(*number)++] == memory->device)
+            return 0;
+    size_t nbytes = (*number + 1u) * sizeof *plan->devices;
+    bth_device_handle **devices =
+        *number < UINT8_MAX ? bth_reallocate(plan->devices, nbytes) : NULL;
+    if (!devices)
+        return bth_fail_memory(error, nbytes);
+    plan->devices = devices;
+    devices[plan->n_devices++] = memory->device;
+    *number = plan->n_devices;
+    return 0;
+}
+
+static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
+                                     const struct berth_config *config, berth_error *error)
+{
+    bool foreign = config_byteorder_is_foreign(config);
+    const bth_pickled *pickled = &plan->pickled;
+
+    if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0)
+        return error->code;
+    const bth_plan_record pickle = {.data = pickled->bytes, .swap_nbytes = 1};
+    if (bth_plan_add(plan, NAME_PICKLE, pickled->nbytes, &pickle, error) < 0 ||
+        plan_add_format_alignment(plan, error) < 0 ||
+        plan_add_text(plan, "byteorder", config_byteorder(config), error) < 0)
+        return error->code;
+    for (size_t i = 0; i < pickled->n_storages; i++) {
+        const berth_storage *storage = pickled->storages[i];
+        berth_dtype class = pickled->dtypes[i];
+        bth_plan_record content = {.storage = storage, .swap_nbytes = 1};
+        char name[32];
+        /* PyTorch swaps back by the class in the file, and never an UntypedStorage (T5). */
+        if (foreign && class != BERTH_DTYPE_NONE)
+            content.swap_nbytes = (uint8_t)bth_dtype_swap_nbytes(class);
+        (void)snprintf(name, sizeof name, "data/%zu", i);
+        if (storage->nbytes % content.swap_nbytes != 0)
+            return bth_fail(
+                error, BERTH_E_UNSUPPORTED, name, BERTH_NO_OFFSET,
+                "%llu bytes are no whole number of elements: their byte order cannot be changed",
+                (unsigned long long)storage->nbytes);
+        if (bth_plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
+            return bth_error_add_record(error, name);
+        if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
+            return error->code;
+    }
+    if (plan_add_version(plan, error) < 0)
+        return error->code;
+    if (pickled->has_nested)
+        bth_log("%s: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone",
+                plan->archive);
+    return plan_add_id(plan, error);
+}
+
+static int content_check(const berth_content *content, const struct berth_config *config,
+                         berth_error *error)
+{
+    if (!content)
+        return bth_fail_argument(error, "the content is NULL");
+    if (BTH_CHECK_RESERVED(berth_content, content, error) < 0)
+        return error->code;
+    if (content->kind == BERTH_CONTENT_RECORDS)
+        return content_check_records(content, config, error);
+    if (content->kind != BERTH_CONTENT_VALUE && content->kind != BERTH_CONTENT_SAFETENSORS)
+        return bth_fail_argument(error, "invalid kind of content");
+    uint32_t known =
+        content->kind == BERTH_CONTENT_VALUE ? 0 : BERTH_TENSORS_ONLY | BERTH_COPY_TIES;
+    if (content->flags & ~known)
+        return bth_fail_argument(error, "unknown flags 0x%x", content->flags);
+    if (!content->value)
+        return bth_fail_argument(
+            error, "the value is NULL: berth_tree_error returns why, if making it failed");
+    return berth_tree_error(bth_value_tree(content->value), error);
+}
+
+berth_plan *bth_plan_make(const char *archive, const berth_content *content,
+                          const struct berth_config *config, berth_error *error)
+{
+    if (content_check(content, config, error) < 0)
+        return NULL;
+    berth_plan *plan = bth_plan_new(archive, config, content->n_records + 5, error);
+    if (!plan)
+        return NULL;
+    if (content->kind == BERTH_CONTENT_RECORDS)
+        plan_add_caller_and_own_records(plan, content, config, error);
+    else if (content->kind == BERTH_CONTENT_SAFETENSORS)
+        bth_plan_add_safetensors(plan, content, error);
+    else
+        plan_add_records_of_value(plan, content->value, config, error);
+    if (error->code == BERTH_OK && bth_plan_close(plan, error) == 0)
+        return plan;
+    berth_plan_free(plan);
+    return NULL;
 }

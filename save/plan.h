@@ -100,9 +100,7 @@ bool bth_plan_record_is_storage(const berth_plan *plan, size_t i);
  * a device. Refuses one whose memory is gone. */
 int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
                                    berth_error *error);
-/* ---- plan_safetensors.c ---- */
-
-/* The records of a safetensors file of these tensors (S1 to S4). */
+/* The records of a safetensors file of these tensors (S1 to S4; plan_safetensors.c). */
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
 /* The full name, with the top folder; and without. */
@@ -131,9 +129,7 @@ bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i);
  */
 char *bth_archive_name_of_path(const char *path);
 
-/* Refuses a name that Berth's reader refuses, and names of folders. */
-int bth_check_record_name(const char *name, berth_error *error);
-/* Refuses the same for a top folder, and one that is too long for PyTorch. */
+/* Refuses a top folder that Berth's reader refuses, or that is too long for PyTorch. */
 int bth_check_archive_name(const char *name, berth_error *error);
 
 #endif

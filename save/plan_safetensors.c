@@ -26,8 +26,8 @@ typedef struct selection {
     uint32_t flags;
     named_tensor *tensors;
     size_t n_tensors;
-    size_t names_nbytes;            /* of all names: they must fit the header (P3) */
-    bool has_root_keys;             /* see names_are_root_keys */
+    size_t names_nbytes; /* of all names: they must fit the header (P3) */
+    bool has_root_keys;  /* all are items of the root, by keys that are names: no name is a path */
     bth_safetensors_entry *entries; /* the tensors that are written, in the file's order */
     size_t n_entries;
     bth_safetensors_text *texts; /* of __metadata__ */
@@ -66,17 +66,6 @@ static int selection_enter_value(void *context, const berth_walk *walk, const be
                                                                                   : BERTH_WALK_SKIP;
 }
 
-static int selection_check_other_values(selection *s, const berth_value *value)
-{
-    const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = s};
-    berth_error walk_error;
-
-    if (berth_value_walk(value, &walker, &walk_error) < 0 && s->error->code == 0)
-        *s->error = walk_error;
-    return s->error->code;
-}
-
 /* NULL: the format can hold it. `text` is room for the sentence. */
 static const char *tensor_why_not(const berth_tensor *tensor, const char *name, char *text,
                                   size_t nbytes)
@@ -101,24 +90,33 @@ static const char *tensor_why_not(const berth_tensor *tensor, const char *name, 
 }
 
 /*
- * Whether it is a part of a sparse or nested tensor, which is refused itself. The path of a part
- * ends in a word, "['a'].indices"; the path of a whole tensor ends in "]".
+ * Adds the names' tensor i. A part of a sparse or nested tensor is none: that is refused itself.
+ * The path of a part ends in a word, "['a'].indices"; the path of a whole tensor ends in "]".
  */
-static bool path_is_of_part(const char *path)
+static int selection_add_tensor(selection *s, const bth_names *names, size_t i)
 {
+    const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
+    char *name, *path, text[96];
+
+    if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, s->error) < 0)
+        return s->error->code;
     size_t n = strlen(path);
-
-    return n > 0 && path[n - 1] != ']';
-}
-
-/* Takes the name, or releases it. */
-static int selection_add_tensor(selection *s, char *name, const berth_tensor *tensor)
-{
-    char text[96];
-    const char *why = tensor_why_not(tensor, name, text, sizeof text);
-
-    if (why) {
+    bool is_part = n > 0 && path[n - 1] != ']';
+    bth_release(path);
+    /* A key of the root is a name as it is, as in the package. Other names never are like it: if
+     * they began with a dot, were empty, or shared, they would be paths, and if there is one a key
+     * that begins like a path is written as its own path. */
+    const char *key = is_part ? NULL : bth_names_tensor_root_key(names, i, s->has_root_keys);
+    if (key && strcmp(key, name) != 0) {
+        bth_release(name);
+        name = bth_duplicate_text(key, strlen(key));
+        if (!name)
+            return bth_fail_memory(s->error, strlen(key) + 1);
+    }
+    const char *why = is_part ? NULL : tensor_why_not(tensor, name, text, sizeof text);
+    if (why)
         (void)selection_leave_out_or_refuse(s, name, why);
+    if (is_part || why) {
         bth_release(name);
         return s->error->code;
     }
@@ -129,43 +127,6 @@ static int selection_add_tensor(selection *s, char *name, const berth_tensor *te
                                "the names of its tensors are longer than a safetensors header may "
                                "be: %d bytes",
                                BTH_SAFETENSORS_MAX_HEADER_NBYTES);
-    return 0;
-}
-
-/* Whether all tensors are items of the root, by keys that are names: no name is a path. */
-static bool names_are_root_keys(const bth_names *names)
-{
-    for (size_t i = 0; i < bth_names_tensor_count(names); i++)
-        if (!bth_names_tensor_root_key(names, i, true))
-            return false;
-    return true;
-}
-
-/* A key of the root is a name as it is, as in the package. Other names never are like it: if they
- * began with a dot, were empty, or shared, they would be paths, and if there is one a key that
- * begins like a path is written as its own path. */
-static int selection_use_root_key(selection *s, const bth_names *names, size_t i, char **name)
-{
-    const char *key = bth_names_tensor_root_key(names, i, s->has_root_keys);
-
-    if (!key || strcmp(key, *name) == 0)
-        return 0;
-    bth_release(*name);
-    *name = bth_duplicate_text(key, strlen(key));
-    return *name ? 0 : bth_fail_memory(s->error, strlen(key) + 1);
-}
-
-static int selection_add_tensor_at(selection *s, const bth_names *names, size_t i)
-{
-    char *name, *path;
-
-    if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, s->error) < 0)
-        return s->error->code;
-    bool is_part = path_is_of_part(path);
-    bth_release(path);
-    if (!is_part && selection_use_root_key(s, names, i, &name) == 0)
-        return selection_add_tensor(s, name, berth_as_tensor(bth_names_tensor_value(names, i)));
-    bth_release(name);
     return 0;
 }
 
@@ -180,9 +141,11 @@ static int selection_add_tensors(selection *s, const berth_value *value)
     s->tensors = bth_allocate_zeroed(nbytes);
     if (!s->tensors)
         (void)bth_fail_memory(s->error, nbytes);
-    s->has_root_keys = names_are_root_keys(names);
+    s->has_root_keys = true;
+    for (size_t i = 0; i < n && s->has_root_keys; i++)
+        s->has_root_keys = bth_names_tensor_root_key(names, i, true) != NULL;
     for (size_t i = 0; i < n && s->error->code == 0; i++)
-        (void)selection_add_tensor_at(s, names, i);
+        (void)selection_add_tensor(s, names, i);
     bth_names_free(names);
     return s->error->code;
 }
@@ -238,29 +201,28 @@ static int compare_by_elements_and_name(const void *left, const void *right)
     return order != 0 ? order : strcmp(a->name, b->name);
 }
 
-/* An empty tensor is tied to none. "format" is a text that means something else. */
-static bool tensor_is_tied_to_last(const selection *s, const named_tensor *named)
-{
-    return !(s->flags & BERTH_COPY_TIES) && s->n_entries > 0 &&
-           berth_tensor_numel(named->tensor) > 0 && strcmp(named->name, "format") != 0 &&
-           compare_elements(s->entries[s->n_entries - 1].tensor, named->tensor) == 0;
-}
-
 /* The entries that are written, and a text for each other name of one. */
 static int selection_divide_into_entries_and_texts(selection *s)
 {
     size_t n = s->n_tensors;
+    bool ties = !(s->flags & BERTH_COPY_TIES);
 
     s->entries = bth_allocate_zeroed((n + 1) * sizeof *s->entries);
     if (!s->entries)
         return bth_fail_memory(s->error, (n + 1) * sizeof *s->entries);
-    if (!(s->flags & BERTH_COPY_TIES))
+    s->texts = bth_allocate((n + 1) * sizeof *s->texts);
+    if (!s->texts)
+        return bth_fail_memory(s->error, (n + 1) * sizeof *s->texts);
+    if (ties)
         qsort(s->tensors, n, sizeof *s->tensors, compare_by_elements_and_name);
     for (size_t i = 0; i < n; i++) {
         const named_tensor *named = &s->tensors[i];
-        if (tensor_is_tied_to_last(s, named))
-            s->texts[s->n_texts++] =
-                (bth_safetensors_text){named->name, s->entries[s->n_entries - 1].name};
+        const bth_safetensors_entry *last = s->n_entries > 0 ? &s->entries[s->n_entries - 1] : NULL;
+        /* An empty tensor is tied to none. "format" is a text that means something else. */
+        if (ties && last && berth_tensor_numel(named->tensor) > 0 &&
+            strcmp(named->name, "format") != 0 &&
+            compare_elements(last->tensor, named->tensor) == 0)
+            s->texts[s->n_texts++] = (bth_safetensors_text){named->name, last->name};
         else
             s->entries[s->n_entries++] = (bth_safetensors_entry){named->name, named->tensor};
     }
@@ -284,30 +246,8 @@ static int compare_names(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* A text for a name that a tensor has now would be misread as its tie. `tensors` are sorted. */
-static bool selection_has_name(const selection *s, const char *name)
-{
-    const named_tensor wanted = {(char *)(uintptr_t)name, NULL};
-
-    return bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_names) != NULL;
-}
-
-static int selection_add_caller_texts(selection *s, const berth_value *metadata)
-{
-    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, compare_names);
-    for (size_t i = 0; i < berth_value_count(metadata); i++) {
-        berth_value *key, *value;
-        (void)berth_dict_at(metadata, i, &key, &value);
-        const char *name = berth_as_text(key, NULL), *text = berth_as_text(value, NULL);
-        if (!name || !text)
-            return bth_fail_argument(s->error, "the metadata are no dict of texts");
-        if (!selection_has_name(s, name))
-            s->texts[s->n_texts++] = (bth_safetensors_text){name, text};
-    }
-    return 0;
-}
-
-/* Texts of the caller, or the usual one; then the ties, which are sorted by name. */
+/* Texts of the caller, or the usual one; then the ties, which are sorted by name. A text for a name
+ * that a tensor has now would be misread as its tie. */
 static int selection_make_texts(selection *s, const berth_value *metadata)
 {
     bth_safetensors_text *ties = s->texts;
@@ -318,10 +258,20 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
     s->texts = bth_allocate(n * sizeof *s->texts);
     if (!s->texts)
         (void)bth_fail_memory(s->error, n * sizeof *s->texts);
-    else if (metadata)
-        (void)selection_add_caller_texts(s, metadata);
-    else
+    else if (!metadata)
         s->texts[s->n_texts++] = (bth_safetensors_text){"format", "pt"};
+    if (metadata)
+        qsort(s->tensors, s->n_tensors, sizeof *s->tensors, compare_names);
+    for (size_t i = 0; i < berth_value_count(metadata) && s->error->code == 0; i++) {
+        berth_value *key, *value;
+        (void)berth_dict_at(metadata, i, &key, &value);
+        const char *name = berth_as_text(key, NULL), *text = berth_as_text(value, NULL);
+        const named_tensor wanted = {(char *)(uintptr_t)name, NULL};
+        if (!name || !text)
+            (void)bth_fail_argument(s->error, "the metadata are no dict of texts");
+        else if (!bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_names))
+            s->texts[s->n_texts++] = (bth_safetensors_text){name, text};
+    }
     if (s->error->code == 0 && n_ties > 0)
         memcpy(s->texts + s->n_texts, ties, n_ties * sizeof *ties);
     s->n_texts += n_ties;
@@ -374,12 +324,6 @@ static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uin
     return 0;
 }
 
-/* Whether the bytes of the tensor are a range of its storage's. */
-static bool tensor_is_range(const berth_tensor *tensor)
-{
-    return berth_tensor_is_contiguous(tensor) && !(tensor->flags & (BERTH_CONJ | BERTH_NEG));
-}
-
 /* A storage that has just the tensor's bytes. */
 static int view_make(const bth_safetensors_entry *entry, berth_storage *view, berth_error *error)
 {
@@ -394,7 +338,8 @@ static int view_make(const bth_safetensors_entry *entry, berth_storage *view, be
                             .offset = BERTH_NO_OFFSET};
     if (view->nbytes == 0 || !tensor->storage)
         return 0;
-    if (tensor_is_range(tensor)) {
+    if (berth_tensor_is_contiguous(tensor) && !(tensor->flags & (BERTH_CONJ | BERTH_NEG))) {
+        /* its bytes are a range of the storage's */
         view->root = tensor->storage;
         view->root_offset = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
         return 0;
@@ -409,25 +354,44 @@ static int view_make(const bth_safetensors_entry *entry, berth_storage *view, be
 
 /* ---- the plan ---- */
 
-static int plan_add_header(berth_plan *plan, const selection *s, berth_error *error)
+static int selection_make(selection *s, const berth_content *content)
+{
+    const berth_walker walker = {
+        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = s};
+    berth_error walk_error;
+    uint64_t sum = 0;
+
+    if (berth_value_walk(content->value, &walker, &walk_error) < 0 && s->error->code == 0)
+        *s->error = walk_error;
+    if (s->error->code != 0 || selection_add_tensors(s, content->value) < 0 ||
+        selection_divide_into_entries_and_texts(s) < 0 ||
+        selection_make_texts(s, content->metadata) < 0)
+        return s->error->code;
+    /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
+    for (size_t i = 0; i < s->n_entries; i++)
+        if (!bth_try_add(sum, berth_tensor_nbytes(s->entries[i].tensor), &sum) ||
+            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
+            return bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
+                                   "its tensors, views written out in full, are too large for a "
+                                   "file");
+    return 0;
+}
+
+/* The header, and the tensors behind it. */
+static int plan_add_selection(berth_plan *plan, const selection *s, berth_error *error)
 {
     const bth_safetensors_new contents = {s->entries, s->n_entries, s->texts, s->n_texts};
-    size_t nbytes = 0;
+    bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* the file is little-endian */
+    size_t views_nbytes = bth_array_nbytes(s->n_entries + 1, sizeof *plan->views), nbytes = 0;
 
     if (bth_safetensors_write(&contents, &plan->header, &nbytes, error) < 0)
         return error->code;
-    const bth_plan_record content = {.data = plan->header, .swap_nbytes = 1};
-    return bth_plan_add_plain(plan, "header", nbytes, &content, error);
-}
-
-static int plan_add_tensors(berth_plan *plan, const selection *s, berth_error *error)
-{
-    bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* the file is little-endian */
-    size_t nbytes = bth_array_nbytes(s->n_entries + 1, sizeof *plan->views);
-
-    plan->views = bth_allocate(nbytes);
+    const bth_plan_record header = {.data = plan->header, .swap_nbytes = 1};
+    if (bth_plan_add_plain(plan, "header", nbytes, &header, error) < 0)
+        return error->code;
+    plan->views = bth_allocate(views_nbytes);
     if (!plan->views)
-        return bth_fail_memory(error, nbytes);
+        return bth_fail_memory(error, views_nbytes);
     for (size_t i = 0; i < s->n_entries; i++) {
         const bth_safetensors_entry *entry = &s->entries[i];
         bth_plan_record content = {
@@ -443,42 +407,14 @@ static int plan_add_tensors(berth_plan *plan, const selection *s, berth_error *e
     return 0;
 }
 
-/* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
-static int selection_check_sum(const selection *s)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < s->n_entries; i++)
-        if (!bth_try_add(sum, berth_tensor_nbytes(s->entries[i].tensor), &sum) ||
-            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
-            return bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
-                                   "its tensors, views written out in full, are too large for a "
-                                   "file");
-    return 0;
-}
-
-static int selection_make(selection *s, const berth_content *content)
-{
-    if (selection_check_other_values(s, content->value) < 0 ||
-        selection_add_tensors(s, content->value) < 0)
-        return s->error->code;
-    s->texts = bth_allocate((s->n_tensors + 1) * sizeof *s->texts);
-    if (!s->texts)
-        return bth_fail_memory(s->error, (s->n_tensors + 1) * sizeof *s->texts);
-    if (selection_divide_into_entries_and_texts(s) < 0 ||
-        selection_make_texts(s, content->metadata) < 0)
-        return s->error->code;
-    return selection_check_sum(s);
-}
-
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error)
 {
     selection s = {.plan = plan, .flags = content->flags, .error = error};
 
     plan->is_plain = true;
     plan->compute_crc32 = false;
-    if (selection_make(&s, content) == 0 && plan_add_header(plan, &s, error) == 0)
-        (void)plan_add_tensors(plan, &s, error);
+    if (selection_make(&s, content) == 0)
+        (void)plan_add_selection(plan, &s, error);
     for (size_t i = 0; i < s.n_tensors; i++)
         bth_release(s.tensors[i].name);
     bth_release(s.tensors);

@@ -2,60 +2,171 @@
 #include "save/run.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/file.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
+#include "io/trace/trace.h"
 #include "io/worker_counts.h"
 #include "save/image.h"
-#include "save/run_state.h"
+#include "save/output_check.h"
+#include "save/staging_slots.h"
 
-/* Tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
+/*
+ * Deferred blocks: blocks that are rendered but for a descriptor whose CRC is not complete. They
+ * are copied from their tile. The worker that completes the CRC fills in the descriptor and writes
+ * them. No byte of the file is read back or written twice, so the file needs no lock.
+ *
+ * If an output accepts any range, a block is one byte: then only the descriptor is deferred. The
+ * block in which the tail begins waits for all CRCs. It is written with the tail, so that no data
+ * of the caller are read after the data part.
+ *
+ * Each incomplete record goes on after a tile that a worker has claimed and not finished. Tiles are
+ * claimed in order, so no two such records belong to one tile. A descriptor lies in one or two
+ * neighbouring tiles.
+ */
+#define DEFERRED_PER_WORKER 2
 
-/* The tile that begins at `begin`, in a range that ends at `end`. */
-static bth_range range_cut_tile(uint64_t begin, uint64_t end, uint64_t tile_nbytes)
+typedef struct deferred_block {
+    size_t record; /* BTH_NO_RECORD: free; plan->n_records: claimed, to be written */
+    bth_range range;
+    uint8_t *bytes;
+} deferred_block;
+
+typedef struct deferred_blocks {
+    pthread_mutex_t lock;
+    deferred_block *blocks;
+    size_t n_blocks;
+    deferred_block tail;
+} deferred_blocks;
+
+/* What the workers of a run share. */
+typedef struct run_state {
+    bth_image image;
+    deferred_blocks deferred;
+    const bth_output *output;
+    const bth_run_settings *settings;
+    berth_stats *stats;  /* filled by the thread that called bth_run */
+    uint64_t begin, end; /* of the part of the file that is being written */
+    uint64_t n_tiles;    /* of that part */
+    bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
+    uint64_t tile_nbytes;
+    bth_range *tiles; /* of the data part, if only ranges of it are written; NULL: all of it */
+    uint64_t n_range_tiles; /* of those */
+    uint32_t block_nbytes;  /* 1: any range can be written */
+    unsigned n_workers;
+    uint8_t *allocated;
+    uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
+    uint8_t *scratch; /* in it: max_header_nbytes for each worker */
+    bth_staging_need staging;
+    bth_staging_slots slots; /* where storages lie on devices */
+    uint64_t present_nbytes; /* that other processes have written */
+    _Atomic uint64_t done_nbytes;
+    _Atomic uint64_t n_requests;
+    _Atomic uint64_t n_unread; /* tiles that still read of the caller's memory */
+    _Atomic uint64_t render_nanoseconds, crc32_nanoseconds, write_nanoseconds; /* of all workers */
+} run_state;
+
+/* ---- deferred blocks ---- */
+
+/* A descriptor may begin with the last byte of a block. */
+static uint64_t deferred_block_nbytes(uint32_t block_nbytes)
 {
-    uint64_t nbytes = tile_nbytes - begin % tile_nbytes;
-
-    return (bth_range){begin, bth_min(nbytes, end - begin)};
+    return block_nbytes > 1 ? 2 * (uint64_t)block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
 }
 
-/* How many tiles the ranges have, and these. A tile crosses no multiple of tile_nbytes. */
-static uint64_t run_ranges_count_tiles(const bth_run_parts *parts, uint64_t tile_nbytes)
+/* Under the lock. */
+static deferred_block *deferred_find_block_of_record(const run_state *run, size_t record)
 {
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < parts->n_ranges; i++) {
-        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
-        n += (end - 1) / tile_nbytes - begin / tile_nbytes + 1;
-    }
-    return n;
+    for (size_t i = 0; i < run->deferred.n_blocks; i++)
+        if (run->deferred.blocks[i].record == record)
+            return &run->deferred.blocks[i];
+    return NULL;
 }
 
-static bth_range *run_ranges_make_tiles(const bth_run_parts *parts, uint64_t tile_nbytes,
-                                        berth_error *error)
+static void deferred_block_copy_from_tile(deferred_block *block, const bth_tile *tile,
+                                          bth_range range)
 {
-    size_t nbytes =
-        bth_array_nbytes((size_t)run_ranges_count_tiles(parts, tile_nbytes), sizeof(bth_range));
-    bth_range *tiles = bth_allocate(nbytes), *next = tiles;
-
-    if (!tiles) {
-        bth_fail_memory(error, nbytes);
-        return NULL;
-    }
-    for (size_t i = 0; i < parts->n_ranges; i++) {
-        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
-        for (; begin < end; begin = next->offset + next->nbytes, next++)
-            *next = range_cut_tile(begin, end, tile_nbytes);
-    }
-    return tiles;
+    block->range = range;
+    memcpy(block->bytes, tile->bytes + (range.offset - tile->offset), (size_t)range.nbytes);
 }
 
-void bth_storage_stats_add_tile(bth_storage_stats *stats, const berth_plan *plan,
-                                const bth_tile *tile)
+static void deferred_put_descriptors(const run_state *run, const deferred_block *block)
+{
+    const berth_plan *plan = run->image.plan;
+    bth_tile tile = {.offset = block->range.offset,
+                     .nbytes = (size_t)block->range.nbytes,
+                     .bytes = block->bytes};
+    bth_range share;
+
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile.offset);
+         bth_plan_begins_before(plan, i, tile.offset + tile.nbytes); i++)
+        if (bth_tile_intersect_range(&tile, bth_plan_descriptor_range(plan, i), &share))
+            bth_image_put_descriptor(&run->image, &tile, i);
+}
+
+/*
+ * Defers the blocks before `end` with the descriptor of tile->incomplete: *range. Empty, at `end`,
+ * if the CRC has become complete: then the descriptor is in the tile.
+ */
+static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64_t end,
+                                          bth_range *range, berth_error *error)
+{
+    const berth_plan *plan = run->image.plan;
+    uint64_t mask = run->block_nbytes - 1;
+    size_t i = tile->incomplete;
+    deferred_block *block = NULL;
+    bth_range share;
+
+    *range = (bth_range){.offset = end};
+    if (!bth_tile_intersect_range(tile, bth_plan_descriptor_range(plan, i), &share) ||
+        share.offset >= end)
+        return 0;
+    uint64_t begin = share.offset & ~mask;
+    uint64_t last = bth_min((share.offset + share.nbytes + mask) & ~mask, end);
+    /* Under the lock: the worker that completes the CRC has done so, or will find the block. */
+    pthread_mutex_lock(&run->deferred.lock);
+    bool is_complete = bth_image_crc32_is_complete(&run->image, i);
+    if (!is_complete)
+        block = deferred_find_block_of_record(run, BTH_NO_RECORD);
+    if (block) {
+        block->record = i;
+        *range = (bth_range){.offset = begin, .nbytes = last - begin};
+        deferred_block_copy_from_tile(block, tile, *range);
+    }
+    pthread_mutex_unlock(&run->deferred.lock);
+    if (is_complete)
+        bth_image_put_descriptor(&run->image, tile, i);
+    else if (!block) /* DEFERRED_PER_WORKER is wrong */
+        return bth_fail(error, BERTH_E_MEMORY, bth_plan_record_name(plan, i), tile->offset,
+                        "more than %zu deferred blocks", run->deferred.n_blocks);
+    return 0;
+}
+
+/* For the worker that completed record i: a block that waits for it, with the descriptor, to be
+ * written and freed. NULL: no more. */
+static deferred_block *deferred_claim_and_complete_block(run_state *run, size_t i)
+{
+    pthread_mutex_lock(&run->deferred.lock);
+    deferred_block *block = deferred_find_block_of_record(run, i);
+    if (block)
+        block->record = run->image.plan->n_records;
+    pthread_mutex_unlock(&run->deferred.lock);
+    if (block)
+        deferred_put_descriptors(run, block);
+    return block;
+}
+
+/* ---- statistics of storages ---- */
+
+/* Adds a tile that is written to the storage statistics. */
+static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan *plan,
+                                      const bth_tile *tile)
 {
     uint64_t end = tile->offset + tile->nbytes;
     bth_range share;
@@ -116,6 +227,257 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
             stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
 }
 
+/* ---- writing ---- */
+
+/* Adds the record to a failure, and the missing bytes if the disk is full (W1). */
+static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t offset,
+                           berth_error *error)
+{
+    const bth_output *output = run->output;
+    const berth_plan *plan = run->image.plan;
+    uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
+    size_t i = bth_plan_find_record_by_offset(plan, at);
+    const char *name = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL;
+
+    if (failed->record[0] || failed->code == BERTH_E_OFFSETS) {
+        *error = *failed; /* debug mode's check names record and byte itself */
+        return error->code;
+    }
+    if (failed->code == BERTH_E_NO_SPACE)
+        return bth_fail_no_space(
+            error, failed->system_errno, name, at,
+            bth_missing_nbytes(output->room ? output->room(output->context) : UINT64_MAX,
+                               plan->nbytes, run->present_nbytes + atomic_load(&run->done_nbytes)));
+    if (failed->system_errno)
+        bth_fail_errno(error, failed->system_errno, name, at, "%s",
+                       failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
+    else
+        bth_fail(error, failed->code, name, at, "%s", failed->message);
+    error->code = failed->code;
+    return error->code;
+}
+
+/* [begin, end) of the tile as pieces, its own and the zero-copy ranges. Returns their number. */
+static size_t tile_split_range_into_pieces(const bth_tile *tile, uint64_t begin, uint64_t end,
+                                           struct iovec pieces[BTH_MAX_PIECES])
+{
+    uint64_t at = begin;
+    size_t n = 0;
+
+    assert(begin >= tile->offset);
+    for (size_t i = 0; i < tile->n_zero_copies; i++) {
+        const bth_zero_copy *zero_copy = &tile->zero_copies[i];
+        if (zero_copy->range.offset < at || zero_copy->range.offset >= end)
+            continue;
+        if (zero_copy->range.offset > at)
+            pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                         .iov_len = (size_t)(zero_copy->range.offset - at)};
+        pieces[n++] = (struct iovec){.iov_base = (void *)(uintptr_t)zero_copy->bytes,
+                                     .iov_len = (size_t)zero_copy->range.nbytes};
+        at = zero_copy->range.offset + zero_copy->range.nbytes;
+    }
+    if (at < end)
+        pieces[n++] = (struct iovec){.iov_base = tile->bytes + (at - tile->offset),
+                                     .iov_len = (size_t)(end - at)};
+    return n;
+}
+
+/* Writes the tile's bytes [begin, end). Progress does not count padding. */
+static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin, uint64_t end,
+                            berth_error *error)
+{
+    const bth_output *output = run->output;
+    const berth_plan *plan = run->image.plan;
+    struct iovec pieces[BTH_MAX_PIECES];
+    bth_trace_span request = {0}; /* if the thread is not traced */
+    berth_error failed;
+
+    if (begin == end)
+        return 0;
+    if (run->settings->cancelled && atomic_load(run->settings->cancelled))
+        return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
+    size_t n_pieces = tile_split_range_into_pieces(tile, begin, end, pieces);
+    /* A descriptor at its own position gets each piece by itself. */
+    uint64_t n_requests = output->in_order ? n_pieces : 1;
+    atomic_fetch_add(&run->n_requests, n_requests);
+    bth_error_clear(&failed);
+    if (bth_trace_is_on()) {
+        size_t i = bth_plan_find_record_by_offset(plan, begin);
+        request =
+            (bth_trace_span){.category = "request,write",
+                             .name = "write",
+                             .record = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL,
+                             .offset = begin,
+                             .n_requests = n_requests,
+                             .begin_seconds = bth_seconds()};
+        bth_trace_begin_request();
+    }
+    bool is_written = output->write(output->context, pieces, n_pieces, begin, &failed) == 0;
+    uint64_t nbytes = bth_min(end, plan->nbytes) - begin;
+    if (request.name) {
+        request.nbytes = is_written ? nbytes : 0;
+        request.end_seconds = bth_seconds();
+        bth_trace_end_request(&request, true);
+    }
+    if (!is_written)
+        return tile_fail_write(run, &failed, begin, error);
+    atomic_fetch_add(&run->done_nbytes, nbytes);
+    return 0;
+}
+
+/* Writes the whole blocks of the tile, and those that waited for the CRC that it completed. */
+static int tile_write(run_state *run, bth_tile *tile, berth_error *error)
+{
+    uint64_t mask = run->block_nbytes - 1;
+    uint64_t tile_end = tile->offset + tile->nbytes, end = tile_end & ~mask;
+    deferred_block *block;
+
+    if (end != tile_end && run->is_tail) { /* the last block of the file is padded with zeros */
+        end += run->block_nbytes;
+        memset(tile->bytes + tile->nbytes, 0, (size_t)(end - tile_end));
+    } else if (end != tile_end) /* the last one of the data part is written with the tail */
+        deferred_block_copy_from_tile(&run->deferred.tail, tile, (bth_range){end, tile_end - end});
+    bth_range waiting = {.offset = end};
+    if (tile->incomplete != BTH_NO_RECORD &&
+        deferred_add_descriptor_blocks(run, tile, end, &waiting, error) < 0)
+        return error->code;
+    if (tile_write_range(run, tile, tile->offset, waiting.offset, error) < 0 ||
+        tile_write_range(run, tile, waiting.offset + waiting.nbytes, end, error) < 0)
+        return error->code;
+    if (tile->completed == BTH_NO_RECORD)
+        return 0;
+    while ((block = deferred_claim_and_complete_block(run, tile->completed)) != NULL) {
+        const bth_tile held = {.offset = block->range.offset,
+                               .nbytes = (size_t)block->range.nbytes,
+                               .bytes = block->bytes};
+        tile_write_range(run, &held, held.offset, held.offset + held.nbytes, error);
+        pthread_mutex_lock(&run->deferred.lock);
+        block->record = BTH_NO_RECORD;
+        pthread_mutex_unlock(&run->deferred.lock);
+        if (error->code != BERTH_OK)
+            return error->code;
+    }
+    return 0;
+}
+
+/* ---- a task ---- */
+
+/* Tiles lie at multiples of their size in the file, whatever part of it is being written. */
+static void tile_set_range(const run_state *run, uint64_t task, bth_tile *tile)
+{
+    if (run->tiles && !run->is_tail) {
+        tile->offset = run->tiles[task].offset;
+        tile->nbytes = (size_t)run->tiles[task].nbytes;
+        return;
+    }
+    uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
+    uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
+
+    if (begin < run->begin)
+        begin = run->begin;
+    tile->offset = begin;
+    tile->nbytes = (size_t)(end - begin);
+}
+
+/* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.
+ * The tail reads nothing of devices. */
+static int tile_begin_slots(run_state *run, uint64_t task, unsigned worker, bth_tile *tile,
+                            berth_error *error)
+{
+    unsigned n = run->n_workers > 1 ? 1 : run->slots.n;
+    bth_tile next;
+
+    for (uint64_t i = task; i < task + n && i < run->n_tiles && !run->is_tail; i++) {
+        bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
+        tile_set_range(run, i, &next);
+        if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)
+            return error->code;
+    }
+    bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : task % n];
+    tile->slot = run->is_tail ? NULL : slot;
+    tile->bytes = slot->buffer->bytes;
+    return 0;
+}
+
+static void run_add_seconds(_Atomic uint64_t *nanoseconds, double seconds)
+{
+    if (seconds > 0)
+        atomic_fetch_add(nanoseconds, (uint64_t)(seconds * 1e9));
+}
+
+/* The first tile of the tail begins with bytes of the data part that waited for it. */
+static int tile_render(run_state *run, bth_tile *tile, berth_error *error)
+{
+    const deferred_block *tail = &run->deferred.tail;
+
+    /* A worker sets it while others render tiles of the data part. */
+    if (!run->is_tail || tail->range.nbytes == 0 || tail->range.offset != tile->offset)
+        return bth_image_render(&run->image, tile, error);
+    size_t nbytes = (size_t)tail->range.nbytes;
+    assert(nbytes <= tile->nbytes); /* equal: a safetensors file has no tail */
+    deferred_put_descriptors(run, tail);
+    memcpy(tile->bytes, tail->bytes, nbytes);
+    tile->incomplete = tile->completed = BTH_NO_RECORD; /* all CRCs are complete */
+    bth_tile rest = {.offset = tile->offset + nbytes,
+                     .nbytes = tile->nbytes - nbytes,
+                     .bytes = tile->bytes + nbytes,
+                     .scratch = tile->scratch};
+    return rest.nbytes > 0 ? bth_image_render(&run->image, &rest, error) : 0;
+}
+
+/* Nothing of the caller's is read for this tile any more. */
+static void tile_end_reading(run_state *run)
+{
+    const bth_run_settings *settings = run->settings;
+
+    if (atomic_fetch_sub(&run->n_unread, 1) == 1 && !run->is_tail && settings->staged)
+        settings->staged(settings->staged_context);
+}
+
+/* A task of the pool. */
+static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    run_state *run = context;
+    bth_tile tile = {.slot = NULL};
+    double begin = bth_seconds(), waited = 0;
+
+    tile_set_range(run, task, &tile);
+    tile.bytes = run->buffers + worker * run->tile_nbytes;
+    tile.scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
+    if (run->slots.n > 0 && tile_begin_slots(run, task, worker, &tile, error) < 0)
+        return error->code;
+    if (tile.slot)
+        waited = tile.slot->wait_seconds;
+    if (tile_render(run, &tile, error) < 0)
+        return error->code;
+    if (tile.slot)
+        waited = tile.slot->wait_seconds - waited;
+    double end = bth_seconds(), seconds = end - begin - waited;
+    /* Estimated from a sample, so it can exceed the time of the whole tile. */
+    double crc32_seconds = tile.crc32_seconds < seconds ? tile.crc32_seconds : seconds;
+    run_add_seconds(&run->render_nanoseconds, seconds);
+    run_add_seconds(&run->crc32_nanoseconds, crc32_seconds);
+    BTH_TRACE(.category = "work", .name = "render", .begin_seconds = begin, .end_seconds = end,
+              .offset = tile.offset, .nbytes = tile.nbytes, .crc32_seconds = crc32_seconds);
+    if (tile.n_zero_copies == 0)
+        tile_end_reading(run);
+    begin = bth_seconds();
+    tile_write(run, &tile, error);
+    end = bth_seconds();
+    run_add_seconds(&run->write_nanoseconds, end - begin);
+    BTH_TRACE(.category = "disk", .name = "write tile", .begin_seconds = begin, .end_seconds = end,
+              .offset = tile.offset, .nbytes = tile.nbytes);
+    if (error->code != BERTH_OK)
+        return error->code;
+    if (tile.n_zero_copies > 0)
+        tile_end_reading(run);
+    if (run->settings->storage_stats && !run->is_tail)
+        tile_add_to_storage_stats(run->settings->storage_stats, run->image.plan, &tile);
+    return 0;
+}
+
+/* ---- settings ---- */
+
 /*
  * Direct, four workers, 1, 2, 4 and 8 MiB: 2.0, 2.0, 2.3 and 2.0 GB/s. Into the page cache, two
  * workers, 256 KiB, 1 and 4 MiB: 7.3, 7.9 and 8.2.
@@ -136,16 +498,6 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
 /* Buffers that are filled so often get large pages, even if these come slowly: the disk's larger
  * requests are worth 0.3 ms for each filling of 2 MiB, and a slow large page takes 5 to 8 ms. */
 #define LARGE_MIN_FILLS 24
-
-static uint64_t settings_default_memory_nbytes(const berth_plan *plan)
-{
-    uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
-                           plan->names_nbytes + plan->pickled.nbytes;
-
-    if (plan_nbytes > MEMORY_NBYTES - MIN_MEMORY_NBYTES)
-        return MIN_MEMORY_NBYTES;
-    return MEMORY_NBYTES - plan_nbytes;
-}
 
 static uint64_t round_up(uint64_t n, uint64_t unit)
 {
@@ -182,9 +534,12 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
                                  .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                  .large_pages = config->io_large_pages,
                                  .read_back = config->debug};
+    uint64_t plan_nbytes = plan->n_records * (sizeof *plan->records + sizeof(bth_sum)) +
+                           plan->names_nbytes + plan->pickled.nbytes;
 
     if (settings.memory_nbytes == 0)
-        settings.memory_nbytes = settings_default_memory_nbytes(plan);
+        settings.memory_nbytes =
+            MEMORY_NBYTES - bth_min(plan_nbytes, MEMORY_NBYTES - MIN_MEMORY_NBYTES);
     /* Staging buffers of devices are larger. */
     if (settings.tile_nbytes == 0 && output && plan->n_devices == 0)
         settings.tile_nbytes = output->constraints.tile_nbytes;
@@ -198,33 +553,27 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 /* ---- how many workers, how large tiles ---- */
 
 /* What a worker needs beside its tile. */
-static uint64_t run_worker_nbytes_beside_tile(const bth_run_state *run)
+static uint64_t run_worker_nbytes_beside_tile(const run_state *run)
 {
-    return run->image.plan->max_header_nbytes + bth_deferred_worker_nbytes(run->block_nbytes);
+    return run->image.plan->max_header_nbytes +
+           DEFERRED_PER_WORKER * deferred_block_nbytes(run->block_nbytes);
 }
 
-/* With blocks: fewer workers, if some can have whole tiles in large pages. */
-static bool run_limit_workers_for_large_pages(bth_run_state *run, uint64_t memory_nbytes)
-{
-    uint64_t fixed = 2 * (uint64_t)run->block_nbytes + BTH_LARGE_PAGE_NBYTES;
-
-    if (run->block_nbytes == 1 || memory_nbytes < fixed)
-        return false;
-    uint64_t n = (memory_nbytes - fixed) / (run->tile_nbytes + run_worker_nbytes_beside_tile(run));
-    if (n < MIN_DIRECT_WORKERS)
-        return false;
-    if (run->n_workers > n)
-        run->n_workers = (unsigned)n;
-    return true;
-}
-
-/* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. */
-static void run_limit_buffer_memory(bth_run_state *run, uint64_t memory_nbytes)
+/* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. With
+ * blocks: fewer workers, if some can have whole tiles in large pages. */
+static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes)
 {
     uint64_t overhead = run_worker_nbytes_beside_tile(run), fixed = 2 * (uint64_t)run->block_nbytes;
+    uint64_t n = 0;
 
-    if (memory_nbytes == 0 || run_limit_workers_for_large_pages(run, memory_nbytes))
+    if (memory_nbytes == 0)
         return;
+    if (run->block_nbytes > 1 && memory_nbytes >= fixed + BTH_LARGE_PAGE_NBYTES)
+        n = (memory_nbytes - fixed - BTH_LARGE_PAGE_NBYTES) / (run->tile_nbytes + overhead);
+    if (n >= MIN_DIRECT_WORKERS) {
+        run->n_workers = (unsigned)bth_min(run->n_workers, n);
+        return;
+    }
     memory_nbytes = memory_nbytes > fixed ? memory_nbytes - fixed : 1;
     uint64_t worker_nbytes = memory_nbytes / run->n_workers;
     if (worker_nbytes >= run->tile_nbytes + overhead)
@@ -233,50 +582,45 @@ static void run_limit_buffer_memory(bth_run_state *run, uint64_t memory_nbytes)
         run->tile_nbytes = (worker_nbytes - overhead) & ~(TILE_UNIT_NBYTES - 1);
         return;
     }
-    if (run->tile_nbytes > MIN_TILE_NBYTES)
-        run->tile_nbytes = MIN_TILE_NBYTES;
-    uint64_t n = memory_nbytes / (run->tile_nbytes + overhead);
+    run->tile_nbytes = bth_min(run->tile_nbytes, MIN_TILE_NBYTES);
+    n = memory_nbytes / (run->tile_nbytes + overhead);
     if (n == 0)
         run->tile_nbytes = memory_nbytes > overhead ? memory_nbytes - overhead : 1;
     run->n_workers = n > 1 ? (unsigned)n : 1;
 }
 
-/* From devices: a tile fits into a staging buffer. */
-static void run_choose_staging_sizes(bth_run_state *run, uint64_t memory_nbytes)
-{
-    uint64_t others =
-        2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_nbytes_beside_tile(run);
-    uint64_t rest = memory_nbytes > others ? memory_nbytes - others : 1;
-
-    run->staging =
-        bth_staging_slots_compute_need(run->settings, run->n_workers, memory_nbytes > 0 ? rest : 0);
-    if (run->tile_nbytes > run->staging.buffer_nbytes)
-        run->tile_nbytes = run->staging.buffer_nbytes;
-}
-
-static void run_choose_sizes(bth_run_state *run)
+static void run_choose_sizes(run_state *run)
 {
     const bth_run_settings *settings = run->settings;
+    const bth_run_parts *parts = &settings->parts;
     uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
-    /* No descriptor in more than two tiles: BTH_DEFERRED_PER_WORKER. */
+    /* No descriptor in more than two tiles: DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
 
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
-    run->tile_nbytes = settings->tile_nbytes < nbytes ? settings->tile_nbytes : nbytes;
-    if (run->image.plan->n_devices > 0)
-        run_choose_staging_sizes(run, settings->memory_nbytes);
-    else
+    run->tile_nbytes = bth_min(settings->tile_nbytes, nbytes);
+    if (run->image.plan->n_devices > 0) { /* a tile fits into a staging buffer */
+        uint64_t limit = settings->memory_nbytes;
+        uint64_t others =
+            2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_nbytes_beside_tile(run);
+        if (limit > 0)
+            limit = limit > others ? limit - others : 1;
+        run->staging = bth_staging_slots_compute_need(settings, run->n_workers, limit);
+        run->tile_nbytes = bth_min(run->tile_nbytes, run->staging.buffer_nbytes);
+    } else
         run_limit_buffer_memory(run, settings->memory_nbytes);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
-    if (run->tile_nbytes < min_nbytes)
-        run->tile_nbytes = min_nbytes;
+    run->tile_nbytes = bth_max(run->tile_nbytes, min_nbytes);
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
-    if (settings->parts.ranges)
-        n_tiles = run->n_range_tiles = run_ranges_count_tiles(&settings->parts, run->tile_nbytes);
-    if (run->n_workers > n_tiles)
-        run->n_workers = (unsigned)n_tiles;
-    if (run->staging.n_buffers > n_tiles)
-        run->staging.n_buffers = (unsigned)n_tiles;
+    if (parts->ranges) { /* a tile crosses no multiple of tile_nbytes */
+        for (size_t i = 0; i < parts->n_ranges; i++) {
+            uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
+            run->n_range_tiles += (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+        }
+        n_tiles = run->n_range_tiles;
+    }
+    run->n_workers = (unsigned)bth_min(run->n_workers, n_tiles);
+    run->staging.n_buffers = (unsigned)bth_min(run->staging.n_buffers, n_tiles);
 }
 
 /* ---- begin ---- */
@@ -285,21 +629,14 @@ static void run_choose_sizes(bth_run_state *run)
  * From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from pages
  * of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them.
  */
-static uint64_t run_buffers_alignment(const bth_run_state *run, uint64_t nbytes)
+static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *error)
 {
-    uint64_t bound = run->settings->memory_nbytes;
-
-    if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
-        (bound == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= bound))
-        return BTH_LARGE_PAGE_NBYTES;
-    return run->block_nbytes;
-}
-
-static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error *error)
-{
-    uint64_t alignment = run_buffers_alignment(run, nbytes), all;
+    uint64_t limit = run->settings->memory_nbytes, alignment = run->block_nbytes, all;
     bth_pages pages = {.wanted = run->settings->large_pages};
 
+    if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
+        (limit == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= limit))
+        alignment = BTH_LARGE_PAGE_NBYTES;
     if (bth_try_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
         run->allocated = bth_allocate((size_t)all);
     if (!run->allocated)
@@ -322,55 +659,62 @@ static int run_allocate_aligned(bth_run_state *run, uint64_t nbytes, berth_error
 }
 
 /* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
-static int run_allocate_buffers(bth_run_state *run, berth_error *error)
+static int run_allocate_buffers(run_state *run, berth_error *error)
 {
+    deferred_blocks *deferred = &run->deferred;
+    size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
+    uint64_t each = deferred_block_nbytes(run->block_nbytes);
+    uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
     uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers;
-    uint64_t deferred = bth_deferred_nbytes(run->n_workers, run->block_nbytes);
     uint64_t tiles, scratch, all;
 
+    assert(run->block_nbytes == 1 || run->block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
     if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
         !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
-        !bth_try_add(tiles, scratch, &all) || !bth_try_add(all, deferred, &all))
+        !bth_try_add(tiles, scratch, &all) || !bth_try_add(all, deferred_nbytes, &all))
         return bth_fail_memory(error, UINT64_MAX);
     if (run_allocate_aligned(run, all, error) < 0)
         return error->code;
-    run->scratch = run->buffers + tiles + deferred;
-    return bth_deferred_begin(&run->deferred, run->n_workers, run->block_nbytes,
-                              run->buffers + tiles, error);
-}
-
-/* Each worker has one slot; a single worker has them all. */
-static int run_open_slots(bth_run_state *run, berth_error *error)
-{
-    if (run->image.plan->n_devices == 0)
-        return 0;
-    if (bth_staging_slots_open(&run->slots, run->image.plan, &run->staging, error) < 0)
-        return error->code;
-    if (run->n_workers > run->slots.n)
-        run->n_workers = run->slots.n;
-    run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
+    run->scratch = run->buffers + tiles + deferred_nbytes;
+    deferred->blocks = bth_allocate_zeroed((n + 1) * sizeof *deferred->blocks);
+    if (!deferred->blocks)
+        return bth_fail_memory(error, (n + 1) * sizeof *deferred->blocks);
+    deferred->n_blocks = n;
+    for (size_t i = 0; i < n; i++) {
+        deferred->blocks[i].record = BTH_NO_RECORD;
+        deferred->blocks[i].bytes = run->buffers + tiles + i * each;
+    }
+    deferred->tail.bytes = run->buffers + tiles + n * each;
+    pthread_mutex_init(&deferred->lock, NULL);
     return 0;
 }
 
-static int run_begin_image(bth_run_state *run, berth_error *error)
+/* The tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
+static int run_make_tiles_of_ranges(run_state *run, berth_error *error)
 {
     const bth_run_parts *parts = &run->settings->parts;
+    size_t nbytes = bth_array_nbytes((size_t)run->n_range_tiles, sizeof *run->tiles);
+    size_t n = 0;
 
-    if (bth_image_allocate_crc32s(&run->image, error) < 0 ||
-        bth_image_begin_id(&run->image, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < parts->n_present; i++) {
-        bth_image_add_present(&run->image, &parts->present[i]);
-        run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
+    run->tiles = bth_allocate(nbytes);
+    if (!run->tiles)
+        return bth_fail_memory(error, nbytes);
+    for (size_t i = 0; i < parts->n_ranges; i++) {
+        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
+        while (begin < end) {
+            uint64_t tile_end = (begin / run->tile_nbytes + 1) * run->tile_nbytes;
+            run->tiles[n] = (bth_range){begin, bth_min(tile_end, end) - begin};
+            begin += run->tiles[n++].nbytes;
+        }
     }
-    if (parts->ranges)
-        run->tiles = run_ranges_make_tiles(parts, run->tile_nbytes, error);
-    return error->code;
+    return 0;
 }
 
-static int run_prepare(bth_run_state *run, berth_error *error)
+static int run_prepare(run_state *run, berth_error *error)
 {
     bth_output_constraints *constraints = &run->image.constraints;
+    const bth_run_parts *parts = &run->settings->parts;
+    const berth_plan *plan = run->image.plan;
 
     if (constraints->block_nbytes <= 1)
         constraints->block_nbytes = constraints->memory_alignment = 1;
@@ -378,14 +722,27 @@ static int run_prepare(bth_run_state *run, berth_error *error)
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
-    if (run_open_slots(run, error) < 0 || run_begin_image(run, error) < 0)
+    if (plan->n_devices > 0) { /* each worker has one slot; a single worker has them all */
+        if (bth_staging_slots_open(&run->slots, plan, &run->staging, error) < 0)
+            return error->code;
+        run->n_workers = (unsigned)bth_min(run->n_workers, run->slots.n);
+        run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
+    }
+    if (bth_image_allocate_crc32s(&run->image, error) < 0 ||
+        bth_image_begin_id(&run->image, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < parts->n_present; i++) {
+        bth_image_add_present(&run->image, &parts->present[i]);
+        run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
+    }
+    if (parts->ranges && run_make_tiles_of_ranges(run, error) < 0)
         return error->code;
     return run_allocate_buffers(run, error);
 }
 
 /* ---- run ---- */
 
-static void run_close_slots(bth_run_state *run)
+static void run_close_slots(run_state *run)
 {
     for (unsigned i = 0; i < run->slots.n; i++)
         run->stats->device_seconds += run->slots.slots[i].wait_seconds;
@@ -394,7 +751,7 @@ static void run_close_slots(bth_run_state *run)
 
 static int run_report_progress(void *context)
 {
-    bth_run_state *run = context;
+    run_state *run = context;
     const bth_run_settings *settings = run->settings;
 
     if (!settings->progress)
@@ -404,8 +761,7 @@ static int run_report_progress(void *context)
                               run->image.plan->nbytes);
 }
 
-static int run_write_part_of_file(bth_run_state *run, uint64_t begin, uint64_t end,
-                                  berth_error *error)
+static int run_write_part_of_file(run_state *run, uint64_t begin, uint64_t end, berth_error *error)
 {
     assert(begin < end);
     run->begin = begin;
@@ -414,23 +770,11 @@ static int run_write_part_of_file(bth_run_state *run, uint64_t begin, uint64_t e
                        ? run->n_range_tiles
                        : (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
     atomic_store(&run->n_unread, run->n_tiles);
-    return bth_pool_run(run->n_workers, run->n_tiles, bth_run_tile, run_report_progress, run,
-                        error);
-}
-
-/* Frees the tiles' buffers first: io.memory_nbytes also limits debug mode. */
-static int run_read_back(bth_run_state *run, berth_error *error)
-{
-    if (!run->settings->read_back)
-        return 0;
-    bth_release(run->allocated);
-    run->allocated = run->buffers = NULL;
-    run_close_slots(run);
-    return bth_readback_check_headers_and_directory(&run->image, run->output, error);
+    return bth_pool_run(run->n_workers, run->n_tiles, run_tile, run_report_progress, run, error);
 }
 
 /* Data first, then the tail, which depends on every CRC: the id, the directory, the end. */
-static int run_write_all(bth_run_state *run, berth_error *error)
+static int run_write_all(run_state *run, berth_error *error)
 {
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
@@ -440,9 +784,16 @@ static int run_write_all(bth_run_state *run, berth_error *error)
     bth_image_compute_id(&run->image);
     run->is_tail = true;
     /* A safetensors file has no tail, but the last block of its data may wait for one. */
-    if ((tail < plan->nbytes && run_write_part_of_file(run, tail, plan->nbytes, error) < 0) ||
-        run_read_back(run, error) < 0)
+    if (tail < plan->nbytes && run_write_part_of_file(run, tail, plan->nbytes, error) < 0)
         return error->code;
+    if (run->settings->read_back) {
+        /* Frees the tiles' buffers first: io.memory_nbytes also limits debug mode. */
+        bth_release(run->allocated);
+        run->allocated = run->buffers = NULL;
+        run_close_slots(run);
+        if (bth_readback_check_headers_and_directory(&run->image, run->output, error) < 0)
+            return error->code;
+    }
     if (run_report_progress(run) != 0)
         return bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
     return 0;
@@ -451,13 +802,13 @@ static int run_write_all(bth_run_state *run, berth_error *error)
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
             berth_stats *stats, berth_error *error)
 {
-    bth_run_state run = {.output = output,
-                         .settings = settings,
-                         .stats = stats,
-                         .image = {.plan = plan,
-                                   .constraints = output->constraints,
-                                   .pages = -1,
-                                   .storage_stats = settings->storage_stats}};
+    run_state run = {.output = output,
+                     .settings = settings,
+                     .stats = stats,
+                     .image = {.plan = plan,
+                               .constraints = output->constraints,
+                               .pages = -1,
+                               .storage_stats = settings->storage_stats}};
 
     if (run_prepare(&run, error) == 0)
         run_write_all(&run, error);
@@ -469,7 +820,9 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     stats->crc32_seconds = (double)atomic_load(&run.crc32_nanoseconds) * 1e-9;
     stats->disk_seconds = (double)atomic_load(&run.write_nanoseconds) * 1e-9;
     run_close_slots(&run);
-    bth_deferred_free_all(&run.deferred);
+    if (run.deferred.blocks)
+        pthread_mutex_destroy(&run.deferred.lock);
+    bth_release(run.deferred.blocks);
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
     bth_release(run.tiles);

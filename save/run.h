@@ -49,4 +49,9 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_settings *settings,
             berth_stats *stats, berth_error *error);
 
+/* Fills *reports for the first n storages of the file. `stats` NULL: nothing was written. */
+void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
+                                    const berth_stats *save, berth_storage_stats *reports,
+                                    size_t n);
+
 #endif

@@ -10,9 +10,10 @@
 #include "base/memory.h"
 #include "config/options.h"
 #include "io/file.h"
+#include "io/memory_region.h"
 #include "io/thread_pool.h"
 #include "save/output_check.h"
-#include "save/save_error.h"
+#include "save/staging_slots.h"
 
 enum { PHASE_OPEN, PHASE_CANCELLED, PHASE_FINAL };
 
@@ -43,6 +44,149 @@ static double operation_trace_stage(const char *name, double begin_seconds)
     BTH_TRACE(.category = "stage", .name = name, .begin_seconds = begin_seconds,
               .end_seconds = end_seconds);
     return end_seconds - begin_seconds;
+}
+
+/* ---- a snapshot: a copy of all of the caller's data that the plan reads ---- */
+
+/* Alignment for direct writes to any disk. */
+#define PAGE_NBYTES 4096
+
+/* What io.memory_nbytes must leave for buffers; and for a staging buffer. */
+#define MIN_BUFFER_NBYTES ((uint64_t)64 * 1024)
+#define MIN_STAGING_NBYTES BTH_LARGE_PAGE_NBYTES
+
+/* The caller's bytes, and short records beside them; but the pickle, which is the plan's own. */
+static bool record_is_in_snapshot(const berth_plan *plan, size_t i)
+{
+    const bth_plan_record *record = &plan->records[i];
+
+    return record->layout.nbytes > 0 && (!record->data || record->data != plan->pickled.bytes);
+}
+
+/* Allocates. If io.memory_nbytes is set, it must be enough for the copy and some buffers; the rest
+ * of it is written to the configuration. */
+static int snapshot_reserve(bth_snapshot *snapshot, const berth_plan *plan,
+                            struct berth_config *config, berth_error *error)
+{
+    uint64_t min_nbytes = plan->n_devices > 0 ? MIN_STAGING_NBYTES : MIN_BUFFER_NBYTES;
+    uint64_t max_nbytes = (uint64_t)config->io_memory_nbytes;
+
+    for (size_t i = 0; i < plan->n_records; i++) {
+        bth_range data = bth_plan_data_range(plan, i);
+        if (!record_is_in_snapshot(plan, i))
+            continue;
+        if (snapshot->end == 0)
+            snapshot->begin = data.offset;
+        snapshot->end = data.offset + data.nbytes;
+    }
+    if (snapshot->end == 0)
+        return 0;
+    uint64_t before_nbytes = snapshot->begin % PAGE_NBYTES;
+    uint64_t nbytes = snapshot->end - snapshot->begin + before_nbytes + PAGE_NBYTES - 1;
+    if (max_nbytes > 0 && (max_nbytes < min_nbytes || nbytes > max_nbytes - min_nbytes))
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "a snapshot takes %llu bytes, and %llu for buffers; io.memory_nbytes is "
+                        "%llu (%llu bytes missing)",
+                        (unsigned long long)nbytes, (unsigned long long)min_nbytes,
+                        (unsigned long long)max_nbytes,
+                        (unsigned long long)(nbytes + min_nbytes - max_nbytes));
+    if (max_nbytes > 0)
+        config->io_memory_nbytes = (int64_t)(max_nbytes - nbytes);
+    snapshot->memory = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
+    if (!snapshot->memory)
+        return bth_fail_memory(error, nbytes);
+    /* Large pages are filled faster, and direct writes need no copy of them. */
+    snapshot->pages.wanted = config->io_large_pages;
+    bth_pages_begin(&snapshot->pages, &snapshot->front, snapshot->memory, (size_t)nbytes);
+    uintptr_t page = ((uintptr_t)snapshot->memory + PAGE_NBYTES - 1) / PAGE_NBYTES * PAGE_NBYTES;
+    snapshot->bytes =
+        (uint8_t *)snapshot->memory + (page - (uintptr_t)snapshot->memory) + before_nbytes;
+    return 0;
+}
+
+/* ---- copying ---- */
+
+/* In tiles of an image without CRCs, which is rendered into the snapshot. */
+typedef struct copying {
+    bth_image image;
+    bth_snapshot *snapshot;
+    uint64_t tile_nbytes;
+    unsigned n_workers;
+    uint8_t *scratch;
+    bth_staging_slots slots; /* where storages lie on devices: each worker has one */
+} copying;
+
+static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
+{
+    copying *copy = context;
+    bth_snapshot *snapshot = copy->snapshot;
+    uint64_t begin = snapshot->begin + task * copy->tile_nbytes;
+    uint64_t rest = snapshot->end - begin;
+    bth_tile tile = {.offset = begin,
+                     .nbytes = (size_t)(rest < copy->tile_nbytes ? rest : copy->tile_nbytes),
+                     .bytes = snapshot->bytes + (begin - snapshot->begin),
+                     .scratch = copy->scratch + worker * copy->image.plan->max_header_nbytes,
+                     .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
+
+    if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
+        return error->code;
+    double begin_seconds = bth_trace_seconds();
+    bth_pages_touch(&snapshot->pages, &snapshot->front, tile.bytes, tile.nbytes);
+    (void)bth_image_render(&copy->image, &tile, error);
+    BTH_TRACE(.category = "copy", .name = "copy tile", .begin_seconds = begin_seconds,
+              .end_seconds = bth_seconds(), .offset = begin, .nbytes = tile.nbytes);
+    return error->code;
+}
+
+static void snapshot_point_records_to_copy(const bth_snapshot *snapshot, berth_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_records; i++) {
+        bth_plan_record *record = &plan->records[i];
+        if (!record_is_in_snapshot(plan, i))
+            continue;
+        record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
+        record->read = NULL;
+        record->storage = NULL;
+        record->device = 0;
+        record->swap_nbytes = 1;
+    }
+    plan->n_devices = 0; /* all of their bytes are copied */
+}
+
+/* Copies, and makes the plan read from the copy. Storages on devices come through the same staging
+ * buffers as in a save without a snapshot. */
+static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
+                         const struct berth_config *config, berth_error *error)
+{
+    bth_run_settings settings = bth_run_settings_of(config, plan, NULL);
+    copying copy = {.image = {.plan = plan, .constraints.block_nbytes = 1},
+                    .snapshot = snapshot,
+                    .tile_nbytes = settings.tile_nbytes,
+                    .n_workers = settings.n_workers};
+    size_t scratch_nbytes = bth_array_nbytes(copy.n_workers, plan->max_header_nbytes);
+
+    if (!snapshot->memory)
+        return 0;
+    copy.scratch = bth_allocate(scratch_nbytes);
+    if (!copy.scratch)
+        return bth_fail_memory(error, scratch_nbytes);
+    if (plan->n_devices > 0) {
+        const bth_staging_need need =
+            bth_staging_slots_compute_need(&settings, settings.n_workers, settings.memory_nbytes);
+        if (bth_staging_slots_open(&copy.slots, plan, &need, error) == 0) {
+            copy.tile_nbytes = bth_min(copy.tile_nbytes, copy.slots.ring.buffer_nbytes);
+            copy.n_workers = (unsigned)bth_min(copy.n_workers, copy.slots.n);
+        }
+    }
+    if (error->code == BERTH_OK) {
+        uint64_t n_tiles = (snapshot->end - snapshot->begin - 1) / copy.tile_nbytes + 1;
+        bth_pool_run(copy.n_workers, n_tiles, snapshot_copy_tile, NULL, &copy, error);
+    }
+    bth_staging_slots_close(&copy.slots);
+    bth_release(copy.scratch);
+    if (error->code == BERTH_OK)
+        snapshot_point_records_to_copy(snapshot, plan);
+    return error->code;
 }
 
 /* ---- begin ---- */
@@ -92,26 +236,17 @@ static int operation_copy_target(bth_operation *operation, const berth_target *t
     return operation->path ? 0 : bth_fail_memory(error, strlen(target->path));
 }
 
-static char *operation_choose_archive_name(const berth_target *target, const berth_params *params,
-                                           berth_error *error)
-{
-    const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
-    const char *given = params->archive_name;
-    char *name = given ? bth_duplicate_text(given, strlen(given)) : bth_archive_name_of_path(path);
-
-    if (!name)
-        bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
-    return name;
-}
-
 static int operation_make_plan(bth_operation *operation, const berth_target *target,
                                const berth_content *content, berth_error *error)
 {
     berth_stats *stats = &operation->stats;
-    char *archive = operation_choose_archive_name(target, &operation->params, error);
+    const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
+    const char *given = operation->params.archive_name;
+    char *archive =
+        given ? bth_duplicate_text(given, strlen(given)) : bth_archive_name_of_path(path);
 
     if (!archive)
-        return error->code;
+        return bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
     operation->plan = bth_plan_make(archive, content, &operation->config, error);
     bth_release(archive);
     stats->plan_seconds = operation_trace_stage("plan", operation->begin_seconds);
@@ -126,71 +261,36 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
     return 0;
 }
 
-static int operation_open_file(bth_operation *operation, berth_error *error)
-{
-    const struct berth_config *config = &operation->config;
-
-    bth_commit *commit = &operation->commit;
-
-    if (bth_commit_begin(commit, operation->path, operation->nbytes, config, operation->is_shared,
-                         error) < 0)
-        return error->code;
-    if (commit->order) {
-        operation->output = bth_output_of_fd(&commit->fd);
-        operation->output.reason = operation->file.reason = commit->order;
-    } else
-        operation->output =
-            bth_output_file_begin(&operation->file, commit->fd, operation->nbytes, config);
-    return 0;
-}
-
-static int operation_open_memory(bth_operation *operation, berth_error *error)
-{
-    uint64_t nbytes = operation->nbytes;
-    void *bytes = nbytes <= SIZE_MAX ? bth_allocate(nbytes > 0 ? (size_t)nbytes : 1) : NULL;
-
-    operation->memory = bytes;
-    operation->output = bth_output_of_memory(bytes);
-    return bytes ? 0 : bth_fail_memory(error, nbytes);
-}
-
 static int operation_open_target(bth_operation *operation, berth_error *error)
 {
+    const struct berth_config *config = &operation->config;
+    bth_commit *commit = &operation->commit;
+    uint64_t nbytes = operation->nbytes;
+
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        operation_open_file(operation, error);
+        bth_commit_begin(commit, operation->path, nbytes, config, operation->is_shared, error);
+        if (error->code == BERTH_OK && commit->order) {
+            operation->output = bth_output_of_fd(&commit->fd);
+            operation->output.reason = operation->file.reason = commit->order;
+        } else if (error->code == BERTH_OK)
+            operation->output = bth_output_file_begin(&operation->file, commit->fd, nbytes, config);
         break;
     case BERTH_TARGET_FD:
         operation->output = bth_output_of_fd(&operation->target.fd);
         break;
     case BERTH_TARGET_MEMORY:
-        operation_open_memory(operation, error);
+        if (nbytes <= SIZE_MAX)
+            operation->memory = bth_allocate(nbytes > 0 ? (size_t)nbytes : 1);
+        if (!operation->memory)
+            bth_fail_memory(error, nbytes);
+        operation->output = bth_output_of_memory(operation->memory);
         break;
     case BERTH_TARGET_SINK:
         operation->output = bth_output_of_sink(&operation->sink);
         break;
     }
     return error->code;
-}
-
-static int operation_copy_tensors(bth_operation *operation, berth_error *error)
-{
-    double begin = bth_seconds();
-
-    bth_snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = operation_trace_stage("copy", begin);
-    bth_pages_describe(&operation->snapshot.pages, &operation->stats);
-    return error->code;
-}
-
-static int operation_allocate_storage_stats(bth_operation *operation, berth_error *error)
-{
-    size_t nbytes = operation->plan->n_records * sizeof *operation->storage_stats;
-
-    if (!operation->params.storage_stats || operation->params.n_storage_stats == 0)
-        return 0;
-    operation->storage_stats = bth_allocate_zeroed(nbytes);
-    return operation->storage_stats ? 0 : bth_fail_memory(error, nbytes);
 }
 
 static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
@@ -203,22 +303,11 @@ static void operation_initialize_fields(bth_operation *operation, const berth_pa
         operation->params = *params;
 }
 
-/* Only plans: `target` names the archive. Call bth_operation_end, after a failure, too. */
-static int operation_begin_plan_only(bth_operation *operation, const berth_target *target,
-                                     const berth_content *content, const berth_params *params,
-                                     berth_error *error)
-{
-    operation_initialize_fields(operation, params);
-    if (bth_config_copy_for_operation(params, &operation->config, error) < 0)
-        return error->code;
-    return operation_make_plan(operation, target, content, error);
-}
-
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, unsigned flags, const berth_params *params,
                         berth_error *error)
 {
-    bool snapshot = flags & BTH_OPERATION_SNAPSHOT;
+    bool is_snapshot = flags & BTH_OPERATION_SNAPSHOT;
 
     operation_initialize_fields(operation, params);
     operation->is_shared = flags & BTH_OPERATION_SHARED;
@@ -228,19 +317,28 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     operation_enter_trace(operation, "save", operation->begin_seconds);
     if (operation_make_plan(operation, target, content, error) < 0)
         return error->code;
-    if (operation_allocate_storage_stats(operation, error) < 0)
+    if (operation->params.storage_stats && operation->params.n_storage_stats > 0) {
+        size_t nbytes = operation->plan->n_records * sizeof *operation->storage_stats;
+        operation->storage_stats = bth_allocate_zeroed(nbytes);
+        if (!operation->storage_stats)
+            return bth_fail_memory(error, nbytes);
+    }
+    if (is_snapshot &&
+        snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (snapshot &&
-        bth_snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
+    if (operation_open_target(operation, error) < 0 || !is_snapshot)
         return error->code;
-    if (operation_open_target(operation, error) < 0)
-        return error->code;
-    return snapshot ? operation_copy_tensors(operation, error) : 0;
+    double begin = bth_seconds();
+    snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
+    operation->stats.copy_seconds = operation_trace_stage("copy", begin);
+    bth_pages_describe(&operation->snapshot.pages, &operation->stats);
+    return error->code;
 }
 
 /* ---- until it is done ---- */
 
-/* From any thread, any number of times. True: the target keeps its old content. */
+/* From any thread, any number of times. True: the target keeps its old content. False: it is too
+ * late. */
 static bool operation_cancel(bth_operation *operation)
 {
     int phase = PHASE_OPEN;
@@ -248,14 +346,6 @@ static bool operation_cancel(bth_operation *operation)
     if (atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_CANCELLED))
         atomic_store(&operation->cancelled, true);
     return phase != PHASE_FINAL;
-}
-
-/* After this a cancel is too late. False: the operation is cancelled. */
-static bool operation_stop_accepting_cancel(bth_operation *operation)
-{
-    int phase = PHASE_OPEN;
-
-    return atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL);
 }
 
 static int operation_report_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
@@ -276,16 +366,6 @@ static void operation_set_stats_method(bth_operation *operation)
 
     if (operation->path)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
-}
-
-static void operation_set_stats_of_commit(bth_operation *operation)
-{
-    static const char *const durabilities[] = {"none", "file", "full"};
-    const bth_commit *commit = &operation->commit;
-
-    operation->stats.placed = commit->in_place ? "in place" : "renamed";
-    if (commit->reached >= 0)
-        operation->stats.durability = durabilities[commit->reached];
 }
 
 const char *bth_stats_find_slowest_stage(const berth_stats *stats)
@@ -340,59 +420,54 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
 
 int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
+    static const char *const durabilities[] = {"none", "file", "full"};
+    bth_commit *commit = &operation->commit;
+    berth_stats *stats = &operation->stats;
     bool to_path = operation->path != NULL;
     uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
+    int phase = PHASE_OPEN;
 
     operation_set_stats_method(operation);
     if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
-                    bth_commit_sync(&operation->commit, error) < 0))
+                    bth_commit_sync(commit, error) < 0))
         ;
     else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
-             !operation_stop_accepting_cancel(operation))
+             !atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL))
         bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-    else if (to_path && bth_commit_replace(&operation->commit, error) == 0)
-        operation_set_stats_of_commit(operation);
-    operation->stats.sync_seconds = operation_trace_stage("sync", begin);
+    else if (to_path && bth_commit_replace(commit, error) == 0) {
+        stats->placed = commit->in_place ? "in place" : "renamed";
+        if (commit->reached >= 0)
+            stats->durability = durabilities[commit->reached];
+    }
+    stats->sync_seconds = operation_trace_stage("sync", begin);
     return error->code;
 }
 
-static void operation_report_stats(bth_operation *operation, const berth_error *error)
-{
-    const berth_params *params = &operation->params;
-    double end_seconds;
-
-    if (operation->plan && params->storage_stats)
-        bth_storage_stats_fill_reports(operation->storage_stats, operation->plan, &operation->stats,
-                                       params->storage_stats, params->n_storage_stats);
-    end_seconds = bth_seconds();
-    operation->stats.total_seconds = end_seconds - operation->begin_seconds;
-    if (params->stats)
-        *params->stats = operation->stats;
-    bth_trace_leave(&operation->traced, end_seconds, &operation->stats, error);
-}
-
-/* Gives the memory to the caller, or frees it. */
-static void operation_give_or_free_memory(bth_operation *operation, const berth_error *error)
+int bth_operation_end(bth_operation *operation, berth_error *error)
 {
     const berth_target *target = &operation->target;
+    const berth_params *params = &operation->params;
+    berth_stats *stats = &operation->stats;
 
+    bth_direct_close(&operation->file.direct);
+    bth_commit_abort(&operation->commit);
+    if (operation->commit.has_lost_old)
+        (void)bth_error_append(error, "; its old content is lost, because it was written in place");
     if (target->kind == BERTH_TARGET_MEMORY && error->code == BERTH_OK) {
         *target->bytes = operation->memory;
         *target->nbytes = (size_t)operation->nbytes;
     } else
         bth_release(operation->memory);
-}
-
-int bth_operation_end(bth_operation *operation, berth_error *error)
-{
-    bth_direct_close(&operation->file.direct);
-    bth_commit_abort(&operation->commit);
-    if (operation->commit.has_lost_old)
-        (void)bth_error_append(error, "; its old content is lost, because it was written in place");
-    operation_give_or_free_memory(operation, error);
     bth_release(operation->snapshot.memory);
-    operation_report_stats(operation, error);
+    if (operation->plan && params->storage_stats)
+        bth_storage_stats_fill_reports(operation->storage_stats, operation->plan, stats,
+                                       params->storage_stats, params->n_storage_stats);
+    double end_seconds = bth_seconds();
+    stats->total_seconds = end_seconds - operation->begin_seconds;
+    if (params->stats)
+        *params->stats = *stats;
+    bth_trace_leave(&operation->traced, end_seconds, stats, error);
     berth_plan_free(operation->plan);
     bth_release(operation->storage_stats);
     if (operation->path)
@@ -425,13 +500,16 @@ int berth_save(const char *path, const berth_value *value, const berth_params *p
     return berth_save_to(&target, &content, params, error);
 }
 
+/* `target` only names the archive. */
 berth_plan *berth_plan_new(const berth_target *target, const berth_content *content,
                            const berth_params *params, berth_plan_info *info, berth_error *error)
 {
     bth_operation operation;
 
     BTH_ERROR_BEGIN(error);
-    operation_begin_plan_only(&operation, target, content, params, error);
+    operation_initialize_fields(&operation, params);
+    if (bth_config_copy_for_operation(params, &operation.config, error) == 0)
+        operation_make_plan(&operation, target, content, error);
     berth_plan *plan = operation.plan;
     operation.plan = NULL;
     if (info)
@@ -537,41 +615,29 @@ static bool job_is_lost(const berth_job *job)
     return !bth_lock_is_of_this_process(&job->lock);
 }
 
-static int job_check_event_and_process(const berth_job *job, berth_job_event event,
-                                       berth_error *error)
-{
-    if (!job)
-        return bth_fail_argument(error, "the job is NULL");
-    if (event != BERTH_JOB_STAGED && event != BERTH_JOB_DONE)
-        return bth_fail_argument(error, "invalid event %d", (int)event);
-    return job_is_lost(job) ? bth_fail_forked(error, "job") : 0;
-}
-
 /* Under the lock. A job that is done is staged, too: it reads nothing any more. */
 static bool job_has_event(const berth_job *job, berth_job_event event)
 {
     return job->done || (event == BERTH_JOB_STAGED && job->staged);
 }
 
-/* Under the lock. Returns whether the event is there. seconds < 0: waits without a limit. */
-static bool job_wait_for_event(berth_job *job, berth_job_event event, double seconds)
+int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
 {
-    struct timespec end = bth_time_after(seconds);
     int result = 0;
 
+    BTH_ERROR_BEGIN(error);
+    if (!job)
+        return bth_fail_argument(error, "the job is NULL");
+    if (event != BERTH_JOB_STAGED && event != BERTH_JOB_DONE)
+        return bth_fail_argument(error, "invalid event %d", (int)event);
+    if (job_is_lost(job))
+        return bth_fail_forked(error, "job");
+    (void)bth_lock_acquire(&job->lock);
+    struct timespec end = bth_time_after(seconds);
     while (!job_has_event(job, event) && result == 0)
         result = seconds < 0 ? pthread_cond_wait(&job->changed, &job->lock.mutex)
                              : pthread_cond_timedwait(&job->changed, &job->lock.mutex, &end);
-    return job_has_event(job, event);
-}
-
-int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (job_check_event_and_process(job, event, error) < 0)
-        return error->code;
-    (void)bth_lock_acquire(&job->lock);
-    if (!job_wait_for_event(job, event, seconds))
+    if (!job_has_event(job, event))
         (void)bth_fail(error, BERTH_E_TIMEOUT, NULL, BERTH_NO_OFFSET,
                        "the job was not %s within %g seconds",
                        event == BERTH_JOB_DONE ? "done" : "staged", seconds);

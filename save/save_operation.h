@@ -9,13 +9,25 @@
 
 #include <stdatomic.h>
 
+#include "io/large_pages.h"
 #include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
-#include "save/output_file.h"
+#include "save/output.h"
 #include "save/plan.h"
 #include "save/run.h"
-#include "save/snapshot.h"
+
+/*
+ * A copy of all of the caller's data that a plan reads. It has the layout of the file, so that
+ * direct writes find it aligned, and is already swapped to the byte order of the file.
+ */
+typedef struct bth_snapshot {
+    void *memory;
+    uint8_t *bytes;      /* of the file's range: */
+    uint64_t begin, end; /* first and last byte of the records that are copied */
+    bth_pages pages;     /* of the memory */
+    bth_pages_front front;
+} bth_snapshot;
 
 typedef struct bth_operation {
     berth_target target; /* path and sink are copies; kind 0: a plan alone */

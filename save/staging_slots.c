@@ -19,18 +19,7 @@ bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes
     return record->device && at % unit == 0 && nbytes % unit == 0;
 }
 
-/* Makes the copy wait for an event of the program. */
-static int slot_stream_wait_for_event(bth_slot_device *device, void *event, berth_error *error)
-{
-    if (!event || event == device->awaited)
-        return 0;
-    if (bth_device_stream_wait_for_event(&device->stream, event, error) < 0)
-        return error->code;
-    device->awaited = event;
-    return 0;
-}
-
-/* Begins to copy a share of record i into the slot's buffer. */
+/* Begins to copy a share of record i into the slot's buffer, after the program's event. */
 static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *tile, size_t i,
                                      const bth_range *share, berth_error *error)
 {
@@ -40,20 +29,23 @@ static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *til
     const bth_device_memory *memory = storage->device;
     bth_slot_device *device = &slot->devices[record->device - 1];
 
-    if (slot_stream_wait_for_event(device, memory->ready, error) < 0)
-        return error->code;
+    if (memory->ready && memory->ready != device->awaited) {
+        if (bth_device_stream_wait_for_event(&device->stream, memory->ready, error) < 0)
+            return error->code;
+        device->awaited = memory->ready;
+    }
     device->is_pending = true;
     return bth_device_copy_to_host(
         &device->stream, slot->buffer->bytes + (share->offset - tile->offset),
         memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
 }
 
-static int slot_begin_copies_of_tile(bth_staging_slot *slot, const bth_tile *tile,
-                                     berth_error *error)
+int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = slot->plan;
     uint64_t end = tile->offset + tile->nbytes;
 
+    slot->offset = tile->offset;
     for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
          bth_plan_begins_before(plan, i, end); i++) {
         bth_range data = bth_plan_data_range(plan, i), share;
@@ -62,15 +54,7 @@ static int slot_begin_copies_of_tile(bth_staging_slot *slot, const bth_tile *til
             slot_begin_copy_of_record(slot, tile, i, &share, error) < 0)
             return bth_error_add_record(error, bth_plan_record_name(plan, i));
     }
-    return 0;
-}
-
-int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
-{
-    slot->offset = tile->offset;
-    if (slot_begin_copies_of_tile(slot, tile, error) < 0)
-        return error->code;
-    for (unsigned i = 0; i < slot->plan->n_devices; i++) {
+    for (unsigned i = 0; i < plan->n_devices; i++) {
         bth_slot_device *device = &slot->devices[i];
         if (device->is_pending &&
             bth_device_event_record(&device->copied, &device->stream, error) < 0)

@@ -12,26 +12,18 @@
 #include "base/memory.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 /* The kernel's own limit. */
 #define MAX_LINKS 40
 #define UNMAPPED 65534 /* DEFAULT_OVERFLOWUID in linux/highuid.h, of groups, too */
 
-static int target_open_folder(int from, const char *path, bool *readable)
+int bth_fail_offering_in_place(berth_error *error)
 {
-    int flags = O_DIRECTORY | O_CLOEXEC;
-    int fd;
-
-    *readable = true;
-    do
-        fd = bth_system.openat(from, path, O_RDONLY | flags, 0);
-    while (fd < 0 && errno == EINTR);
-    if (fd < 0 && errno == EACCES) { /* a folder may be writable, but not readable */
-        *readable = false;
-        fd = bth_system.openat(from, path, O_PATH | flags, 0);
-    }
-    return fd;
+    if (error->code != BERTH_E_SYSTEM)
+        return error->code;
+    error->code = BERTH_E_REPLACE;
+    return bth_error_append(error, "; save to another path, or with save.replace=in_place, which "
+                                   "loses the old content if it fails");
 }
 
 /* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
@@ -40,7 +32,7 @@ static int target_set_folder_and_name(bth_target_file *target, char *path, berth
     char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     const char *folder = ".";
-    int from = target->folder < 0 ? AT_FDCWD : target->folder;
+    int from = target->folder < 0 ? AT_FDCWD : target->folder, flags = O_DIRECTORY | O_CLOEXEC, fd;
 
     if (!*name)
         return bth_fail_system(error, EISDIR, "cannot be replaced");
@@ -53,7 +45,12 @@ static int target_set_folder_and_name(bth_target_file *target, char *path, berth
         folder = slash == path ? "/" : path;
         *slash = '\0';
     }
-    int fd = target_open_folder(from, folder, &target->folder_readable);
+    do
+        fd = bth_system.openat(from, folder, O_RDONLY | flags, 0);
+    while (fd < 0 && errno == EINTR);
+    target->folder_readable = fd >= 0 || errno != EACCES;
+    if (!target->folder_readable) /* a folder may be writable, but not readable */
+        fd = bth_system.openat(from, folder, O_PATH | flags, 0);
     int failure = errno;
     bth_file_close(target->folder);
     target->folder = fd;
@@ -62,34 +59,7 @@ static int target_set_folder_and_name(bth_target_file *target, char *path, berth
     return 0;
 }
 
-/* Reads the link that has the name. */
-static int target_read_link(const bth_target_file *target, char path[PATH_MAX], berth_error *error)
-{
-    ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
-
-    if (n < 0 || n >= PATH_MAX)
-        return bth_fail_system(error, n < 0 ? errno : ENAMETOOLONG, "the link cannot be followed");
-    path[n] = '\0';
-    return 0;
-}
-
 /* ---- what is there already ---- */
-
-/*
- * X3: a file that is mounted over the name, as containers do with single files, cannot be replaced.
- * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
- * do not report mounts; then the rename decides.
- */
-static bool target_is_mounted_over(const struct statx *folder, const struct statx *file)
-{
-#ifdef STATX_MNT_ID
-    return (folder->stx_mask & file->stx_mask & STATX_MNT_ID) &&
-           folder->stx_mnt_id != file->stx_mnt_id;
-#else
-    (void)folder, (void)file;
-    return false;
-#endif
-}
 
 /* True also if it cannot be known whether ids inside differ from those outside. */
 bool bth_id_is_unmapped(unsigned id, bool is_group)
@@ -105,26 +75,21 @@ bool bth_id_is_unmapped(unsigned id, bool is_group)
     return first != 0 || outside != 0 || strtoul(at, &at, 10) < UINT32_MAX;
 }
 
-/* Whether the process may act as the owner of the file. */
-static bool target_has_fowner(const struct statx *file)
-{
-    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
-
-    if (bth_id_is_unmapped(file->stx_uid, false) || bth_id_is_unmapped(file->stx_gid, true))
-        return false;
-    return bth_system.capget(&header, sets) < 0 ||
-           (sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER)) != 0;
-}
-
-/* In a sticky folder only the owner of a file, or of the folder, may replace it. */
+/* In a sticky folder only the owner of a file, or of the folder, may replace it, and a process that
+ * may act as the owner of any file. */
 static bool target_is_protected_by_sticky_folder(const struct statx *folder,
                                                  const struct statx *file)
 {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct sets[_LINUX_CAPABILITY_U32S_3] = {0};
     uid_t user = geteuid();
 
-    return (folder->stx_mode & S_ISVTX) && file->stx_uid != user && folder->stx_uid != user &&
-           !target_has_fowner(file);
+    if (!(folder->stx_mode & S_ISVTX) || file->stx_uid == user || folder->stx_uid == user)
+        return false;
+    if (bth_id_is_unmapped(file->stx_uid, false) || bth_id_is_unmapped(file->stx_gid, true))
+        return true;
+    return bth_system.capget(&header, sets) == 0 &&
+           !(sets[CAP_TO_INDEX(CAP_FOWNER)].effective & CAP_TO_MASK(CAP_FOWNER));
 }
 
 /*
@@ -146,26 +111,14 @@ static int target_check_writable(const struct statx *folder, const struct statx 
     return 0;
 }
 
-/* X2: refuses what would fail at the rename, when all is written, or would leave the temporary
- * behind. */
-static int target_check_replaceable(const struct statx *folder, const struct statx *file,
-                                    berth_error *error)
-{
-    if (folder->stx_attributes & STATX_ATTR_APPEND)
-        bth_fail_system(error, EPERM,
-                        "its folder is append-only (chattr +a): no file in it can be replaced or "
-                        "removed");
-    else if (folder->stx_attributes & STATX_ATTR_IMMUTABLE)
-        bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
-    else if (file && target_is_mounted_over(folder, file))
-        bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
-    else
-        return 0;
-    return file || (folder->stx_attributes & STATX_ATTR_APPEND) ? bth_fail_offering_in_place(error)
-                                                                : error->code;
-}
-
-/* If the file system does not report attributes, the rename decides. */
+/*
+ * X2: refuses what would fail at the rename, when all is written, or would leave the temporary
+ * behind. If the file system does not report attributes, the rename decides.
+ *
+ * X3: a file that is mounted over the name, as containers do with single files, cannot be replaced.
+ * st_dev does not show it: on overlayfs, folder and file may be on two devices. Kernels before 5.8
+ * do not report mounts; then the rename decides.
+ */
 static int target_check_rename(const bth_target_file *target, berth_error *error)
 {
 #ifdef STATX_MNT_ID
@@ -174,6 +127,7 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
     const unsigned mask = STATX_BASIC_STATS;
 #endif
     struct statx folder = {0}, file = {0};
+    bool is_mounted_over = false;
 
     if (bth_system.statx(target->folder, "", AT_EMPTY_PATH, mask, &folder) < 0)
         return 0;
@@ -182,9 +136,25 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
         return 0;
     if (target->exists && target_check_writable(&folder, &file, error) < 0)
         return error->code;
-    return target->in_place
-               ? 0
-               : target_check_replaceable(&folder, target->exists ? &file : NULL, error);
+    if (target->in_place)
+        return 0;
+#ifdef STATX_MNT_ID
+    is_mounted_over =
+        (folder.stx_mask & file.stx_mask & STATX_MNT_ID) && folder.stx_mnt_id != file.stx_mnt_id;
+#endif
+    if (folder.stx_attributes & STATX_ATTR_APPEND)
+        bth_fail_system(error, EPERM,
+                        "its folder is append-only (chattr +a): no file in it can be replaced or "
+                        "removed");
+    else if (folder.stx_attributes & STATX_ATTR_IMMUTABLE)
+        bth_fail_system(error, EPERM, "its folder is immutable (chattr +i)");
+    else if (is_mounted_over)
+        bth_fail_system(error, EBUSY, "cannot be replaced: it is a mount point");
+    else
+        return 0;
+    return target->exists || (folder.stx_attributes & STATX_ATTR_APPEND)
+               ? bth_fail_offering_in_place(error)
+               : error->code;
 }
 
 /* Devices and pipes can be written in place. */
@@ -216,23 +186,6 @@ int bth_target_file_check_and_set_status(bth_target_file *target, const struct s
 
 /* ---- descriptors as paths ---- */
 
-/* Links in /proc lead to open files; their text is not always a path ("/memfd:x (deleted)"). */
-static bool folder_is_in_proc(int folder)
-{
-    struct statfs system;
-
-    return bth_system.fstatfs(folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
-}
-
-/* Whether a path leads to the open file. */
-static bool path_leads_to_open_file(const char *path, const struct stat *open)
-{
-    struct stat named;
-
-    return path[0] == '/' && bth_system.fstatat(AT_FDCWD, path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           named.st_dev == open->st_dev && named.st_ino == open->st_ino;
-}
-
 /*
  * X4: /dev/fd/N, /dev/stdout and the like. A file with a name is replaced by that name. A file
  * without one (memfd_create, O_TMPFILE, removed) can only be written in place; so can one whose
@@ -240,21 +193,24 @@ static bool path_leads_to_open_file(const char *path, const struct stat *open)
  */
 static int target_follow_descriptor(bth_target_file *target, const char *path, berth_error *error)
 {
-    struct stat open;
+    struct stat open, named;
     int fd;
 
     if (bth_system.fstatat(target->folder, target->name, &open, 0) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
     if (target_check_kind(open.st_mode, target->in_place, error) < 0)
         return error->code;
-    if (S_ISREG(open.st_mode) && path_leads_to_open_file(path, &open))
-        return 0;
-    if (S_ISREG(open.st_mode) && open.st_nlink > 0 && !target->in_place) {
+    bool is_file = S_ISREG(open.st_mode);
+    if (is_file && path[0] == '/' &&
+        bth_system.fstatat(AT_FDCWD, path, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+        named.st_dev == open.st_dev && named.st_ino == open.st_ino)
+        return 0; /* the path leads to it */
+    if (is_file && open.st_nlink > 0 && !target->in_place) {
         /* it has another hard link, or is in another root folder */
         bth_fail_system(error, EBUSY, "is open under a name that another file has now");
         return bth_fail_offering_in_place(error);
     }
-    int flags = S_ISREG(open.st_mode) ? O_RDWR : O_WRONLY | O_NOCTTY;
+    int flags = is_file ? O_RDWR : O_WRONLY | O_NOCTTY;
     do
         fd = bth_system.openat(target->folder, target->name, flags | O_CLOEXEC, 0);
     while (fd < 0 && errno == EINTR);
@@ -265,36 +221,41 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
     return 0;
 }
 
-/* ---- following the path ---- */
-
-/* Changes `path`. */
-static int target_follow(bth_target_file *target, char path[PATH_MAX], berth_error *error)
+/* One step: goes to `path`. *is_link: then `path` is where the link leads. Links in /proc lead to
+ * open files; their text is not always a path ("/memfd:x (deleted)"). */
+static int target_follow(bth_target_file *target, char path[PATH_MAX], bool *is_link,
+                         berth_error *error)
 {
-    for (int n_links = 0; n_links <= MAX_LINKS; n_links++) {
-        struct stat status;
-        if (target_set_folder_and_name(target, path, error) < 0)
-            return error->code;
-        if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
-            if (errno == ENOENT)
-                return target_check_rename(target, error);
-            return bth_fail_system(error, errno, "cannot be examined");
-        }
-        if (!S_ISLNK(status.st_mode))
-            return bth_target_file_check_and_set_status(target, &status, error);
-        if (target_read_link(target, path, error) < 0 ||
-            (folder_is_in_proc(target->folder) &&
-             target_follow_descriptor(target, path, error) < 0))
-            return error->code;
-        if (target->nameless >= 0)
-            return 0;
+    struct stat status;
+    struct statfs system;
+
+    *is_link = false;
+    if (target_set_folder_and_name(target, path, error) < 0)
+        return error->code;
+    if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno == ENOENT)
+            return target_check_rename(target, error);
+        return bth_fail_system(error, errno, "cannot be examined");
     }
-    return bth_fail_system(error, ELOOP, "the link cannot be followed");
+    if (!S_ISLNK(status.st_mode))
+        return bth_target_file_check_and_set_status(target, &status, error);
+    ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
+    if (n < 0 || n >= PATH_MAX)
+        return bth_fail_system(error, n < 0 ? errno : ENAMETOOLONG, "the link cannot be followed");
+    path[n] = '\0';
+    *is_link = true;
+    if (bth_system.fstatfs(target->folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC)
+        return target_follow_descriptor(target, path, error);
+    return 0;
 }
+
+/* ---- following the path ---- */
 
 int bth_target_file_find(const char *path, bool in_place, bth_target_file *target,
                          berth_error *error)
 {
     size_t nbytes = strlen(path);
+    bool is_link = true;
 
     *target = BTH_NO_TARGET_FILE;
     target->in_place = in_place;
@@ -306,7 +267,13 @@ int bth_target_file_find(const char *path, bool in_place, bth_target_file *targe
     if (!text)
         return bth_fail_memory(error, PATH_MAX);
     memcpy(text, path, nbytes + 1);
-    if (target_follow(target, text, error) < 0)
+    for (int n_links = 0; is_link && target->nameless < 0 && error->code == BERTH_OK; n_links++) {
+        if (n_links > MAX_LINKS)
+            bth_fail_system(error, ELOOP, "the link cannot be followed");
+        else
+            target_follow(target, text, &is_link, error);
+    }
+    if (error->code != BERTH_OK)
         bth_target_file_free(target);
     bth_release(text);
     return error->code;

@@ -40,6 +40,12 @@ int bth_target_file_check_and_set_status(bth_target_file *target, const struct s
 void bth_target_file_free(bth_target_file *target); /* of BTH_NO_TARGET_FILE: nothing */
 
 /*
+ * Makes BERTH_E_REPLACE of BERTH_E_SYSTEM: a rename cannot put a file there, but
+ * save.replace=in_place can write it. Adds that to the message. Returns the code.
+ */
+int bth_fail_offering_in_place(berth_error *error);
+
+/*
  * In a user namespace (rootless containers) all users from outside are shown as one id, and so are
  * all groups. A user inside may have that id, too, and does not own the file.
  */

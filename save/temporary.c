@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/fnv.h"
 #include "base/lock.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "save/save_error.h"
 
 /*
  * The process that owns a temporary, as text (X5): "1 <boot id> <pid namespace> <time namespace>
@@ -82,14 +82,6 @@ static bool owner_read_start_time_and_state(const char *of, unsigned long long *
     return at && owner_parse_number(&(const char *){at + 1}, ' ', start);
 }
 
-/* Whether /proc has this process's pids: it may belong to another pid namespace. */
-static bool owner_proc_shows_our_pids(void)
-{
-    char text[LINK_NBYTES];
-
-    return owner_read_link("/proc/self", text) && strtol(text, NULL, 10) == (long)getpid();
-}
-
 /* ---- this process ---- */
 
 /* What /proc says of this process, read once. */
@@ -103,41 +95,31 @@ static struct {
     unsigned long long start;
 } known;
 
-/* Kernels before 5.6 have no time namespaces. /proc/self has none after the first thread's end. */
-static bool owner_describe_host(void)
-{
-    char boot[LINK_NBYTES];
-    unsigned long long processes, time = 0;
-
-    if (!bth_file_read_start_as_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) ||
-        !owner_read_namespace("/proc/thread-self/ns/pid", &processes))
-        return false;
-    boot[strcspn(boot, " \n")] = '\0';
-    (void)owner_read_namespace("/proc/thread-self/ns/time", &time);
-    (void)snprintf(known.host, sizeof known.host, "1 %s %llu %llu ", boot, processes, time);
-    return true;
-}
-
-/* The start of its first thread: in qemu that in /proc/self/stat is wrong. If /proc belongs to
- * another pid namespace, the thread has another number there. */
-static bool owner_read_own_start(void)
-{
-    char first[LINK_NBYTES];
-    bool is_over;
-
-    (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
-    return owner_read_start_time_and_state(first, &known.start, &is_over) ||
-           owner_read_start_time_and_state("self", &known.start, &is_over);
-}
-
-/* False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes. */
+/*
+ * False without /proc. `host` has BTH_TEMPORARY_OWNER_NBYTES bytes.
+ *
+ * The start is that of the first thread: in qemu that in /proc/self/stat is wrong. If /proc belongs
+ * to another pid namespace, the thread has another number there. Kernels before 5.6 have no time
+ * namespaces. /proc/self has no namespaces after the first thread's end.
+ */
 static bool owner_get_own_host_and_start(char *host, unsigned long long *start)
 {
+    char first[LINK_NBYTES], boot[LINK_NBYTES];
+    unsigned long long processes, time = 0;
+    bool is_over;
+
     (void)bth_lock_acquire(&known.lock);
     if (known.process != bth_process_unique_number() || known.id != getpid()) {
         known.host[0] = '\0';
-        if (!owner_read_own_start() || !owner_describe_host())
-            known.host[0] = '\0';
+        (void)snprintf(first, sizeof first, "self/task/%ld", (long)getpid());
+        if ((owner_read_start_time_and_state(first, &known.start, &is_over) ||
+             owner_read_start_time_and_state("self", &known.start, &is_over)) &&
+            bth_file_read_start_as_text("/proc/sys/kernel/random/boot_id", boot, sizeof boot) &&
+            owner_read_namespace("/proc/thread-self/ns/pid", &processes)) {
+            boot[strcspn(boot, " \n")] = '\0';
+            (void)owner_read_namespace("/proc/thread-self/ns/time", &time);
+            (void)snprintf(known.host, sizeof known.host, "1 %s %llu %llu ", boot, processes, time);
+        }
         known.process = known.host[0] ? bth_process_unique_number() : 0;
         known.id = getpid();
     }
@@ -160,28 +142,13 @@ bool bth_temporary_owner_self(char text[BTH_TEMPORARY_OWNER_NBYTES])
 
 /* ---- another one ---- */
 
-/* X5: a process that this kernel does not call dead counts as alive. */
-static berth_temporary_state owner_process_state(long process, unsigned long long start)
-{
-    unsigned long long now;
-    char first[LINK_NBYTES];
-    bool is_over;
-
-    if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
-        return BERTH_TEMPORARY_DEAD;
-    (void)snprintf(first, sizeof first, "%ld/task/%ld", process, process);
-    if (owner_proc_shows_our_pids() && owner_read_start_time_and_state(first, &now, &is_over) &&
-        (now != start || is_over))
-        return BERTH_TEMPORARY_DEAD;
-    return BERTH_TEMPORARY_ALIVE;
-}
-
 /* Whether the process that a text names is alive. `text` may hold anything. DEAD only if this
- * kernel says so. */
+ * kernel says so (X5): a process that it does not call dead counts as alive. */
 static berth_temporary_state temporary_owner_state(const char *text)
 {
-    char host[BTH_TEMPORARY_OWNER_NBYTES];
-    unsigned long long process, start;
+    char host[BTH_TEMPORARY_OWNER_NBYTES], self[LINK_NBYTES], first[LINK_NBYTES];
+    unsigned long long process, start, now;
+    bool is_over;
 
     if (!owner_get_own_host_and_start(host, &start) || strncmp(text, host, strlen(host)) != 0)
         return BERTH_TEMPORARY_UNKNOWN;
@@ -190,7 +157,14 @@ static berth_temporary_state temporary_owner_state(const char *text)
     if (!owner_parse_number(&at, ' ', &process) || process == 0 || process > INT32_MAX ||
         !owner_parse_number(&at, '\0', &start))
         return BERTH_TEMPORARY_UNKNOWN;
-    return owner_process_state((long)process, start);
+    if (bth_system.kill((pid_t)process, 0) < 0 && errno == ESRCH)
+        return BERTH_TEMPORARY_DEAD;
+    (void)snprintf(first, sizeof first, "%llu/task/%llu", process, process);
+    /* Whether /proc has this process's pids: it may belong to another pid namespace. */
+    if (owner_read_link("/proc/self", self) && strtol(self, NULL, 10) == (long)getpid() &&
+        owner_read_start_time_and_state(first, &now, &is_over) && (now != start || is_over))
+        return BERTH_TEMPORARY_DEAD;
+    return BERTH_TEMPORARY_ALIVE;
 }
 
 #define PREFIX ".berth-"
@@ -202,33 +176,28 @@ static berth_temporary_state temporary_owner_state(const char *text)
 
 /* ---- names ---- */
 
-/* The part behind the hash: nothing, "-0" to "-15", or a dash and random digits. */
-static bool temporary_suffix_is_valid(const char *text, size_t nbytes)
+/* Behind the hash: nothing, "-0" to "-15", or a dash and random digits. */
+bool bth_temporary_is_name(const char *name)
 {
+    static const char digits[] = "0123456789abcdef";
+    size_t nbytes = strlen(name), head = strlen(PREFIX) + N_DIGITS;
     char slot[N_DIGITS + 2];
 
+    if (nbytes < head + strlen(SUFFIX) || strncmp(name, PREFIX, strlen(PREFIX)) != 0 ||
+        strcmp(name + nbytes - strlen(SUFFIX), SUFFIX) != 0 ||
+        strspn(name + strlen(PREFIX), digits) != N_DIGITS)
+        return false;
+    const char *text = name + head;
+    nbytes -= head + strlen(SUFFIX);
     if (nbytes == 0)
         return true;
-    if (text[0] != '-')
-        return false;
-    if (nbytes == N_DIGITS + 1)
-        return strspn(text + 1, "0123456789abcdef") >= N_DIGITS;
+    if (text[0] == '-' && nbytes == N_DIGITS + 1)
+        return strspn(text + 1, digits) >= N_DIGITS;
     for (int i = 0; i < N_SLOTS; i++)
         if ((size_t)snprintf(slot, sizeof slot, "-%d", i) == nbytes &&
             memcmp(slot, text, nbytes) == 0)
             return true;
     return false;
-}
-
-bool bth_temporary_is_name(const char *name)
-{
-    size_t nbytes = strlen(name), rest = strlen(PREFIX) + N_DIGITS;
-
-    if (nbytes < rest + strlen(SUFFIX) || strncmp(name, PREFIX, strlen(PREFIX)) != 0 ||
-        strcmp(name + nbytes - strlen(SUFFIX), SUFFIX) != 0)
-        return false;
-    return strspn(name + strlen(PREFIX), "0123456789abcdef") == N_DIGITS &&
-           temporary_suffix_is_valid(name + rest, nbytes - rest - strlen(SUFFIX));
 }
 
 static void temporary_write_slot_name(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash, int slot)
@@ -237,23 +206,15 @@ static void temporary_write_slot_name(char name[BTH_TEMPORARY_NAME_NBYTES], uint
                    (unsigned long long)hash, slot);
 }
 
-static int temporary_write_random_name(char name[BTH_TEMPORARY_NAME_NBYTES], uint64_t hash,
-                                       berth_error *error)
-{
-    uint64_t random;
-    ssize_t n;
-
-    do
-        n = bth_system.getrandom(&random, sizeof random, 0);
-    while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof random)
-        return bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
-    (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
-                   (unsigned long long)hash, (unsigned long long)random);
-    return 0;
-}
-
 /* ---- looking at one, and removing it ---- */
+
+/* A temporary that exists. */
+typedef struct temporary_file {
+    int fd;                                 /* O_PATH */
+    struct stat status;                     /* of a regular file */
+    char owner[BTH_TEMPORARY_OWNER_NBYTES]; /* "": none */
+    berth_temporary_state state;
+} temporary_file;
 
 static void temporary_read_owner(int fd, const char *attribute,
                                  char text[BTH_TEMPORARY_OWNER_NBYTES])
@@ -263,9 +224,10 @@ static void temporary_read_owner(int fd, const char *attribute,
     text[n > 0 ? n : 0] = '\0';
 }
 
-bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file)
+/* False: the name has no regular file. Else the caller closes file->fd. */
+static bool temporary_open(int folder, const char *name, temporary_file *file)
 {
-    *file = (bth_temporary_file){.fd = -1};
+    *file = (temporary_file){.fd = -1};
     file->fd = bth_system.openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC, 0);
     if (file->fd < 0)
         return false;
@@ -307,8 +269,7 @@ static bool temporary_write_claim_attribute(int fd, bool is_old)
 }
 
 /* Whether the name still leads to this file. */
-static bool temporary_name_leads_to_file(int folder, const char *name,
-                                         const bth_temporary_file *file)
+static bool temporary_name_leads_to_file(int folder, const char *name, const temporary_file *file)
 {
     struct stat named;
 
@@ -317,47 +278,34 @@ static bool temporary_name_leads_to_file(int folder, const char *name,
 }
 
 /*
- * A full disk may have no room for the claim: truncates the file of a dead save. Nobody reads it,
- * and it has no other name. Its process was dead before its name was checked, so it can no longer
- * become the target.
- */
-static bool temporary_truncate_to_make_room(int folder, const char *name,
-                                            const bth_temporary_file *file)
-{
-    struct stat now;
-
-    if (file->state != BERTH_TEMPORARY_DEAD || !temporary_name_leads_to_file(folder, name, file) ||
-        bth_system.fstat(file->fd, &now) < 0 || now.st_nlink != 1)
-        return false;
-    int fd = bth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
-    bool made = fd >= 0 && bth_system.ftruncate(fd, 0) == 0;
-    bth_file_close(fd);
-    return made;
-}
-
-static bool temporary_claim_for_removal(int folder, const char *name,
-                                        const bth_temporary_file *file, bool is_old)
-{
-    if (temporary_write_claim_attribute(file->fd, is_old))
-        return true;
-    if ((errno != ENOSPC && errno != EDQUOT) ||
-        !temporary_truncate_to_make_room(folder, name, file))
-        return false;
-    return temporary_write_claim_attribute(file->fd, is_old);
-}
-
-/*
+ * Removes it. False: another process does, or errno says why not; EEXIST: another process has
+ * claimed it. `is_old`: a process on another host that claimed it counts as gone.
+ *
  * File systems without extended attributes have no claims: there only `berth clean` removes. A file
  * that lost its name meanwhile may have become a target: it gets no claim.
  */
-bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_file *file,
-                                    bool is_old)
+static bool temporary_claim_and_remove(int folder, const char *name, temporary_file *file,
+                                       bool is_old)
 {
+    struct stat now;
+
     errno = 0;
     if (!temporary_name_leads_to_file(folder, name, file))
         return false;
     errno = 0;
-    if (!temporary_claim_for_removal(folder, name, file, is_old) && !bth_xattr_is_absent(errno))
+    bool is_claimed = temporary_write_claim_attribute(file->fd, is_old);
+    /* A full disk may have no room for the claim: truncates the file of a dead save. Nobody reads
+     * it, and it has no other name. Its process was dead before its name was checked, so it can no
+     * longer become the target. */
+    if (!is_claimed && (errno == ENOSPC || errno == EDQUOT) &&
+        file->state == BERTH_TEMPORARY_DEAD && temporary_name_leads_to_file(folder, name, file) &&
+        bth_system.fstat(file->fd, &now) == 0 && now.st_nlink == 1) {
+        int fd = bth_file_open_again(file->fd, O_WRONLY | O_NONBLOCK);
+        bool is_cut = fd >= 0 && bth_system.ftruncate(fd, 0) == 0;
+        bth_file_close(fd);
+        is_claimed = is_cut && temporary_write_claim_attribute(file->fd, is_old);
+    }
+    if (!is_claimed && !bth_xattr_is_absent(errno))
         return false;
     errno = 0;
     return temporary_name_leads_to_file(folder, name, file) &&
@@ -367,14 +315,14 @@ bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_
 /* X5: removes a name if its save is certainly dead. *exists: something has the name. */
 static bool temporary_remove_if_save_is_dead(int folder, const char *name, bool *exists)
 {
-    bth_temporary_file file;
+    temporary_file file;
     bool removed = false;
 
-    *exists = bth_temporary_open(folder, name, &file);
+    *exists = temporary_open(folder, name, &file);
     if (!*exists)
         return false;
     if (file.state == BERTH_TEMPORARY_DEAD)
-        removed = bth_temporary_claim_and_remove(folder, name, &file, false);
+        removed = temporary_claim_and_remove(folder, name, &file, false);
     if (removed)
         bth_log("removed %s, left by a save that was killed", name);
     bth_file_close(file.fd);
@@ -418,24 +366,19 @@ static int temporary_create_in_free_slot(int folder, uint64_t hash, mode_t mode,
 static int temporary_create_with_random_name(int folder, uint64_t hash, mode_t mode, char *name,
                                              berth_error *error)
 {
-    if (temporary_write_random_name(name, hash, error) < 0)
+    uint64_t random;
+    ssize_t n;
+
+    do
+        n = bth_system.getrandom(&random, sizeof random, 0);
+    while (n < 0 && errno == EINTR);
+    if (n != (ssize_t)sizeof random) {
+        bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
         return -1;
-    return temporary_open_new(folder, name, mode);
-}
-
-/* Removes later slots, of killed saves that ran side by side. */
-static void temporary_remove_later_slots_of_dead_saves(int folder, uint64_t hash,
-                                                       const char *created)
-{
-    char name[BTH_TEMPORARY_NAME_NBYTES];
-    bool exists = true, is_behind = false;
-
-    for (int slot = 0; slot < N_SLOTS && exists; slot++) {
-        temporary_write_slot_name(name, hash, slot);
-        if (is_behind)
-            (void)temporary_remove_if_save_is_dead(folder, name, &exists);
-        is_behind |= strcmp(name, created) == 0;
     }
+    (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
+                   (unsigned long long)hash, (unsigned long long)random);
+    return temporary_open_new(folder, name, mode);
 }
 
 /* X6: where that cannot be kept, it is left to `berth clean`. */
@@ -451,7 +394,8 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char owner[BTH_TEMPORARY_OWNER_NBYTES];
+    char owner[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_NAME_NBYTES];
+    bool exists = true, is_behind = false;
 
     /* It is remembered: a kill soon after the creation would leave it without owner. */
     (void)bth_temporary_owner_self(owner);
@@ -469,7 +413,13 @@ int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                                "its temporary file, or the descriptor of it, was replaced");
     }
     temporary_set_owner(created);
-    temporary_remove_later_slots_of_dead_saves(folder, hash, name);
+    /* Removes later slots, of killed saves that ran side by side. */
+    for (int slot = 0; slot < N_SLOTS && exists; slot++) {
+        temporary_write_slot_name(other, hash, slot);
+        if (is_behind)
+            (void)temporary_remove_if_save_is_dead(folder, other, &exists);
+        is_behind |= strcmp(other, name) == 0;
+    }
     *fd = created;
     return 0;
 }
@@ -535,4 +485,89 @@ int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *f
         temporary_remove(folder, name);
     return failure ? bth_fail_system(error, failure, "its file system cannot rename files")
                    : error->code;
+}
+
+/* ---- berth_clean_temporaries: reports those of a folder, and removes those of dead saves ---- */
+
+typedef struct cleaning {
+    int folder;
+    double now; /* seconds since 1970 */
+    bool remove;
+    double min_age_seconds;
+    berth_temporary_function report;
+    void *context;
+} cleaning;
+
+static double timespec_to_seconds(const struct timespec *time)
+{
+    return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
+}
+
+/* A removal that another process makes first is no failure. A file of an unknown process is removed
+ * by its age: writes to it would change its time. */
+static void clean_remove_and_report_entry(const cleaning *clean, const char *name)
+{
+    temporary_file file;
+    berth_error why;
+
+    if (!bth_temporary_is_name(name) || !temporary_open(clean->folder, name, &file))
+        return;
+    double age = clean->now - timespec_to_seconds(&file.status.st_mtim);
+    berth_temporary found = {.name = name,
+                             .nbytes = (uint64_t)file.status.st_size,
+                             .age_seconds = age > 0 ? age : 0,
+                             .state = file.state,
+                             .owner = file.owner};
+    bool is_old = found.age_seconds >= clean->min_age_seconds;
+    bth_error_clear(&why);
+    if (clean->remove &&
+        (file.state == BERTH_TEMPORARY_DEAD || (file.state == BERTH_TEMPORARY_UNKNOWN && is_old))) {
+        found.removed = temporary_claim_and_remove(clean->folder, name, &file, is_old);
+        if (!found.removed && errno != 0 && errno != ENOENT && errno != EEXIST) {
+            (void)bth_fail_errno(&why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
+            found.error = &why;
+        }
+    }
+    clean->report(clean->context, &found);
+    bth_file_close(file.fd);
+}
+
+int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_seconds,
+                            berth_temporary_function report, void *context, berth_error *error)
+{
+    cleaning clean = {.remove = flags & BERTH_CLEAN_REMOVE,
+                      .min_age_seconds = min_age_seconds,
+                      .report = report,
+                      .context = context};
+    /* getdents64 fills it with aligned entries of different lengths. */
+    _Alignas(struct dirent64) char entries[8192];
+    struct timespec now = {0};
+    ssize_t n;
+
+    BTH_ERROR_BEGIN(error);
+    if (!folder || !report || (flags & ~BERTH_CLEAN_REMOVE))
+        return bth_fail_argument(error, "%s",
+                                 !folder   ? "the folder is NULL"
+                                 : !report ? "the function is NULL"
+                                           : "unknown flags");
+    do
+        clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    while (clean.folder < 0 && errno == EINTR);
+    if (clean.folder < 0) {
+        (void)bth_fail_system(error, errno, "cannot be opened");
+        return bth_error_prefix(error, folder);
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    clean.now = timespec_to_seconds(&now);
+    while ((n = bth_system.getdents64(clean.folder, entries, sizeof entries)) > 0) {
+        for (ssize_t at = 0; at < n;) {
+            const struct dirent64 *entry = (const void *)(entries + at);
+            clean_remove_and_report_entry(&clean, entry->d_name);
+            at += entry->d_reclen;
+        }
+    }
+    if (n < 0)
+        (void)bth_fail_system(error, errno, "cannot be listed");
+    bth_file_close(clean.folder);
+    return bth_error_prefix(error, folder);
 }

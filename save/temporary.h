@@ -42,23 +42,6 @@ void bth_temporary_close_and_remove(int folder, const char *name, int fd);
  * another host, another save may have the name. */
 bool bth_temporary_is_lost(int folder, const char *name, int fd);
 
-/* A temporary that exists. */
-typedef struct bth_temporary_file {
-    int fd;                                 /* O_PATH */
-    struct stat status;                     /* of a regular file */
-    char owner[BTH_TEMPORARY_OWNER_NBYTES]; /* "": none */
-    berth_temporary_state state;
-} bth_temporary_file;
-
-/* False: the name has no regular file. Else the caller closes file->fd. */
-bool bth_temporary_open(int folder, const char *name, bth_temporary_file *file);
-/*
- * Removes it. False: another process does, or errno says why not; EEXIST: another process has
- * claimed it. `is_old`: a process on another host that claimed it counts as gone.
- */
-bool bth_temporary_claim_and_remove(int folder, const char *name, bth_temporary_file *file,
-                                    bool is_old);
-
 /* Also names of Berth 0.1: ".berth-<16 hex digits>.tmp". */
 bool bth_temporary_is_name(const char *name);
 

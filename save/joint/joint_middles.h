@@ -5,7 +5,7 @@
 #define BTH_SAVE_JOINT_MIDDLES_H
 
 #include "save/joint/joint_slices.h"
-#include "save/output_file.h"
+#include "save/output.h"
 #include "save/run.h"
 
 /* The new file, as one writer writes to it. */

@@ -12,9 +12,8 @@
 
 #include "base/error.h"
 #include "io/file.h"
-#include "save/file_part.h"
+#include "save/output.h"
 #include "save/output_check.h"
-#include "save/output_file.h"
 #include "tests/support/save/device_storages.h"
 #include "tests/support/save/runs.h"
 #include "tests/support/scene.h"

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "io/direct.h"
 #include "io/syscalls.h"
-#include "save/output_file.h"
+#include "save/output.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
 
