@@ -514,7 +514,7 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
     phase_mark_storages_loading(phase, false);
     phase_change_waiting_counts(phase, -1);
-    phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
+    phase_keep_or_free_memory(phase, is_good); /* first: bth_checkpoint_reset_after_fork needs it */
     if (!is_good)
         phase_release_inflated(phase);
     for (size_t i = 0; i < phase->host.n && is_good; i++)
