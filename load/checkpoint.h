@@ -83,7 +83,7 @@ struct berth_checkpoint {
 
 /* ---- the lock ---- */
 
-/* storage.c. Resets the state in a child process when it takes the lock for the first time. Under
+/* Resets the state in a child process when it takes the lock for the first time. Under
  * the lock. */
 void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_state state);
 
@@ -165,7 +165,7 @@ int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *
  */
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
 
-/* ---- storage.c: the life of a storage ---- */
+/* ---- storage_state.c: the life of a storage ---- */
 
 /* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
  */
