@@ -214,14 +214,6 @@ const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
  * load.inflate=off. `what` NULL: inflating it is enough. */
 int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
                                   const char *what, berth_error *error);
-/*
- * Under the lock, before a storage is inflated to memory of the checkpoint: counts it.
- * BERTH_E_MEMORY: with it, there are more than io.memory_nbytes.
- */
-int bth_storages_reserve_inflated(berth_checkpoint *checkpoint, const struct berth_config *config,
-                                  const berth_storage *root, berth_error *error);
-/* Under the lock: it is not inflated after all. */
-void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_storage *root);
 
 /* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
 

@@ -462,12 +462,10 @@ static void compressed_begin_batch(compressed_check *c, indices_check *check, bo
         row += c->batch[d] * c->compressed->stride[d];
         column += c->n > 0 ? c->batch[d] * c->plain->stride[d] : 0;
     }
-    if (is_first || c->n_row_stream == c->n_rows + 1) {
+    if (is_first || c->n_row_stream == c->n_rows + 1)
         c->rows = index_stream_begin(check, c->compressed, row, 1, c->n_row_stream, 0, 2);
-    }
-    if (is_first || c->n_column_stream == c->n) {
+    if (is_first || c->n_column_stream == c->n)
         c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
-    }
 }
 
 /* False after the last. */

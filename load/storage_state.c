@@ -279,30 +279,6 @@ int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const bert
                     "file where it is not");
 }
 
-int bth_storages_reserve_inflated(berth_checkpoint *checkpoint, const struct berth_config *config,
-                                  const berth_storage *root, berth_error *error)
-{
-    bth_storages *storages = &checkpoint->storages;
-    uint64_t max_nbytes = (uint64_t)config->io_memory_nbytes, sum;
-
-    if (!bth_try_add(storages->inflated_nbytes, root->nbytes, &sum))
-        return bth_fail_memory(error, UINT64_MAX);
-    if (max_nbytes > 0 && sum > max_nbytes)
-        return bth_fail(error, BERTH_E_MEMORY, NULL, root->offset,
-                        "io.memory_nbytes=%llu is too small to inflate its %llu bytes, beside "
-                        "%llu bytes of other storages: %llu are missing",
-                        (ull)max_nbytes, (ull)root->nbytes, (ull)storages->inflated_nbytes,
-                        (ull)(sum - max_nbytes));
-    storages->inflated_nbytes = sum;
-    return 0;
-}
-
-void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_storage *root)
-{
-    if (checkpoint->storages.stored[root->index].deflated)
-        checkpoint->storages.inflated_nbytes -= root->nbytes;
-}
-
 /* ---- the verdict on its CRC (Z10) ---- */
 
 /* Compares the CRC of the nbytes that were read with the one in the parsed directory. Keeps the
