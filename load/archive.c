@@ -11,7 +11,6 @@
 #include "format/zip/zip.h"
 #include "load/checkpoint.h"
 #include "load/traced_call.h"
-#include "load/transfer/transfer.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096

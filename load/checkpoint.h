@@ -10,7 +10,7 @@
 #include "io/memory_region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"
-#include "load/transfer/checksum_scan.h"
+#include "load/transfer/sinks.h"
 #include "load/transfer/source_access.h"
 #include "load/transfer/to_device.h"
 

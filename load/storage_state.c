@@ -10,7 +10,6 @@
 #include "format/values/value.h"
 #include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/transfer/checksum_scan.h"
 
 /* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
 #define WIDEST_UNIT 8

@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "format/zip/zip.h"
 #include "load/checkpoint.h"
-#include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
     bth_reader *reader;
