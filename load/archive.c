@@ -9,8 +9,8 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;
