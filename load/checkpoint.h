@@ -110,7 +110,8 @@ static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
     bth_checkpoint_unlock(checkpoint);
 }
 
-/* ---- argument_checks.c: checks of a tensor or a storage that a caller passes ---- */
+/* ---- errors_with_names.c: what a caller passes is checked; names, and errors that carry them ----
+ */
 
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
@@ -130,11 +131,6 @@ int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
                                        const berth_tensor *tensor, berth_error *error);
 /* *offset: the byte of the first element in the storage. False: the element begins inside it. */
 bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
-/* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
-int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
-                              int32_t rank, const int64_t *shape, berth_error *error);
-
-/* ---- errors_with_names.c: the names of tensors, and errors that carry them ---- */
 
 /* The names of all tensors, made at the first call. NULL after an error. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);

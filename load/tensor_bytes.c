@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
+#include <stdio.h>
+
 #include "base/error.h"
 #include "base/memory.h"
 #include "berth/device.h"
@@ -51,6 +53,56 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     return NULL;
 }
 
+/* "[2, 3]"; a long one ends with "...". */
+static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t text_nbytes)
+{
+    size_t n = 1;
+
+    (void)snprintf(text, text_nbytes, "[");
+    for (int32_t d = 0; d < rank; d++) {
+        if (d > 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
+        if (n + 32 >= text_nbytes) {
+            n += (size_t)snprintf(text + n, text_nbytes - n, "...");
+            break;
+        }
+        if (shape[d] < 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, "any");
+        else
+            n += (size_t)snprintf(text + n, text_nbytes - n, "%lld", (long long)shape[d]);
+    }
+    (void)snprintf(text + n, text_nbytes - n, "]");
+}
+
+/* The value must be a contiguous tensor of this dtype and shape (-1: any size). */
+static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
+                                 int32_t rank, const int64_t *shape, berth_error *error)
+{
+    char expected[160], found[160];
+    bool fits = tensor->rank == rank;
+
+    if (rank < 0 || (rank > 0 && !shape))
+        return bth_fail_argument(error, "berth_expect needs a rank and a shape");
+    if (tensor->flags & BERTH_META || !tensor->storage)
+        return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
+    if (tensor->dtype != dtype)
+        return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
+                                 berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
+    for (int32_t d = 0; d < rank && fits; d++)
+        fits = shape[d] == -1 || shape[d] == tensor->shape[d];
+    if (!fits) {
+        shape_write(tensor->shape, tensor->rank, found, sizeof found);
+        shape_write(shape, rank, expected, sizeof expected);
+        return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
+                                 expected);
+    }
+    if (berth_tensor_is_contiguous(tensor))
+        return 0;
+    return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                           "\"%.100s\" is not contiguous: berth_tensor_read copies its elements",
+                           name);
+}
+
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
                          int32_t rank, const int64_t *shape, berth_error *error)
 {
@@ -58,7 +110,7 @@ const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_d
     const berth_tensor *tensor = berth_find_tensor(checkpoint, name, error);
     if (!tensor)
         return NULL;
-    if (bth_tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
+    if (tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
         return berth_tensor_data(checkpoint, tensor, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
