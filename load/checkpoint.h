@@ -83,8 +83,7 @@ struct berth_checkpoint {
 
 /* ---- the lock ---- */
 
-/* Resets the state in a child process when it takes the lock for the first time. Under
- * the lock. */
+/* Resets the state in a child process when it takes the lock for the first time. Under the lock. */
 void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_state state);
 
 /* Also works in a forked child, even if a thread of the parent held the lock during the fork. */
