@@ -135,6 +135,21 @@ static int scan_record_compare(const void *a, const void *b)
 
 /* ---- results ---- */
 
+/* What users know a record by: where there is no archive, the tensor of a safetensors file, which
+ * has the storage's number among them, or the storage's key. */
+static const char *verify_record_name(const verification *v, const bth_scan_record *record)
+{
+    const berth_storage *storage = record->storage;
+    berth_value *name, *value;
+
+    if (record->entry)
+        return record->entry->record;
+    if (v->checkpoint->contents.kind == BTH_CONTAINER_SAFETENSORS &&
+        berth_dict_at(v->checkpoint->contents.root, storage->index, &name, &value))
+        return berth_as_text(name, NULL);
+    return storage->key;
+}
+
 /* Counts and reports one record. Keeps the error of the first bad one. */
 static void verify_count_and_report_record(verification *v, const bth_scan_record *record,
                                            berth_crc_verdict crc32, const berth_error *bad)
@@ -143,7 +158,6 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
     const berth_storage *storage = entry ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
-    berth_value *name, *value;
 
     verdict->n_records++;
     verdict->nbytes += nbytes;
@@ -156,18 +170,13 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     }
     if (storage && nbytes > 0)
         v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
-    if (!v->request->report)
-        return;
-    berth_record_verdict told = {.name = entry ? entry->record : record->storage->key,
-                                 .offset = record->offset,
-                                 .nbytes = nbytes,
-                                 .crc32 = crc32,
-                                 .bad = bad->code < 0 ? bad : NULL};
-    /* The tensor, which has the storage's number among them. */
-    if (!entry && v->checkpoint->contents.kind == BTH_CONTAINER_SAFETENSORS &&
-        berth_dict_at(v->checkpoint->contents.root, record->storage->index, &name, &value))
-        told.name = berth_as_text(name, NULL);
-    v->request->report(v->request->context, &told);
+    if (v->request->report)
+        v->request->report(v->request->context,
+                           &(berth_record_verdict){.name = verify_record_name(v, record),
+                                                   .offset = record->offset,
+                                                   .nbytes = nbytes,
+                                                   .crc32 = crc32,
+                                                   .bad = bad->code < 0 ? bad : NULL});
 }
 
 /* This record and those after it are not at their computed offsets: their CRCs say nothing. */
