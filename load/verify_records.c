@@ -156,7 +156,8 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
-    const berth_storage *storage = entry ? verification_storage_of_entry(v, entry) : NULL;
+    const berth_storage *storage = /* an archive has none */
+        entry && v->checkpoint ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
 
     verdict->n_records++;
