@@ -9,9 +9,8 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
-#include "load/transfer/transfer.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096
@@ -127,25 +126,6 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
     return 0;
 }
 
-/* The bytes that opening read; with load.check=data that is every record. */
-static void archive_set_params_stats(berth_archive *archive, double begin_seconds,
-                                     const bth_scan *scan, const berth_params *params)
-{
-    double seconds = bth_seconds() - begin_seconds;
-    uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
-
-    if (!params || !params->stats)
-        return;
-    *params->stats = (berth_stats){.plan_seconds = seconds,
-                                   .total_seconds = seconds,
-                                   .requested_nbytes = nbytes,
-                                   .moved_nbytes = nbytes,
-                                   .n_requests = atomic_load(&archive->reader.n_requests),
-                                   .n_records = archive->container.directory.n_entries,
-                                   .method = scan->method,
-                                   .reason = scan->reason};
-}
-
 /* Opens the source of an empty archive and reads its directory. The error names the file. */
 static int archive_open_and_read(berth_archive *archive, const berth_source *source,
                                  const berth_params *params, bth_verify_request *request,
@@ -165,7 +145,18 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
     bth_head_cache_initialize(&cache, &archive->reader, archive->config.io_large_pages);
     (void)archive_read_and_check(archive, &cache, request, error);
     bth_head_cache_free(&cache);
-    archive_set_params_stats(archive, begin_seconds, &request->scan, params);
+    /* The bytes that opening read; with load.check=data that is every record. */
+    double seconds = bth_seconds() - begin_seconds;
+    uint64_t nbytes = atomic_load(&archive->reader.moved_nbytes);
+    if (params && params->stats)
+        *params->stats = (berth_stats){.plan_seconds = seconds,
+                                       .total_seconds = seconds,
+                                       .requested_nbytes = nbytes,
+                                       .moved_nbytes = nbytes,
+                                       .n_requests = atomic_load(&archive->reader.n_requests),
+                                       .n_records = archive->container.directory.n_entries,
+                                       .method = request->scan.method,
+                                       .reason = request->scan.reason};
     bth_traced_call_end(&traced, error);
     return bth_error_prefix(error, archive->reader.name);
 }

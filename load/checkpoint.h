@@ -10,7 +10,7 @@
 #include "io/memory_region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"
-#include "load/transfer/checksum_scan.h"
+#include "load/transfer/sinks.h"
 #include "load/transfer/source_access.h"
 #include "load/transfer/to_device.h"
 
@@ -81,7 +81,7 @@ struct berth_checkpoint {
     bth_name_text shown_path;
 };
 
-/* ---- checkpoint_lock.c ---- */
+/* ---- the lock ---- */
 
 /* Resets the state in a child process when it takes the lock for the first time. Under the lock. */
 void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_state state);
@@ -109,7 +109,8 @@ static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
     bth_checkpoint_unlock(checkpoint);
 }
 
-/* ---- argument_checks.c: checks of a tensor or a storage that a caller passes ---- */
+/* ---- errors_with_names.c: what a caller passes is checked; names, and errors that carry them ----
+ */
 
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
@@ -129,11 +130,6 @@ int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
                                        const berth_tensor *tensor, berth_error *error);
 /* *offset: the byte of the first element in the storage. False: the element begins inside it. */
 bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
-/* berth_expect: the value must be a contiguous tensor of this dtype and shape (-1: any size). */
-int bth_tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
-                              int32_t rank, const int64_t *shape, berth_error *error);
-
-/* ---- errors_with_names.c: the names of tensors, and errors that carry them ---- */
 
 /* The names of all tensors, made at the first call. NULL after an error. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
@@ -164,7 +160,7 @@ int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *
  */
 int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
 
-/* ---- storage_read.c: memory of storages, and ranges of them ---- */
+/* ---- storage_state.c: the life of a storage ---- */
 
 /* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
  */
@@ -180,51 +176,6 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
  * Thread-safe. */
 bool bth_storage_is_loaded_or_will_be_mapped(berth_checkpoint *checkpoint,
                                              const berth_storage *storage);
-
-/* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
-
-typedef struct bth_load_request {
-    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
-    const berth_params *params;        /* progress and statistics; or NULL */
-    bool at_once; /* true: returns when all bytes are on the host or on devices. False: sets host
-                     addresses, mapped bytes are read when touched, devices are an error */
-} bth_load_request;
-
-/* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
-int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
-                      const berth_storage *const *roots, size_t n, berth_error *error);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
-
-/* ---- storage_inflate.c: deflated storages (Z12) ---- */
-
-/* The record of a storage, or of its root, if it is deflated; else NULL. */
-const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
-/* Sets the records of all storages that are deflated. */
-void bth_storages_set_deflated(berth_checkpoint *checkpoint);
-/* BERTH_E_UNSUPPORTED: it is deflated, and `what` needs the bytes in the file as they are, or
- * load.inflate=off. `what` NULL: inflating it is enough. */
-int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
-                                  const char *what, berth_error *error);
-/*
- * Under the lock, before a storage is inflated to memory of the checkpoint: counts it.
- * BERTH_E_MEMORY: with it, there are more than io.memory_nbytes.
- */
-int bth_storages_reserve_inflated(berth_checkpoint *checkpoint, const struct berth_config *config,
-                                  const berth_storage *root, berth_error *error);
-/* Under the lock: it is not inflated after all. */
-void bth_storages_release_inflated(berth_checkpoint *checkpoint, const berth_storage *root);
-/* The whole of a deflated storage straight to the buffer, in this machine's order. */
-int bth_storage_inflate_into(berth_checkpoint *checkpoint, const berth_storage *root, void *buffer,
-                             berth_error *error);
-/* Before nbytes of a storage are read: loads it if it is deflated, and these are a part of it. The
- * error names the storage. */
-int bth_storage_load_if_deflated(berth_checkpoint *checkpoint, const berth_storage *root,
-                                 size_t nbytes, berth_error *error);
-
-/* ---- storage_state.c: one storage ---- */
-
-/* Whether the file does not name a dtype for it. */
-bool bth_storage_is_untyped(const berth_storage *storage);
 /* The alignment of its address (T5). That of a complex number is that of its parts. */
 size_t bth_storage_alignment(const berth_storage *storage);
 int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error);
@@ -243,19 +194,35 @@ bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_c
 bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root);
 /* Compares the CRC of the whole storage, once, before ranges of it are read. Thread-safe. */
 int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
-/*
- * Compares the CRC of the nbytes that were read with the one in the parsed directory. Keeps the
- * verdict (Z10). BERTH_E_CHECKSUM: they differ.
- */
-int bth_storage_check_crc32(berth_checkpoint *checkpoint, const berth_storage *storage,
-                            uint64_t nbytes, uint32_t crc32, berth_error *error);
-/* The same for a transfer's ranges, which are whole storages, if it has computed CRCs. */
+/* The same for a transfer's ranges, which are whole storages and were read, if it has computed
+ * CRCs. BERTH_E_CHECKSUM: one differs (Z10). */
 int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
                             berth_error *error);
 /* A bth_transfer_calls.name; its context is the checkpoint, the ranges' owners are roots. */
 int bth_range_add_storage_to_error(void *context, const bth_range *range, berth_error *error);
 /* Adds the statistics of a transfer; `stats` may be NULL. */
 void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
+/* Deflated storages (Z12): */
+/* The record of a storage, or of its root, if it is deflated; else NULL. */
+const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
+/* BERTH_E_UNSUPPORTED: it is deflated, and `what` needs the bytes in the file as they are, or
+ * load.inflate=off. `what` NULL: inflating it is enough. */
+int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
+                                  const char *what, berth_error *error);
+
+/* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
+
+typedef struct bth_load_request {
+    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
+    const berth_params *params;        /* progress and statistics; or NULL */
+    bool at_once; /* true: returns when all bytes are on the host or on devices. False: sets host
+                     addresses, mapped bytes are read when touched, devices are an error */
+} bth_load_request;
+
+/* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
+int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
+                      const berth_storage *const *roots, size_t n, berth_error *error);
+void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 
 /* ---- storage_rules.c: the tensors and storages that a berth_selection selects ---- */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The names of tensors, and errors that carry them. */
+/* Tensors and storages that a caller passes: checks, names, and errors that carry these. */
 #include <assert.h>
 #include <stdio.h>
 
@@ -7,6 +7,43 @@
 #include "base/memory.h"
 #include "format/values/value.h"
 #include "load/checkpoint.h"
+
+/* ---- checks ---- */
+
+int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
+                                        const berth_storage *storage, berth_error *error)
+{
+    if (!checkpoint || !storage)
+        return bth_fail_argument(error, "the checkpoint or the storage is NULL");
+    if (storage->tree != checkpoint->contents.tree)
+        return bth_fail_argument(error, "the storage is of another checkpoint or tree");
+    return 0;
+}
+
+int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
+                                       const berth_tensor *tensor, berth_error *error)
+{
+    if (!tensor)
+        return bth_fail_argument(error, "the tensor is NULL");
+    if (tensor->flags & BERTH_META || !tensor->storage)
+        return bth_fail_argument(error, "a meta tensor has no data");
+    if (bth_checkpoint_check_caller_storage(checkpoint, tensor->storage, error) < 0)
+        return error->code;
+    return bth_tensor_check(tensor, error);
+}
+
+bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset)
+{
+    uint64_t elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
+
+    *offset = 0;
+    if (berth_tensor_numel(tensor) == 0)
+        return true; /* T2: its offset may lie outside */
+    *offset = (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+    return (uint64_t)tensor->storage_offset % elements == 0;
+}
+
+/* ---- names ---- */
 
 const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error)
 {

@@ -30,47 +30,35 @@ typedef struct global_list {
     size_t n;
 } global_list;
 
-static size_t text_hash(const char *module, const char *name)
-{
-    uint64_t hash = 14695981039346656037u; /* FNV-1a; a full table is small */
-
-    for (int i = 0; i < 2; i++, module = name)
-        for (const char *at = module; *at; at++)
-            hash = (hash ^ (uint8_t)*at) * 1099511628211u;
-    return (size_t)(hash ^ hash >> 32) % N_SLOTS;
-}
-
-/* Makes room for one more. False: no memory. */
-static bool list_reserve(global_list *list)
-{
-    size_t capacity = list->capacity ? 2 * list->capacity : FIRST_GLOBALS;
-
-    if (list->n < list->capacity)
-        return true;
-    listed_global *globals = bth_allocate(capacity * sizeof *globals);
-    list->is_short = !globals;
-    if (!globals)
-        return false;
-    if (list->n > 0)
-        memcpy(globals, list->globals, list->n * sizeof *globals);
-    bth_release(list->globals);
-    list->globals = globals;
-    list->capacity = capacity;
-    return true;
-}
-
 static void list_add(void *context, const char *module, const char *name, bool is_allowed)
 {
     global_list *list = context;
-    size_t slot = text_hash(module, name);
+    uint64_t hash = 14695981039346656037u; /* FNV-1a; a full table is small */
+    const char *texts[] = {module, name};
 
+    for (int i = 0; i < 2; i++)
+        for (const char *at = texts[i]; *at; at++)
+            hash = (hash ^ (uint8_t)*at) * 1099511628211u;
+    size_t slot = (size_t)(hash ^ hash >> 32) % N_SLOTS;
     for (; list->slots[slot]; slot = (slot + 1) % N_SLOTS) {
         const listed_global *global = &list->globals[list->slots[slot] - 1];
         if (strcmp(global->module, module) == 0 && strcmp(global->name, name) == 0)
             return;
     }
-    if (list->n == MAX_GLOBALS || list->is_short || !list_reserve(list))
+    if (list->n == MAX_GLOBALS || list->is_short)
         return;
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity ? 2 * list->capacity : FIRST_GLOBALS;
+        listed_global *globals = bth_allocate(capacity * sizeof *globals);
+        list->is_short = !globals;
+        if (!globals)
+            return;
+        if (list->n > 0)
+            memcpy(globals, list->globals, list->n * sizeof *globals);
+        bth_release(list->globals);
+        list->globals = globals;
+        list->capacity = capacity;
+    }
     listed_global *global = &list->globals[list->n++];
     (void)snprintf(global->module, sizeof global->module, "%s", module);
     (void)snprintf(global->name, sizeof global->name, "%s", name);

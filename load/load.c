@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
 
 /* ---- open and close ---- */
 
@@ -26,61 +26,44 @@ void bth_params_initialize_stats(const berth_params *params)
         *params->stats = (berth_stats){.method = "none", .reason = "nothing was read"};
 }
 
-/* The method for storages that are loaded one by one, if all have the same. */
-static void checkpoint_set_stats_method(berth_checkpoint *checkpoint, berth_stats *stats)
+void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params)
 {
+    const bth_contents *contents = &checkpoint->contents;
     bth_conditions conditions = {0};
 
+    if (!params || !params->stats)
+        return;
+    /* The method for storages that are loaded one by one, if all have the same. */
     bth_checkpoint_lock(checkpoint);
     bth_access_set_known_conditions(&checkpoint->source.access, &conditions);
     bth_checkpoint_unlock(checkpoint);
     bth_choice choice = bth_choose(&checkpoint->config, &conditions,
                                    (berth_load_method)checkpoint->config.load_method, NULL);
-    stats->method = bth_choice_method_name(choice, conditions.is_memory, false);
-    stats->reason = choice.reason;
-}
-
-void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_params *params)
-{
-    if (!params || !params->stats)
-        return;
-    berth_stats *stats = params->stats;
-    memset(stats, 0, sizeof *stats);
-    stats->total_seconds = bth_seconds() - checkpoint->begin_seconds;
-    stats->plan_seconds = checkpoint->open_seconds;
-    stats->transfer_seconds = stats->total_seconds - stats->plan_seconds;
-    stats->moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
-    stats->requested_nbytes = stats->moved_nbytes;
-    stats->n_requests = atomic_load(&checkpoint->source.reader.n_requests);
-    stats->n_records = checkpoint->contents.counts.known
-                           ? checkpoint->contents.counts.n_records
-                           : checkpoint->contents.container.directory.n_entries;
-    stats->n_storages = checkpoint->storages.n;
-    stats->calculated_offsets = checkpoint->contents.calculated_offsets;
-    stats->repacked = checkpoint->contents.repacked;
-    checkpoint_set_stats_method(checkpoint, stats);
-}
-
-/*
- * load.check=data: compares mapped storages now. Storages that are read are compared when they are
- * loaded, so that nothing is read twice; only the indices of sparse tensors are needed now (T6).
- */
-static int checkpoint_verify_mapped_data_and_indices(berth_checkpoint *checkpoint,
-                                                     const berth_params *params, berth_error *error)
-{
-    bth_verify_request request = {.scan = {.params = params, .through_cache = true},
-                                  .only_mapped = true};
-
-    if (checkpoint->config.load_check < BTH_CHECK_DATA ||
-        bth_verify_checkpoint(checkpoint, &request, error) < 0)
-        return error->code;
-    return bth_checkpoint_check_all_indices(checkpoint, params, error);
+    double seconds = bth_seconds() - checkpoint->begin_seconds;
+    uint64_t moved_nbytes = atomic_load(&checkpoint->source.reader.moved_nbytes);
+    *params->stats =
+        (berth_stats){.total_seconds = seconds,
+                      .plan_seconds = checkpoint->open_seconds,
+                      .transfer_seconds = seconds - checkpoint->open_seconds,
+                      .moved_nbytes = moved_nbytes,
+                      .requested_nbytes = moved_nbytes,
+                      .n_requests = atomic_load(&checkpoint->source.reader.n_requests),
+                      .n_records = contents->counts.known ? contents->counts.n_records
+                                                          : contents->container.directory.n_entries,
+                      .n_storages = checkpoint->storages.n,
+                      .calculated_offsets = contents->calculated_offsets,
+                      .repacked = contents->repacked,
+                      .method = bth_choice_method_name(choice, conditions.is_memory, false),
+                      .reason = choice.reason};
 }
 
 /* Opens the source of an empty checkpoint and reads its contents. The error names the file. */
 static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_source *source,
                                     const berth_params *params, berth_error *error)
 {
+    bth_verify_request request = {.scan = {.params = params, .through_cache = true},
+                                  .only_mapped = true};
+
     if (bth_reader_open_source(source, &checkpoint->source.reader, error) < 0) {
         (void)bth_folder_explain(source, error);
         return bth_error_prefix(error, bth_source_name(source));
@@ -94,7 +77,14 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0) {
         bth_storages_set_read_elements(checkpoint);
-        if (checkpoint_verify_mapped_data_and_indices(checkpoint, params, error) == 0)
+        /*
+         * load.check=data: compares mapped storages now. Storages that are read are compared when
+         * they are loaded, so that nothing is read twice; only the indices of sparse tensors are
+         * needed now (T6).
+         */
+        if (checkpoint->config.load_check < BTH_CHECK_DATA ||
+            (bth_verify_checkpoint(checkpoint, &request, error) == 0 &&
+             bth_checkpoint_check_all_indices(checkpoint, params, error) == 0))
             (void)bth_prefetch_begin_own(checkpoint, error);
     }
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
@@ -216,31 +206,6 @@ static void load_stats_set_common_method(berth_checkpoint *checkpoint,
     bth_checkpoint_unlock(checkpoint);
 }
 
-static const char *stats_find_limiting_resource(const berth_stats *stats)
-{
-    if (stats->moved_nbytes == 0)
-        return NULL;
-    if (stats->device_seconds > stats->render_seconds &&
-        stats->device_seconds > stats->disk_seconds)
-        return "device";
-    return stats->render_seconds > stats->disk_seconds ? "processor" : "disk";
-}
-
-/* bth_storages_load has set the other fields. */
-static void load_set_stats(berth_checkpoint *checkpoint, const berth_storage *const *roots,
-                           size_t n, double begin_seconds, berth_stats *stats)
-{
-    stats->total_seconds = bth_seconds() - begin_seconds;
-    stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
-    stats->limited_by = stats_find_limiting_resource(stats);
-    stats->n_records = stats->n_storages = n;
-    stats->calculated_offsets = checkpoint->contents.calculated_offsets;
-    stats->repacked = checkpoint->contents.repacked;
-    for (size_t i = 0; i < n; i++)
-        stats->requested_nbytes += roots[i]->nbytes;
-    load_stats_set_common_method(checkpoint, roots, n, stats);
-}
-
 static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                            const berth_params *params, berth_error *error)
 {
@@ -257,8 +222,23 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
         &traced, config.trace, "load", checkpoint->source.reader.name, begin_seconds, params);
     if (bth_selection_list_storages(checkpoint, selection, &roots, &n, error) == 0)
         (void)bth_storages_load(checkpoint, &request, roots, n, error);
-    if (params && params->stats)
-        load_set_stats(checkpoint, roots, n, begin_seconds, params->stats);
+    berth_stats *stats = params ? params->stats : NULL;
+    if (stats) { /* bth_storages_load has set the other fields */
+        stats->total_seconds = bth_seconds() - begin_seconds;
+        stats->plan_seconds = stats->total_seconds - stats->transfer_seconds;
+        if (stats->moved_nbytes > 0)
+            stats->limited_by = stats->device_seconds > stats->render_seconds &&
+                                        stats->device_seconds > stats->disk_seconds
+                                    ? "device"
+                                : stats->render_seconds > stats->disk_seconds ? "processor"
+                                                                              : "disk";
+        stats->n_records = stats->n_storages = n;
+        stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+        stats->repacked = checkpoint->contents.repacked;
+        for (size_t i = 0; i < n; i++)
+            stats->requested_nbytes += roots[i]->nbytes;
+        load_stats_set_common_method(checkpoint, roots, n, stats);
+    }
     bth_traced_call_end(&traced, error);
     bth_release(roots);
     return error->code;
@@ -323,25 +303,6 @@ size_t berth_tensor_count(const berth_checkpoint *checkpoint)
     return names ? bth_names_tensor_count(names) : 0;
 }
 
-/* The byte of the first element, in the file. */
-static uint64_t tensor_file_offset(const berth_tensor *tensor)
-{
-    const berth_storage *storage = tensor->storage;
-    uint64_t offset;
-
-    if (!storage || bth_storage_deflated_record(storage))
-        return BERTH_NO_OFFSET;
-    (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
-    return offset + bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
-}
-
-static bool value_is_parameter(const berth_value *value)
-{
-    if (berth_value_kind(value) == BERTH_KIND_SUBCLASS)
-        value = berth_value_part(value, BERTH_PART_INNER);
-    return berth_value_kind(value) == BERTH_KIND_PARAMETER;
-}
-
 /* Under the lock: makes the texts, which live until the next call. */
 static const berth_value *checkpoint_get_value_and_name_at(berth_checkpoint *checkpoint, size_t i,
                                                            berth_error *error)
@@ -364,6 +325,8 @@ static const berth_value *checkpoint_get_value_and_name_at(berth_checkpoint *che
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
+    uint64_t offset = BERTH_NO_OFFSET; /* of the first element, in the file */
+
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (named)
         *named = (berth_named_tensor){0};
@@ -376,13 +339,21 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
     const berth_tensor *tensor = berth_as_tensor(value);
+    const berth_storage *storage = tensor ? tensor->storage : NULL;
+    if (storage && !bth_storage_deflated_record(storage)) {
+        (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
+        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+    }
+    const berth_value *inner = berth_value_kind(value) == BERTH_KIND_SUBCLASS
+                                   ? berth_value_part(value, BERTH_PART_INNER)
+                                   : value;
     *named =
         (berth_named_tensor){.name = checkpoint->shown_name.text,
                              .path = checkpoint->shown_path.text,
                              .tensor = tensor,
                              .value = value,
-                             .offset = tensor ? tensor_file_offset(tensor) : BERTH_NO_OFFSET,
-                             .parameter = value_is_parameter(value),
+                             .offset = offset,
+                             .parameter = berth_value_kind(inner) == BERTH_KIND_PARAMETER,
                              .requires_grad = (berth_value_flags(value) & BERTH_REQUIRES_GRAD)};
     return 0;
 }
@@ -405,17 +376,6 @@ const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
             return storage;
     }
     return NULL;
-}
-
-static void info_count_storages(const berth_checkpoint *checkpoint, berth_info *info)
-{
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (storage->root)
-            continue;
-        info->n_storages++;
-        info->storages_nbytes += storage->nbytes;
-    }
 }
 
 int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error)
@@ -456,6 +416,10 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .calculated_offsets = checkpoint->contents.calculated_offsets,
                          .repacked = checkpoint->contents.repacked,
                          .n_deflated = checkpoint->contents.n_deflated};
-    info_count_storages(checkpoint, info);
+    for (const berth_storage *storage = berth_storage_next(checkpoint, NULL); storage;
+         storage = berth_storage_next(checkpoint, storage)) {
+        info->n_storages++;
+        info->storages_nbytes += storage->nbytes;
+    }
     return 0;
 }

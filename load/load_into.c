@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;
@@ -141,9 +141,15 @@ static int load_into_part_compare_offsets(const void *a, const void *b)
     return (first->offset > second->offset) - (first->offset < second->offset);
 }
 
-/* Puts all that have bytes into `rest`, in the file's order. */
+/*
+ * Sorts those that have bytes in the file's order: to `ranges` if one transfer can read them, which
+ * is without overlaps; else to `rest`.
+ */
 static void load_into_sort_destinations(struct load_into *into)
 {
+    size_t n = 0;
+    uint64_t end = 0;
+
     for (size_t i = 0; i < into->n; i++) {
         const berth_destination *destination = &into->destinations[i];
         const berth_storage *storage = destination_storage(destination);
@@ -152,19 +158,10 @@ static void load_into_sort_destinations(struct load_into *into)
             continue;
         (void)destination_is_range(destination, &offset);
         offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
-        into->rest[into->n_rest++] = (struct into_part){offset, destination};
+        into->rest[n++] = (struct into_part){offset, destination};
         into->requested_nbytes += nbytes;
     }
-    qsort(into->rest, into->n_rest, sizeof *into->rest, load_into_part_compare_offsets);
-}
-
-/* Moves destinations from `rest` to `ranges` if one transfer can read them: without overlaps. */
-static void load_into_collect_ranges(struct load_into *into)
-{
-    size_t n = into->n_rest;
-    uint64_t end = 0;
-
-    into->n_rest = 0;
+    qsort(into->rest, n, sizeof *into->rest, load_into_part_compare_offsets);
     for (size_t i = 0; i < n; i++) {
         bth_range *range = &into->ranges[into->n_ranges];
         if (destination_make_range(into, into->rest[i].destination, range) &&
@@ -176,30 +173,23 @@ static void load_into_collect_ranges(struct load_into *into)
     }
 }
 
-static int load_into_need_directory(const struct load_into *into, berth_error *error)
+static int load_into_read(struct load_into *into, bth_transfer *transfer, berth_error *error)
 {
     berth_checkpoint *checkpoint = into->checkpoint;
-
-    if (into->config.load_check < BTH_CHECK_DATA)
-        return 0;
-    bth_checkpoint_lock(checkpoint);
-    (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
-    bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-static int load_into_read_ranges_and_rest(struct load_into *into, bth_transfer *transfer,
-                                          berth_error *error)
-{
-    berth_checkpoint *checkpoint = into->checkpoint;
+    bool checks_data = into->config.load_check >= BTH_CHECK_DATA;
 
     *transfer = (bth_transfer){
         .config = &into->config,
         .params = into->params,
         .calls = {.context = checkpoint, .name = bth_range_add_storage_to_error},
-        .with_crc32 = into->config.load_check >= BTH_CHECK_DATA,
+        .with_crc32 = checks_data,
         .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges, .use = BTH_USE_CALLER}};
-    if (load_into_need_directory(into, error) < 0 ||
+    if (checks_data) {
+        bth_checkpoint_lock(checkpoint);
+        (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+        bth_checkpoint_unlock(checkpoint);
+    }
+    if (error->code < 0 ||
         bth_transfer_once(transfer, &checkpoint->source.reader, checkpoint->prefetches.own != NULL,
                           error) < 0 ||
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
@@ -210,38 +200,20 @@ static int load_into_read_ranges_and_rest(struct load_into *into, bth_transfer *
     return 0;
 }
 
-static void load_into_set_stats(const struct load_into *into, const bth_transfer *transfer,
-                                double begin_seconds)
-{
-    berth_stats *stats = into->params ? into->params->stats : NULL;
-    bth_choice choice = {.reason = "the destinations were read one by one"};
-
-    if (!stats)
-        return;
-    if (transfer->requests.n_ranges > 0)
-        choice = transfer->requests.ranges[0].choice;
-    stats->method = bth_choice_method_name(choice, false, false);
-    stats->reason = choice.reason ? choice.reason : "nothing was read";
-    stats->total_seconds = bth_seconds() - begin_seconds;
-    stats->requested_nbytes = into->requested_nbytes;
-    stats->n_storages = stats->n_records = into->n;
-    stats->calculated_offsets = into->checkpoint->contents.calculated_offsets;
-    stats->repacked = into->checkpoint->contents.repacked;
-    bth_stats_add_transfer(stats, transfer);
-}
-
 /* ---- the public function ---- */
 
 static int load_into(struct load_into *into, berth_error *error)
 {
+    const berth_checkpoint *checkpoint = into->checkpoint;
     double begin_seconds = bth_seconds();
     bth_traced_call traced;
     size_t nbytes = (into->n + 1) * (sizeof *into->ranges + sizeof *into->rest);
     bth_transfer transfer = {0};
+    bth_choice choice = {.reason = "the destinations were read one by one"};
 
     for (size_t i = 0; i < into->n; i++)
         if (destination_check(into, &into->destinations[i], error) < 0) {
-            (void)bth_error_in_tensor(into->checkpoint, into->destinations[i].tensor, error);
+            (void)bth_error_in_tensor(checkpoint, into->destinations[i].tensor, error);
             return bth_error_prefix_index(error, "destination", i);
         }
     into->ranges = bth_allocate(nbytes);
@@ -249,12 +221,23 @@ static int load_into(struct load_into *into, berth_error *error)
         return bth_fail_memory(error, nbytes);
     into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
     load_into_sort_destinations(into);
-    load_into_collect_ranges(into);
     into->params =
         bth_traced_call_begin(&traced, into->config.trace, "load into memory",
-                              into->checkpoint->source.reader.name, begin_seconds, into->params);
-    (void)load_into_read_ranges_and_rest(into, &transfer, error);
-    load_into_set_stats(into, &transfer, begin_seconds);
+                              checkpoint->source.reader.name, begin_seconds, into->params);
+    (void)load_into_read(into, &transfer, error);
+    berth_stats *stats = into->params ? into->params->stats : NULL;
+    if (stats) {
+        if (into->n_ranges > 0)
+            choice = into->ranges[0].choice;
+        stats->method = bth_choice_method_name(choice, false, false);
+        stats->reason = choice.reason ? choice.reason : "nothing was read";
+        stats->total_seconds = bth_seconds() - begin_seconds;
+        stats->requested_nbytes = into->requested_nbytes;
+        stats->n_storages = stats->n_records = into->n;
+        stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+        stats->repacked = checkpoint->contents.repacked;
+        bth_stats_add_transfer(stats, &transfer);
+    }
     bth_traced_call_end(&traced, error);
     bth_release(into->ranges);
     return error->code;

@@ -4,12 +4,16 @@
  * strides. What is refused is what torch.load refuses with check_sparse_tensor_invariants.
  */
 #include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "format/pickle/pickle.h"
 #include "format/values/value.h"
 #include "format/values/walk.h"
-#include "load/index_stream.h"
+#include "load/checkpoint.h"
 
 /*
  * Views can repeat their storage's elements, 2^60 times from 8 bytes. Where all repetitions are one
@@ -19,11 +23,212 @@
 #define FREE_COST ((uint64_t)1 << 18)
 #define MAX_REPETITIONS 16
 
+/* The buffer that all streams share. The smallest holds 64 indices of each dimension. */
+#define MIN_BUFFER_NBYTES ((size_t)1 << 15)
+#define MAX_BUFFER_NBYTES ((size_t)1 << 20)
+
+/* Indices that lie further apart are read one by one; others with the gaps between them. */
+#define MAX_STRIDE 64
+
+/* What one more read costs, in elements that are read. */
+#define READ_COST 16
+
+/* The check of one tensor, or of all. */
+typedef struct indices_check {
+    berth_checkpoint *checkpoint;
+    const berth_params *params;
+    berth_layout_kind layout; /* of the tensor that is checked */
+    uint8_t *buffer;
+    size_t buffer_nbytes;
+    uint64_t max_cost;   /* of all reads */
+    uint64_t total_cost; /* that they will have */
+    uint64_t done_cost;
+    berth_error *error;
+} indices_check;
+
+/* Elements of one part that lie at equal distances. */
+typedef struct index_stream {
+    indices_check *check;
+    const berth_tensor *part;
+    int64_t first;  /* in the storage */
+    int64_t stride; /* > 0 */
+    int64_t n;
+    int64_t n_read;   /* into the buffer, since the beginning */
+    int64_t n_buffer; /* in the buffer now */
+    int64_t next;     /* of these */
+    uint8_t *buffer;
+    size_t buffer_nbytes;
+} index_stream;
+
+/* ---- streams of indices, in order ---- */
+
+/*
+ * n elements of a part, from its element `first` on. The stream is number `i` of `n_streams`, which
+ * share the buffer. T2: the part was checked, and holds these elements.
+ */
+static index_stream index_stream_begin(indices_check *check, const berth_tensor *part,
+                                       int64_t first, int64_t stride, int64_t n, size_t i,
+                                       size_t n_streams)
+{
+    size_t nbytes = check->buffer_nbytes / n_streams / 8 * 8;
+
+    return (index_stream){.check = check,
+                          .part = part,
+                          .first = part->storage_offset + first,
+                          .stride = n > 1 ? stride : 1,
+                          .n = n,
+                          .buffer = check->buffer + i * nbytes,
+                          .buffer_nbytes = nbytes};
+}
+
+/* Whether it is read one index at a time. */
+static bool stride_is_large(int64_t stride)
+{
+    return stride > MAX_STRIDE;
+}
+
+/*
+ * The cost of a stream: elements of the storage, gaps included, and that of its reads. T2: a view's
+ * elements lie in their storage, so their number, gaps included, fits.
+ */
+static uint64_t index_stream_cost(int64_t stride, int64_t n)
+{
+    if (n == 0)
+        return 0;
+    if (n > 1 && stride_is_large(stride))
+        return (uint64_t)n * (1 + READ_COST);
+    return (n > 1 ? (uint64_t)(n - 1) * (uint64_t)stride : 0) + 1 + READ_COST;
+}
+
+/* Tells the caller's params how much is done. */
+static int indices_check_report(indices_check *check)
+{
+    const berth_params *params = check->params;
+    const uint64_t nbytes = sizeof(int64_t);
+
+    if (!params || !params->progress ||
+        params->progress(params->progress_context, check->done_cost * nbytes,
+                         check->total_cost * nbytes) == 0)
+        return 0;
+    return bth_fail_status(check->error, BERTH_E_CANCELLED, "cancelled");
+}
+
+/* Reads the next elements. */
+static int index_stream_fill(index_stream *stream)
+{
+    indices_check *check = stream->check;
+    int64_t item_nbytes = (int64_t)berth_dtype_nbytes(stream->part->dtype);
+    int64_t fits = stride_is_large(stream->stride)
+                       ? 1
+                       : ((int64_t)stream->buffer_nbytes / item_nbytes - 1) / stream->stride + 1;
+    int64_t left = stream->n - stream->n_read, n = left < fits ? left : fits;
+
+    if (indices_check_report(check) < 0 ||
+        bth_storage_read(
+            check->checkpoint, stream->part->storage, stream->buffer,
+            (size_t)(((n - 1) * stream->stride + 1) * item_nbytes),
+            (uint64_t)((stream->first + stream->n_read * stream->stride) * item_nbytes),
+            check->error) < 0)
+        return check->error->code;
+    check->done_cost += index_stream_cost(stream->stride, stream->n_read + n) -
+                        index_stream_cost(stream->stride, stream->n_read);
+    stream->n_read += n;
+    stream->n_buffer = n;
+    stream->next = 0;
+    return 0;
+}
+
+/* The next index; it must have one. False: it could not be read. */
+static inline bool index_stream_next(index_stream *stream, int64_t *value)
+{
+    int32_t narrow;
+
+    if (stream->next == stream->n_buffer && index_stream_fill(stream) < 0)
+        return false;
+    int64_t at = stream->next++ * stream->stride;
+    if (stream->part->dtype == BERTH_INT64) {
+        memcpy(value, stream->buffer + at * 8, sizeof *value);
+        return true;
+    }
+    memcpy(&narrow, stream->buffer + at * 4, sizeof narrow);
+    *value = narrow;
+    return true;
+}
+
+/* The number of the index that was taken last. */
+static inline int64_t index_stream_last(const index_stream *stream)
+{
+    return stream->n_read - stream->n_buffer + stream->next - 1;
+}
+
+/* ---- errors ---- */
+
+/* "(1, 2)", or "[1, 2]"; a long one is cut. Returns `text`. */
+static const char *index_numbers_text(const int64_t *numbers, int32_t n, const char brackets[2],
+                                      char text[128])
+{
+    const size_t nbytes = 128;
+    size_t at = (size_t)snprintf(text, nbytes, "%c", brackets[0]);
+
+    for (int32_t i = 0; i < n && at < nbytes - 32; i++)
+        at += (size_t)snprintf(text + at, nbytes - at, "%s%" PRId64, i ? ", " : "", numbers[i]);
+    (void)snprintf(text + at, nbytes - at, "%s%c", at < nbytes - 32 ? "" : ", …", brackets[1]);
+    return text;
+}
+
+/* BERTH_E_TENSOR: adds byte, record and name, and that of the layout, and what can be done. */
+__attribute__((format(printf, 4, 0))) static int part_fail(const indices_check *check,
+                                                           const berth_tensor *part,
+                                                           uint64_t offset, const char *format,
+                                                           va_list arguments)
+{
+    char message[512];
+
+    (void)vsnprintf(message, sizeof message, format, arguments);
+    (void)bth_fail(check->error, BERTH_E_TENSOR, NULL, offset,
+                   "%s; PyTorch's check_sparse_tensor_invariants refuses this %s tensor, too; "
+                   "load.check=directory opens it unchecked",
+                   message, bth_layout_names[check->layout]);
+    return bth_error_in_tensor(check->checkpoint, part, check->error);
+}
+
+/* About the whole part. */
+__attribute__((format(printf, 3, 4))) static int
+index_part_fail(const indices_check *check, const berth_tensor *part, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    (void)part_fail(check, part, BERTH_NO_OFFSET, format, arguments);
+    va_end(arguments);
+    return check->error->code;
+}
+
+/* About the index that was taken last. One of a deflated storage has no byte in the file. */
+__attribute__((format(printf, 2, 3))) static int index_stream_fail(const index_stream *stream,
+                                                                   const char *format, ...)
+{
+    const berth_tensor *part = stream->part;
+    const berth_storage *storage = part->storage, *root = bth_storage_root(storage);
+    int64_t element = stream->first + index_stream_last(stream) * stream->stride;
+    uint64_t offset = BERTH_NO_OFFSET;
+    va_list arguments;
+
+    if (!bth_storage_deflated_record(root))
+        offset = root->offset + (storage->root ? storage->root_offset : 0) +
+                 (uint64_t)element * berth_dtype_nbytes(part->dtype);
+    va_start(arguments, format);
+    (void)part_fail(stream->check, part, offset, format, arguments);
+    va_end(arguments);
+    return stream->check->error->code;
+}
+
 /* A sparse tensor. */
 typedef struct sparse_tensor {
     berth_layout_kind layout;
     const int64_t *shape;
     const berth_tensor *parts[3];
+    int n_index_parts; /* the first of them */
     bool is_coalesced;
 } sparse_tensor;
 
@@ -31,46 +236,20 @@ typedef struct sparse_tensor {
 
 /* indices [sparse dimensions, n] */
 typedef struct coo_check {
-    bth_index_stream streams[BERTH_MAX_RANK]; /* one for each dimension */
+    index_stream streams[BERTH_MAX_RANK]; /* one for each dimension */
     int64_t last[BERTH_MAX_RANK], now[BERTH_MAX_RANK];
     int32_t n_dimensions;
-    const sparse_tensor *sparse;
 } coo_check;
-
-static int coo_take_index(coo_check *coo, int64_t i)
-{
-    for (int32_t d = 0; d < coo->n_dimensions; d++) {
-        int64_t size = coo->sparse->shape[d];
-        if (!bth_index_stream_next(&coo->streams[d], &coo->now[d]))
-            return coo->streams[d].check->error->code;
-        if (coo->now[d] < 0 || coo->now[d] >= size)
-            return bth_index_stream_fail(&coo->streams[d],
-                                         "indices[%d, %" PRId64 "] is %" PRId64
-                                         ", but dimension %d has the size %" PRId64,
-                                         d, i, coo->now[d], d, size);
-    }
-    return 0;
-}
-
-/* Whether the index comes after the last one, in the order of the elements. */
-static bool coo_index_is_greater(const coo_check *coo)
-{
-    for (int32_t d = 0; d < coo->n_dimensions; d++)
-        if (coo->now[d] != coo->last[d])
-            return coo->now[d] > coo->last[d];
-    return false;
-}
 
 static int coo_fail_not_coalesced(const coo_check *coo, int64_t i)
 {
     char now[128], last[128];
 
-    return bth_index_stream_fail(&coo->streams[0],
-                                 "indices[:, %" PRId64
-                                 "] is %s, but must come after %s: the tensor is "
-                                 "marked as coalesced",
-                                 i, bth_index_numbers_text(coo->now, coo->n_dimensions, "()", now),
-                                 bth_index_numbers_text(coo->last, coo->n_dimensions, "()", last));
+    return index_stream_fail(&coo->streams[0],
+                             "indices[:, %" PRId64 "] is %s, but must come after %s: the tensor is "
+                             "marked as coalesced",
+                             i, index_numbers_text(coo->now, coo->n_dimensions, "()", now),
+                             index_numbers_text(coo->last, coo->n_dimensions, "()", last));
 }
 
 /* If all indices are one, as in an expanded view, only the first is read. */
@@ -81,30 +260,34 @@ static int64_t coo_count_different(const berth_tensor *indices)
     return n > 1 && indices->stride[1] == 0 ? 1 : n;
 }
 
-/* UINT64_MAX: beyond 64 bits. */
-static uint64_t coo_cost(const berth_tensor *indices)
-{
-    uint64_t cost = bth_index_stream_cost(indices->stride[1], coo_count_different(indices));
-
-    return bth_try_multiply(cost, (uint64_t)indices->shape[0], &cost) ? cost : UINT64_MAX;
-}
-
-static int coo_check_indices(bth_indices_check *check, const sparse_tensor *sparse)
+static int coo_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     const berth_tensor *indices = sparse->parts[0];
     int64_t n = coo_count_different(indices);
-    coo_check coo = {.sparse = sparse, .n_dimensions = (int32_t)indices->shape[0]};
+    coo_check coo = {.n_dimensions = (int32_t)indices->shape[0]};
 
-    for (int32_t d = 0; d < coo.n_dimensions; d++) {
+    for (int32_t d = 0; d < coo.n_dimensions; d++)
         coo.streams[d] =
-            bth_index_stream_begin(check, indices, d * indices->stride[0], indices->stride[1], n);
-        bth_index_stream_set_buffer(&coo.streams[d], (size_t)d, (size_t)coo.n_dimensions);
-    }
+            index_stream_begin(check, indices, d * indices->stride[0], indices->stride[1], n,
+                               (size_t)d, (size_t)coo.n_dimensions);
     for (int64_t i = 0; i < n && coo.n_dimensions > 0; i++) {
-        if (coo_take_index(&coo, i) < 0)
-            return check->error->code;
-        if (sparse->is_coalesced && i > 0 && !coo_index_is_greater(&coo))
-            return coo_fail_not_coalesced(&coo, i);
+        for (int32_t d = 0; d < coo.n_dimensions; d++) {
+            int64_t size = sparse->shape[d];
+            if (!index_stream_next(&coo.streams[d], &coo.now[d]))
+                return check->error->code;
+            if (coo.now[d] < 0 || coo.now[d] >= size)
+                return index_stream_fail(&coo.streams[d],
+                                         "indices[%d, %" PRId64 "] is %" PRId64
+                                         ", but dimension %d has the size %" PRId64,
+                                         d, i, coo.now[d], d, size);
+        }
+        if (sparse->is_coalesced && i > 0) {
+            int32_t d = 0; /* the first dimension where it differs from the last one */
+            while (d < coo.n_dimensions && coo.now[d] == coo.last[d])
+                d++;
+            if (d == coo.n_dimensions || coo.now[d] < coo.last[d])
+                return coo_fail_not_coalesced(&coo, i);
+        }
         memcpy(coo.last, coo.now, (size_t)coo.n_dimensions * sizeof *coo.now);
     }
     if (sparse->is_coalesced && n < indices->shape[1] && coo.n_dimensions > 0)
@@ -124,7 +307,7 @@ typedef struct compressed_check {
     int64_t n_batches[BERTH_MAX_RANK]; /* 1: all have the same indices */
     int64_t n_rows, row_size, n;
     int64_t n_row_stream, n_column_stream; /* of all batches, if these lie side by side */
-    bth_index_stream rows, columns;
+    index_stream rows, columns;
 } compressed_check;
 
 /* Elements of all batches, if they lie one behind the other; else those of one batch. */
@@ -168,19 +351,11 @@ static compressed_check compressed_begin(const sparse_tensor *sparse)
     return c;
 }
 
-static bool compressed_has_batches(const compressed_check *c)
-{
-    for (int32_t d = 0; d < c->n_batch_dimensions; d++)
-        if (c->n_batches[d] == 0)
-            return false;
-    return true;
-}
-
 /* The cost of one part; n_per_batch of its elements are in a batch. UINT64_MAX: beyond 64 bits. */
 static uint64_t compressed_cost_of_part(const compressed_check *c, int64_t n_per_batch,
                                         int64_t n_stream)
 {
-    uint64_t cost = bth_index_stream_cost(1, n_stream);
+    uint64_t cost = index_stream_cost(1, n_stream);
 
     for (int32_t d = 0; d < c->n_batch_dimensions && n_stream == n_per_batch; d++)
         if (!bth_try_multiply(cost, (uint64_t)c->n_batches[d], &cost))
@@ -188,41 +363,29 @@ static uint64_t compressed_cost_of_part(const compressed_check *c, int64_t n_per
     return cost;
 }
 
-/* UINT64_MAX: beyond 64 bits. */
+/* 0: there are no batches. UINT64_MAX: beyond 64 bits. */
 static uint64_t compressed_cost(const compressed_check *c)
 {
     uint64_t cost, rows, columns;
 
-    if (!compressed_has_batches(c))
-        return 0;
+    for (int32_t d = 0; d < c->n_batch_dimensions; d++)
+        if (c->n_batches[d] == 0)
+            return 0;
     rows = c->n_rows > 0 ? compressed_cost_of_part(c, c->n_rows + 1, c->n_row_stream) : 0;
     columns = compressed_cost_of_part(c, c->n, c->n_column_stream);
     return bth_try_add(rows, columns, &cost) ? cost : UINT64_MAX;
 }
 
 /* The position of the last index that was taken: "[0, 5]". */
-static const char *compressed_position_text(const compressed_check *c,
-                                            const bth_index_stream *stream, char text[128])
+static const char *compressed_position_text(const compressed_check *c, const index_stream *stream,
+                                            char text[128])
 {
     int64_t position[BERTH_MAX_RANK + 1];
 
     memcpy(position, c->batch, sizeof c->batch);
     position[c->n_batch_dimensions] =
-        bth_index_stream_last(stream) % (stream == &c->rows ? c->n_rows + 1 : c->n);
-    return bth_index_numbers_text(position, c->n_batch_dimensions + 1, "[]", text);
-}
-
-static int compressed_fail_row(const compressed_check *c, int64_t value, int64_t min, int64_t max)
-{
-    char text[128];
-
-    if (min != max)
-        return bth_index_stream_fail(
-            &c->rows, "%s%s is %" PRId64 ", but must be from %" PRId64 " to %" PRId64,
-            c->compressed_name, compressed_position_text(c, &c->rows, text), value, min, max);
-    return bth_index_stream_fail(&c->rows, "%s%s is %" PRId64 ", but must be %" PRId64,
-                                 c->compressed_name, compressed_position_text(c, &c->rows, text),
-                                 value, min);
+        index_stream_last(stream) % (stream == &c->rows ? c->n_rows + 1 : c->n);
+    return index_numbers_text(position, c->n_batch_dimensions + 1, "[]", text);
 }
 
 /* One row begins at `begin`; *end: where the next one does. The first number is 0, the last is n.
@@ -232,17 +395,22 @@ static int compressed_take_row_end(compressed_check *c, int64_t row, int64_t beg
     int64_t max = c->row_size < c->n - begin ? begin + c->row_size : c->n;
     char text[128];
 
-    if (!bth_index_stream_next(&c->rows, end))
+    if (!index_stream_next(&c->rows, end))
         return c->rows.check->error->code;
     if (row == 0)
         max = 0;
-    if (*end < begin || *end > max)
-        return compressed_fail_row(c, *end, begin, max);
-    if (row < c->n_rows || *end == c->n)
+    if (*end >= begin && *end <= max && (row < c->n_rows || *end == c->n))
         return 0;
-    return bth_index_stream_fail(&c->rows, "%s%s is %" PRId64 ", but there are %" PRId64 " %s",
-                                 c->compressed_name, compressed_position_text(c, &c->rows, text),
-                                 *end, c->n, c->plain_name);
+    (void)compressed_position_text(c, &c->rows, text);
+    if (*end >= begin && *end <= max)
+        return index_stream_fail(&c->rows, "%s%s is %" PRId64 ", but there are %" PRId64 " %s",
+                                 c->compressed_name, text, *end, c->n, c->plain_name);
+    if (begin != max)
+        return index_stream_fail(&c->rows,
+                                 "%s%s is %" PRId64 ", but must be from %" PRId64 " to %" PRId64,
+                                 c->compressed_name, text, *end, begin, max);
+    return index_stream_fail(&c->rows, "%s%s is %" PRId64 ", but must be %" PRId64,
+                             c->compressed_name, text, *end, begin);
 }
 
 /* n plain indices of one row: inside its size, sorted and distinct. */
@@ -252,19 +420,18 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
     char text[128];
 
     for (int64_t i = 0; i < n; i++) {
-        if (!bth_index_stream_next(&c->columns, &value))
+        if (!index_stream_next(&c->columns, &value))
             return c->columns.check->error->code;
         if (value < 0 || value >= c->row_size)
-            return bth_index_stream_fail(
+            return index_stream_fail(
                 &c->columns, "%s%s is %" PRId64 ", but a %s has the size %" PRId64, c->plain_name,
                 compressed_position_text(c, &c->columns, text), value, c->row_name, c->row_size);
         if (is_sorted && value <= last)
-            return bth_index_stream_fail(&c->columns,
-                                         "%s%s is %" PRId64 ", but must be greater than %" PRId64
-                                         ", the one before it in its %s",
-                                         c->plain_name,
-                                         compressed_position_text(c, &c->columns, text), value,
-                                         last, c->row_name);
+            return index_stream_fail(&c->columns,
+                                     "%s%s is %" PRId64 ", but must be greater than %" PRId64
+                                     ", the one before it in its %s",
+                                     c->plain_name, compressed_position_text(c, &c->columns, text),
+                                     value, last, c->row_name);
         last = value;
     }
     return 0;
@@ -287,7 +454,7 @@ static int compressed_check_rows(compressed_check *c)
 }
 
 /* A stream of all batches just goes on. */
-static void compressed_begin_batch(compressed_check *c, bth_indices_check *check, bool is_first)
+static void compressed_begin_batch(compressed_check *c, indices_check *check, bool is_first)
 {
     int64_t row = 0, column = 0;
 
@@ -295,14 +462,10 @@ static void compressed_begin_batch(compressed_check *c, bth_indices_check *check
         row += c->batch[d] * c->compressed->stride[d];
         column += c->n > 0 ? c->batch[d] * c->plain->stride[d] : 0;
     }
-    if (is_first || c->n_row_stream == c->n_rows + 1) {
-        c->rows = bth_index_stream_begin(check, c->compressed, row, 1, c->n_row_stream);
-        bth_index_stream_set_buffer(&c->rows, 0, 2);
-    }
-    if (is_first || c->n_column_stream == c->n) {
-        c->columns = bth_index_stream_begin(check, c->plain, column, 1, c->n_column_stream);
-        bth_index_stream_set_buffer(&c->columns, 1, 2);
-    }
+    if (is_first || c->n_row_stream == c->n_rows + 1)
+        c->rows = index_stream_begin(check, c->compressed, row, 1, c->n_row_stream, 0, 2);
+    if (is_first || c->n_column_stream == c->n)
+        c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
 }
 
 /* False after the last. */
@@ -317,25 +480,25 @@ static bool compressed_next_batch(compressed_check *c)
 }
 
 /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
-static int compressed_check_parts(bth_indices_check *check, const compressed_check *c)
+static int compressed_check_parts(indices_check *check, const compressed_check *c)
 {
     const berth_tensor *parts[] = {c->compressed, c->plain};
     int32_t last = c->n_batch_dimensions;
 
     if (c->compressed->dtype != c->plain->dtype)
-        return bth_index_part_fail(check, c->compressed, "%s are %s, but %s are %s",
-                                   c->compressed_name, berth_dtype_name(c->compressed->dtype),
-                                   c->plain_name, berth_dtype_name(c->plain->dtype));
+        return index_part_fail(check, c->compressed, "%s are %s, but %s are %s", c->compressed_name,
+                               berth_dtype_name(c->compressed->dtype), c->plain_name,
+                               berth_dtype_name(c->plain->dtype));
     for (int i = 0; i < 2; i++)
         if (parts[i]->shape[last] > 1 && parts[i]->stride[last] != 1)
-            return bth_index_part_fail(
+            return index_part_fail(
                 check, parts[i],
                 "%s have the stride %" PRId64 " in the last dimension, but must have 1",
                 i == 0 ? c->compressed_name : c->plain_name, parts[i]->stride[last]);
     return 0;
 }
 
-static int compressed_check_indices(bth_indices_check *check, const sparse_tensor *sparse)
+static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
     bool is_first = true;
@@ -351,7 +514,7 @@ static int compressed_check_indices(bth_indices_check *check, const sparse_tenso
     return 0;
 }
 
-/* ---- one tensor ---- */
+/* ---- all tensors of a value ---- */
 
 static sparse_tensor value_get_sparse(const berth_value *value)
 {
@@ -359,82 +522,31 @@ static sparse_tensor value_get_sparse(const berth_value *value)
     int32_t rank;
 
     sparse.layout = (berth_layout_kind)bth_value_layout(value);
-    int n_parts = sparse.layout == BERTH_SPARSE_COO ? 2 : 3;
+    sparse.n_index_parts = sparse.layout == BERTH_SPARSE_COO ? 1 : 2;
     sparse.shape = berth_as_size(value, &rank);
-    for (int i = 0; i < n_parts; i++)
+    for (int i = 0; i <= sparse.n_index_parts; i++)
         sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
     return sparse;
 }
 
-static int sparse_count_index_parts(const sparse_tensor *sparse)
-{
-    return sparse->layout == BERTH_SPARSE_COO ? 1 : 2;
-}
-
-/* Indices without bytes cannot be wrong. */
-static bool sparse_has_meta_indices(const sparse_tensor *sparse)
-{
-    return sparse->parts[0]->flags & BERTH_META ||
-           (sparse_count_index_parts(sparse) == 2 && sparse->parts[1]->flags & BERTH_META);
-}
-
-static uint64_t sparse_cost(const sparse_tensor *sparse)
-{
-    if (sparse->layout == BERTH_SPARSE_COO)
-        return coo_cost(sparse->parts[0]);
-    const compressed_check c = compressed_begin(sparse);
-    return compressed_cost(&c);
-}
-
-/* ---- all tensors of a value ---- */
-
-/* Bytes of the storages; UINT64_MAX: beyond 64 bits. T1: the file has them, or unfolds to them. */
-static uint64_t checkpoint_count_bytes(const berth_checkpoint *checkpoint)
-{
-    uint64_t nbytes = 0;
-
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (!storage->root && !bth_try_add(nbytes, storage->nbytes, &nbytes))
-            return UINT64_MAX;
-    }
-    return nbytes;
-}
-
-/* SAFETY.md, T6. */
-static uint64_t max_cost_for(uint64_t storages_nbytes)
-{
-    uint64_t cost = storages_nbytes / sizeof(int32_t);
-
-    if (!bth_try_multiply(cost, MAX_REPETITIONS, &cost) || !bth_try_add(cost, FREE_COST, &cost))
-        return UINT64_MAX - 1;
-    return cost;
-}
-
-/* The check of a value, and whether deflated indices are left out. */
-typedef struct value_check {
-    bth_indices_check check;
-    bool leaves_out_deflated;
-} value_check;
-
-static bool value_check_leaves_out(const value_check *v, const sparse_tensor *sparse)
-{
-    if (sparse_has_meta_indices(sparse))
-        return true;
-    for (int i = 0; i < sparse_count_index_parts(sparse) && v->leaves_out_deflated; i++)
-        if (bth_storage_deflated_record(sparse->parts[i]->storage))
-            return true;
-    return false;
-}
-
 /* The tensor is valid, and of this checkpoint (T2). Adds its cost. */
-static int sparse_plan(bth_indices_check *check, const sparse_tensor *sparse)
+static int sparse_plan(indices_check *check, const sparse_tensor *sparse)
 {
-    for (int i = 0; i < sparse_count_index_parts(sparse); i++)
+    uint64_t cost;
+
+    for (int i = 0; i < sparse->n_index_parts; i++)
         if (bth_checkpoint_check_caller_tensor(check->checkpoint, sparse->parts[i], check->error) <
             0)
             return check->error->code;
-    uint64_t cost = sparse_cost(sparse);
+    if (sparse->layout == BERTH_SPARSE_COO) {
+        const berth_tensor *indices = sparse->parts[0];
+        cost = index_stream_cost(indices->stride[1], coo_count_different(indices));
+        if (!bth_try_multiply(cost, (uint64_t)indices->shape[0], &cost))
+            cost = UINT64_MAX;
+    } else {
+        const compressed_check c = compressed_begin(sparse);
+        cost = compressed_cost(&c);
+    }
     if (bth_try_add(check->total_cost, cost, &cost) && cost <= check->max_cost) {
         check->total_cost = cost;
         return 0;
@@ -446,59 +558,60 @@ static int sparse_plan(bth_indices_check *check, const sparse_tensor *sparse)
     return bth_error_in_tensor(check->checkpoint, sparse->parts[0], check->error);
 }
 
-static int sparse_check(bth_indices_check *check, const sparse_tensor *sparse)
-{
-    check->layout = sparse->layout;
-    return sparse->layout == BERTH_SPARSE_COO ? coo_check_indices(check, sparse)
-                                              : compressed_check_indices(check, sparse);
-}
+/* The check of a value: two walks, the first plans. */
+typedef struct value_check {
+    indices_check check;
+    bool leaves_out_deflated;
+    bool is_planned;
+} value_check;
 
-static int enter_value(value_check *v, const berth_value *value,
-                       int (*act)(bth_indices_check *, const sparse_tensor *))
+static int enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
+    value_check *v = context;
+
+    (void)walk;
     if (berth_value_kind(value) != BERTH_KIND_SPARSE)
         return 0;
     sparse_tensor sparse = value_get_sparse(value);
-    return value_check_leaves_out(v, &sparse) ? 0 : act(&v->check, &sparse);
-}
-
-static int enter_to_plan(void *context, const berth_walk *walk, const berth_value *value)
-{
-    (void)walk;
-    return enter_value(context, value, sparse_plan);
-}
-
-static int enter_to_check(void *context, const berth_walk *walk, const berth_value *value)
-{
-    (void)walk;
-    return enter_value(context, value, sparse_check);
-}
-
-/* Memory in proportion to the file (P3). */
-static int check_allocate_buffer(bth_indices_check *check, uint64_t storages_nbytes)
-{
-    size_t nbytes = BTH_MAX_INDEX_BUFFER_NBYTES;
-
-    if (storages_nbytes < nbytes)
-        nbytes = storages_nbytes < BTH_MIN_INDEX_BUFFER_NBYTES ? BTH_MIN_INDEX_BUFFER_NBYTES
-                                                               : (size_t)storages_nbytes;
-    check->buffer_nbytes = nbytes;
-    check->buffer = bth_allocate(nbytes);
-    return check->buffer ? 0 : bth_fail_memory(check->error, nbytes);
+    for (int i = 0; i < sparse.n_index_parts; i++)
+        if (sparse.parts[i]->flags & BERTH_META) /* indices without bytes cannot be wrong */
+            return 0;
+    for (int i = 0; i < sparse.n_index_parts && v->leaves_out_deflated; i++)
+        if (bth_storage_deflated_record(sparse.parts[i]->storage))
+            return 0;
+    if (!v->is_planned)
+        return sparse_plan(&v->check, &sparse);
+    v->check.layout = sparse.layout;
+    return sparse.layout == BERTH_SPARSE_COO ? coo_check_indices(&v->check, &sparse)
+                                             : compressed_check_indices(&v->check, &sparse);
 }
 
 static int value_check_run(value_check *v, const berth_value *value)
 {
-    bth_indices_check *check = &v->check;
-    uint64_t nbytes = checkpoint_count_bytes(check->checkpoint);
-    berth_walker plan = {.enter = enter_to_plan, .context = v};
-    berth_walker run = {.enter = enter_to_check, .context = v};
+    indices_check *check = &v->check;
+    const berth_checkpoint *checkpoint = check->checkpoint;
+    berth_walker walker = {.enter = enter_value, .context = v};
+    uint64_t nbytes = 0; /* of all storages. T1: the file has them, or unfolds to them */
 
-    check->max_cost = max_cost_for(nbytes);
-    if (berth_value_walk(value, &plan, check->error) == 0 && check->total_cost > 0 &&
-        check_allocate_buffer(check, nbytes) == 0 &&
-        berth_value_walk(value, &run, check->error) == 0)
-        (void)bth_indices_check_report(check);
+    for (size_t i = 0; i < checkpoint->storages.n && nbytes < UINT64_MAX; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        if (!storage->root && !bth_try_add(nbytes, storage->nbytes, &nbytes))
+            nbytes = UINT64_MAX;
+    }
+    /* SAFETY.md, T6. */
+    if (!bth_try_multiply(nbytes / sizeof(int32_t), MAX_REPETITIONS, &check->max_cost) ||
+        !bth_try_add(check->max_cost, FREE_COST, &check->max_cost))
+        check->max_cost = UINT64_MAX - 1;
+    if (berth_value_walk(value, &walker, check->error) < 0 || check->total_cost == 0)
+        return check->error->code;
+    v->is_planned = true;
+    /* Memory in proportion to the file (P3). */
+    check->buffer_nbytes = (size_t)bth_max(bth_min(nbytes, MAX_BUFFER_NBYTES), MIN_BUFFER_NBYTES);
+    check->buffer = bth_allocate(check->buffer_nbytes);
+    if (!check->buffer)
+        return bth_fail_memory(check->error, check->buffer_nbytes);
+    if (berth_value_walk(value, &walker, check->error) == 0)
+        (void)indices_check_report(check);
     bth_release(check->buffer);
     return check->error->code;
 }

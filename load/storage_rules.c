@@ -122,22 +122,6 @@ static int storage_compare_offsets(const void *a, const void *b)
     return first->index < second->index ? -1 : first->index > second->index;
 }
 
-/* The marked storages; if everything is selected, all roots. */
-static size_t selection_collect_marked_storages(const berth_checkpoint *checkpoint,
-                                                const bool *is_selected,
-                                                const berth_storage **storages)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (is_selected ? is_selected[i] : !storage->root)
-            storages[n++] = storage;
-    }
-    qsort(storages, n, sizeof(berth_storage *), storage_compare_offsets);
-    return n;
-}
-
 int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
                                 const berth_storage ***storages, size_t *n, berth_error *error)
 {
@@ -158,10 +142,16 @@ int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_select
             goto cleanup;
     }
     *storages = bth_allocate((n_all + 1) * sizeof **storages);
-    if (!*storages)
+    if (!*storages) {
         (void)bth_fail_memory(error, (n_all + 1) * sizeof **storages);
-    else
-        *n = selection_collect_marked_storages(checkpoint, is_selected, *storages);
+        goto cleanup;
+    }
+    for (size_t i = 0; i < n_all; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        if (is_selected ? is_selected[i] : !storage->root)
+            (*storages)[(*n)++] = storage;
+    }
+    qsort(*storages, *n, sizeof **storages, storage_compare_offsets);
 cleanup:
     bth_release(is_selected);
     return error->code;
@@ -193,20 +183,6 @@ static bool rule_matches_storage(const berth_storage_rule *rule, const berth_sto
            (!rule->location || name_matches_pattern(rule->location, root->location));
 }
 
-static void rules_find_first_without_pattern(const struct applied_rules *applied_rules)
-{
-    for (size_t i = 0; i < applied_rules->checkpoint->storages.n; i++) {
-        const berth_storage *storage =
-            bth_tree_storage(applied_rules->checkpoint->contents.tree, i);
-        size_t *first = &applied_rules->first[i];
-        for (*first = 0; *first < applied_rules->n_rules; ++*first) {
-            const berth_storage_rule *rule = &applied_rules->rules[*first];
-            if (!rule->pattern && rule_matches_storage(rule, storage))
-                break;
-        }
-    }
-}
-
 /* A name_visit: rules with a pattern. The first rule that fits applies. */
 static int rules_find_first_for_name(void *context, const berth_tensor *tensor, const char *name,
                                      berth_error *error)
@@ -228,11 +204,21 @@ static int rules_find_first_for_name(void *context, const berth_tensor *tensor, 
 
 static int rules_find_first_for_storages(struct applied_rules *applied_rules, berth_error *error)
 {
-    rules_find_first_without_pattern(applied_rules);
+    berth_checkpoint *checkpoint = applied_rules->checkpoint;
+
+    for (size_t i = 0; i < checkpoint->storages.n; i++) { /* rules without a pattern */
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        size_t *first = &applied_rules->first[i];
+        for (*first = 0; *first < applied_rules->n_rules; ++*first) {
+            const berth_storage_rule *rule = &applied_rules->rules[*first];
+            if (!rule->pattern && rule_matches_storage(rule, storage))
+                break;
+        }
+    }
     for (size_t r = 0; r < applied_rules->n_rules; r++)
         if (applied_rules->rules[r].pattern)
-            return checkpoint_visit_names(applied_rules->checkpoint, true,
-                                          rules_find_first_for_name, applied_rules, error);
+            return checkpoint_visit_names(checkpoint, true, rules_find_first_for_name,
+                                          applied_rules, error);
     return 0;
 }
 
@@ -245,11 +231,21 @@ static int rule_check_method(berth_load_method method, berth_error *error)
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }
 
-/* The caller's memory on a device. */
-static int device_target_set_address(const berth_storage_choice *choice,
-                                     const berth_storage *storage, bth_range_target *target,
-                                     berth_error *error)
+static int device_target_set_from_choice(const berth_storage_choice *choice,
+                                         const berth_storage *storage, bth_range_target *target,
+                                         berth_error *error)
 {
+    const char *device = choice->device;
+
+    if (!device)
+        return bth_fail_argument(error, "the caller's function set device to NULL");
+    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
+        device = storage->location;
+    if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
+        return error->code;
+    if (choice->address == 0)
+        return 0;
+    /* The caller's memory on a device. */
     if (!target->device)
         return bth_fail_argument(
             error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
@@ -265,42 +261,21 @@ static int device_target_set_address(const berth_storage_choice *choice,
     return bth_device_check_memory(target->device, choice->address, (size_t)storage->nbytes, error);
 }
 
-static int device_target_set_from_choice(const berth_storage_choice *choice,
-                                         const berth_storage *storage, bth_range_target *target,
-                                         berth_error *error)
-{
-    const char *device = choice->device;
-
-    if (!device)
-        return bth_fail_argument(error, "the caller's function set device to NULL");
-    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
-        device = storage->location;
-    if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
-        return error->code;
-    return choice->address ? device_target_set_address(choice, storage, target, error) : 0;
-}
-
-static int rule_call_choose_function(const berth_storage_rule *rule, const berth_storage *storage,
-                                     berth_storage_choice *choice, berth_error *error)
-{
-    int result = rule->choose(rule->context, storage, choice);
-    const char *text = result > 0 ? bth_errno_text(result) : NULL;
-
-    if (result == 0)
-        return BTH_CHECK_RESERVED(berth_storage_choice, choice, error);
-    (void)bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
-                          text ? text : "it returned no errno value");
-    error->system_errno = text ? result : 0;
-    return error->code;
-}
-
 static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,
                                  struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
                                    .device = rule->device ? rule->device : "cpu"};
+    int result = rule->choose ? rule->choose(rule->context, storage, &choice) : 0;
 
-    if (rule->choose && rule_call_choose_function(rule, storage, &choice, error) < 0)
+    if (result != 0) {
+        const char *text = result > 0 ? bth_errno_text(result) : NULL;
+        (void)bth_fail_status(error, BERTH_E_CALLBACK, "the caller's function failed: %s",
+                              text ? text : "it returned no errno value");
+        error->system_errno = text ? result : 0;
+        return error->code;
+    }
+    if (rule->choose && BTH_CHECK_RESERVED(berth_storage_choice, &choice, error) < 0)
         return error->code;
     chosen->method = choice.method;
     if (choice.method != BERTH_LOAD_AUTO)
@@ -310,81 +285,57 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
     return device_target_set_from_choice(&choice, storage, &chosen->target, error);
 }
 
-/* Without the lock: it calls the caller's functions. */
-static int rules_apply_to_storages(const struct applied_rules *applied_rules, berth_error *error)
-{
-    for (size_t i = 0; i < applied_rules->checkpoint->storages.n; i++) {
-        const berth_storage *storage =
-            bth_tree_storage(applied_rules->checkpoint->contents.tree, i);
-        size_t first = applied_rules->first[i];
-        if (!storage->root && first < applied_rules->n_rules &&
-            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
-                                  error) < 0)
-            return bth_error_in_storage(applied_rules->checkpoint, storage, error);
-    }
-    return 0;
-}
-
 /* ---- all storages ---- */
-
-/* The list of targets is made with the first storage that goes to a device. */
-static int rules_allocate_targets(const struct applied_rules *applied_rules, berth_error *error)
-{
-    bth_storages *storages = &applied_rules->checkpoint->storages;
-    size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
-    bool any_device = false;
-
-    for (size_t i = 0; i < storages->n; i++)
-        any_device = any_device || applied_rules->chosen[i].target.device;
-    if (storages->targets || !any_device)
-        return 0;
-    storages->targets = bth_allocate_zeroed(nbytes);
-    return storages->targets ? 0 : bth_fail_memory(error, nbytes);
-}
 
 /* A storage that is loaded or being loaded keeps its target. */
 static int rules_publish_choices(const struct applied_rules *applied_rules, berth_error *error)
 {
     bth_storages *storages = &applied_rules->checkpoint->storages;
+    const struct chosen *chosen = applied_rules->chosen;
+    size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
+    bool any_device = false;
 
+    for (size_t i = 0; i < storages->n; i++)
+        any_device = any_device || chosen[i].target.device;
     bth_checkpoint_lock(applied_rules->checkpoint);
-    (void)rules_allocate_targets(applied_rules, error);
+    if (!storages->targets && any_device) { /* made with the first one that goes to a device */
+        storages->targets = bth_allocate_zeroed(nbytes);
+        if (!storages->targets)
+            (void)bth_fail_memory(error, nbytes);
+    }
     for (size_t i = 0; i < storages->n && error->code == 0; i++) {
         bth_storage_state *stored = &storages->stored[i];
-        stored->chosen = applied_rules->chosen[i].method;
-        stored->chosen_by = applied_rules->chosen[i].chosen_by;
+        stored->chosen = chosen[i].method;
+        stored->chosen_by = chosen[i].chosen_by;
         if (storages->targets && !storages->targets[i].is_there && !stored->is_loading &&
             !atomic_load(&stored->memory))
-            storages->targets[i].range = applied_rules->chosen[i].target;
+            storages->targets[i].range = chosen[i].target;
     }
     bth_checkpoint_unlock(applied_rules->checkpoint);
     return error->code;
 }
 
-static int rules_check(const struct applied_rules *applied_rules, berth_error *error)
+/* The caller's functions are called without the lock. */
+static int rules_apply(struct applied_rules *applied_rules, berth_error *error)
 {
-    for (size_t r = 0; r < applied_rules->n_rules; r++)
+    berth_checkpoint *checkpoint = applied_rules->checkpoint;
+    size_t n_rules = applied_rules->n_rules;
+
+    for (size_t r = 0; r < n_rules; r++)
         if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
             rule_check_method(applied_rules->rules[r].method, error) < 0)
             return bth_error_prefix_index(error, "rule", r);
-    return 0;
-}
-
-static int rules_run(struct applied_rules *applied_rules, berth_error *error)
-{
-    size_t n = applied_rules->checkpoint->storages.n + 1;
-
-    applied_rules->first = bth_allocate_zeroed(n * sizeof *applied_rules->first);
-    applied_rules->chosen = bth_allocate_zeroed(n * sizeof *applied_rules->chosen);
-    if (!applied_rules->first || !applied_rules->chosen)
-        (void)bth_fail_memory(error, n * sizeof *applied_rules->chosen);
-    else if (rules_check(applied_rules, error) == 0 &&
-             rules_find_first_for_storages(applied_rules, error) == 0 &&
-             rules_apply_to_storages(applied_rules, error) == 0)
-        (void)rules_publish_choices(applied_rules, error);
-    bth_release(applied_rules->first);
-    bth_release(applied_rules->chosen);
-    return error->code;
+    if (rules_find_first_for_storages(applied_rules, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        size_t first = applied_rules->first[i];
+        if (!storage->root && first < n_rules &&
+            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
+                                  error) < 0)
+            return bth_error_in_storage(checkpoint, storage, error);
+    }
+    return rules_publish_choices(applied_rules, error);
 }
 
 int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
@@ -396,6 +347,14 @@ int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_ru
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || (!rules && n_rules > 0))
         return bth_fail_argument(error, "berth_set_storage_rules needs a checkpoint and rules");
-    (void)rules_run(&applied_rules, error);
+    size_t n = checkpoint->storages.n + 1;
+    applied_rules.first = bth_allocate_zeroed(n * sizeof *applied_rules.first);
+    applied_rules.chosen = bth_allocate_zeroed(n * sizeof *applied_rules.chosen);
+    if (!applied_rules.first || !applied_rules.chosen)
+        (void)bth_fail_memory(error, n * sizeof *applied_rules.chosen);
+    else
+        (void)rules_apply(&applied_rules, error);
+    bth_release(applied_rules.first);
+    bth_release(applied_rules.chosen);
     return bth_error_in_checkpoint(checkpoint, error);
 }

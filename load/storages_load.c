@@ -115,12 +115,6 @@ static bool phase_leaves_storage_to_others(const struct phase *phase, const bert
     return stored->is_loading || (!phase->is_second && stored->n_waiting > 0);
 }
 
-static bool phase_wants_storage(const struct phase *phase, const berth_storage *root)
-{
-    return !storage_is_loaded(phase->checkpoint, root) &&
-           !phase_leaves_storage_to_others(phase, root);
-}
-
 /* Sets the conditions of the choice. */
 static void phase_measure_conditions(struct phase *phase, const berth_storage *const *roots,
                                      size_t n)
@@ -133,7 +127,8 @@ static void phase_measure_conditions(struct phase *phase, const berth_storage *c
     if (!phase->request->at_once)
         return;
     for (size_t i = 0; i < n; i++) {
-        if (!phase_wants_storage(phase, roots[i]) || roots[i]->nbytes == 0)
+        if (roots[i]->nbytes == 0 || storage_is_loaded(phase->checkpoint, roots[i]) ||
+            phase_leaves_storage_to_others(phase, roots[i]))
             continue;
         requested_nbytes += roots[i]->nbytes;
         begin = roots[i]->offset < begin ? roots[i]->offset : begin;
@@ -148,15 +143,6 @@ static void storage_publish(bth_storage_state *stored, const char *method, const
     stored->method = method;
     stored->reason = reason;
     atomic_store(&stored->memory, memory);
-}
-
-static bool phase_enable_crc32_if_unchecked(struct phase *phase, const bth_storage_state *stored)
-{
-    bool wants = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
-                 stored->crc32 != BERTH_CRC_ABSENT;
-
-    phase->with_crc32 = phase->with_crc32 || wants;
-    return wants;
 }
 
 /* T5: its address on the device is aligned; in the file its elements may not be. */
@@ -188,16 +174,29 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
     phase->device.ranges[phase->device.n++] = range;
 }
 
-/* Z12: the transfer compares its CRC always. */
+/*
+ * Counts it: BERTH_E_MEMORY if with it there are more than io.memory_nbytes. Z12: the transfer
+ * compares its CRC always.
+ */
 static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root,
                                   berth_error *error)
 {
     berth_checkpoint *checkpoint = phase->checkpoint;
+    bth_storages *storages = &checkpoint->storages;
     const bth_storage_state *stored = storage_get_state(checkpoint, root);
+    uint64_t max_nbytes = (uint64_t)phase->request->config->io_memory_nbytes, sum;
 
-    if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
-        bth_storages_reserve_inflated(checkpoint, phase->request->config, root, error) < 0)
+    if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0)
         return error->code;
+    if (!bth_try_add(storages->inflated_nbytes, root->nbytes, &sum))
+        return bth_fail_memory(error, UINT64_MAX);
+    if (max_nbytes > 0 && sum > max_nbytes)
+        return bth_fail(error, BERTH_E_MEMORY, NULL, root->offset,
+                        "io.memory_nbytes=%llu is too small to inflate its %llu bytes, beside "
+                        "%llu bytes of other storages: %llu are missing",
+                        (ull)max_nbytes, (ull)root->nbytes, (ull)storages->inflated_nbytes,
+                        (ull)(sum - max_nbytes));
+    storages->inflated_nbytes = sum;
     phase->host.ranges[phase->host.n++] = (bth_range){.owner = root,
                                                       .offset = root->offset,
                                                       .nbytes = root->nbytes,
@@ -222,7 +221,10 @@ static int phase_claim_storage_for_host(struct phase *phase, const berth_storage
     if (phase_choose_method_and_map(phase, root, &choice, error) < 0)
         return error->code;
     bool is_mapped = choice.method == BERTH_LOAD_MAP;
-    if (!phase_enable_crc32_if_unchecked(phase, stored) && is_mapped && !phase->request->at_once) {
+    bool is_unchecked = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
+                        stored->crc32 != BERTH_CRC_ABSENT;
+    phase->with_crc32 = phase->with_crc32 || is_unchecked;
+    if (!is_unchecked && is_mapped && !phase->request->at_once) {
         storage_publish(stored, phase->conditions.is_memory ? "memory" : "map", choice.reason,
                         phase->map + root->offset);
         return 0;
@@ -272,10 +274,12 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
 static void phase_release_inflated(const struct phase *phase)
 {
     for (size_t i = 0; i < phase->host.n; i++)
-        bth_storages_release_inflated(phase->checkpoint, range_get_storage(&phase->host.ranges[i]));
+        if (phase->host.ranges[i].deflated)
+            phase->checkpoint->storages.inflated_nbytes -= phase->host.ranges[i].nbytes;
 }
 
-static void phase_mark_storages_loading(const struct phase *phase, bool is_loading)
+/* Of the claimed storages, and of those that are left to the second phase. */
+static void phase_mark_claims(const struct phase *phase, bool is_loading)
 {
     for (size_t i = 0; i < phase->host.n; i++)
         storage_get_state(phase->checkpoint, range_get_storage(&phase->host.ranges[i]))
@@ -283,19 +287,22 @@ static void phase_mark_storages_loading(const struct phase *phase, bool is_loadi
     for (size_t i = 0; i < phase->device.n; i++)
         storage_get_state(phase->checkpoint, range_get_storage(&phase->device.ranges[i]))
             ->is_loading = is_loading;
-}
-
-static void phase_change_waiting_counts(const struct phase *phase, int change)
-{
     for (size_t i = 0; i < phase->n_rest; i++)
-        storage_get_state(phase->checkpoint, phase->rest[i])->n_waiting += change;
+        storage_get_state(phase->checkpoint, phase->rest[i])->n_waiting += is_loading ? 1 : -1;
 }
 
-/* Waits until no other thread loads any of them. */
-static void storages_wait_for_others(berth_checkpoint *checkpoint,
-                                     const berth_storage *const *roots, size_t n)
+/*
+ * Fills the phase's ranges. They belong to this thread until they are published. After a failure
+ * nothing is claimed.
+ */
+static int phase_lock_and_claim_storages(struct phase *phase, const berth_storage *const *roots,
+                                         size_t n, berth_error *error)
 {
-    for (size_t i = 0; i < n;) {
+    berth_checkpoint *checkpoint = phase->checkpoint;
+    const berth_storage *failed = NULL;
+
+    bth_checkpoint_lock(checkpoint);
+    for (size_t i = 0; phase->is_second && i < n;) { /* until no other thread loads any of them */
         if (!storage_get_state(checkpoint, roots[i])->is_loading) {
             i++;
             continue;
@@ -303,40 +310,17 @@ static void storages_wait_for_others(berth_checkpoint *checkpoint,
         (void)pthread_cond_wait(&checkpoint->storages.finished, &checkpoint->lock.mutex);
         i = 0; /* again from the start: the wait released the lock */
     }
-}
-
-/* Returns NULL, or the storage whose claim failed; after a failure nothing is claimed. */
-static const berth_storage *phase_claim_storages(struct phase *phase,
-                                                 const berth_storage *const *roots, size_t n,
-                                                 berth_error *error)
-{
-    const berth_storage *failed = NULL;
-
-    for (size_t i = 0; i < n && error->code == 0; i++)
-        if (phase_claim_storage(phase, roots[i], error) < 0)
-            failed = roots[i];
-    if (error->code == 0)
-        return NULL;
-    phase_release_inflated(phase);
-    phase->host.n = phase->device.n = phase->n_rest = 0;
-    return failed;
-}
-
-/* Fills the phase's ranges. They belong to this thread until they are published. */
-static int phase_lock_and_claim_storages(struct phase *phase, const berth_storage *const *roots,
-                                         size_t n, berth_error *error)
-{
-    berth_checkpoint *checkpoint = phase->checkpoint;
-
-    bth_checkpoint_lock(checkpoint);
-    if (phase->is_second)
-        storages_wait_for_others(checkpoint, roots, n);
     phase_measure_conditions(phase, roots, n);
     if (request_checks_crc32(phase->request))
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
-    const berth_storage *failed = phase_claim_storages(phase, roots, n, error);
-    phase_mark_storages_loading(phase, true);
-    phase_change_waiting_counts(phase, 1);
+    for (size_t i = 0; i < n && error->code == 0; i++)
+        if (phase_claim_storage(phase, roots[i], error) < 0)
+            failed = roots[i];
+    if (error->code < 0) {
+        phase_release_inflated(phase);
+        phase->host.n = phase->device.n = phase->n_rest = 0;
+    }
+    phase_mark_claims(phase, true);
     bth_checkpoint_unlock(checkpoint);
     return failed ? bth_error_in_storage(checkpoint, failed, error) : error->code;
 }
@@ -369,22 +353,6 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
     return bth_error_in_storage(phase->checkpoint, storage, error);
 }
 
-static int phase_make_region(struct phase *phase, const bth_requests *requests, berth_error *error)
-{
-    bool is_spread = phase->request->config->io_numa == BTH_NUMA_INTERLEAVE;
-
-    if (requests->region_nbytes == 0)
-        return 0;
-    if (phase_check_memory(phase, requests->region_nbytes, error) < 0)
-        return error->code;
-    phase->region = bth_allocate_zeroed(sizeof *phase->region);
-    if (!phase->region)
-        return bth_fail_memory(error, sizeof *phase->region);
-    phase->region->nbytes = requests->region_nbytes;
-    return bth_region_new(requests->region_nbytes, requests->block_nbytes, is_spread, NULL,
-                          &phase->region->region, error);
-}
-
 static bth_transfer phase_make_transfer(struct phase *phase, const struct range_list *list,
                                         bth_use use)
 {
@@ -400,13 +368,29 @@ static bth_transfer phase_make_transfer(struct phase *phase, const struct range_
 
 static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_error *error)
 {
+    const bth_requests *requests = &transfer->requests;
+    bool is_spread = phase->request->config->io_numa == BTH_NUMA_INTERLEAVE;
+
     if (phase->host.n == 0)
         return 0;
-    if (phase_make_region(phase, &transfer->requests, error) == 0 &&
-        bth_transfer_cut(transfer, phase->region ? phase->region->region.bytes : NULL, phase->map,
+    if (requests->region_nbytes > 0) {
+        if (phase_check_memory(phase, requests->region_nbytes, error) < 0)
+            goto end;
+        phase->region = bth_allocate_zeroed(sizeof *phase->region);
+        if (!phase->region) {
+            (void)bth_fail_memory(error, sizeof *phase->region);
+            goto end;
+        }
+        phase->region->nbytes = requests->region_nbytes;
+        if (bth_region_new(requests->region_nbytes, requests->block_nbytes, is_spread, NULL,
+                           &phase->region->region, error) < 0)
+            goto end;
+    }
+    if (bth_transfer_cut(transfer, phase->region ? phase->region->region.bytes : NULL, phase->map,
                          error) == 0 &&
         bth_transfer_run(transfer, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, transfer, error);
+end:
     bth_stats_add_transfer(phase_get_caller_stats(phase), transfer);
     bth_transfer_end(transfer);
     return error->code;
@@ -486,54 +470,36 @@ void bth_kept_region_free(bth_kept_region *kept)
     bth_release(kept);
 }
 
-/* The checkpoint owns the memory from now on; after a failure it is freed. */
-static void phase_keep_or_free_memory(struct phase *phase, bool is_good)
+/* The checkpoint owns the phase's memory from now on; after a failure it is freed. */
+static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
     bth_storages *storages = &phase->checkpoint->storages;
     bth_device_memory_list **last = &phase->device_memory;
+    berth_stats *stats = phase_get_caller_stats(phase);
 
+    phase_mark_claims(phase, false);
     if (!is_good) {
         bth_kept_region_free(phase->region);
         bth_device_memory_list_free(phase->device_memory);
+        phase_release_inflated(phase);
         return;
     }
+    /* Memory first: bth_checkpoint_reset_after_fork needs it in a child. */
     if (phase->region) {
         phase->region->n_forks = bth_fork_count();
         phase->region->next = storages->regions;
         storages->regions = phase->region;
-        if (phase_get_caller_stats(phase))
-            phase_get_caller_stats(phase)->memory_nbytes += phase->region->nbytes;
+        if (stats)
+            stats->memory_nbytes += phase->region->nbytes;
     }
     while (*last)
         last = &(*last)->next;
     *last = storages->device_memory;
     storages->device_memory = phase->device_memory;
-}
-
-static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
-{
-    phase_mark_storages_loading(phase, false);
-    phase_change_waiting_counts(phase, -1);
-    phase_keep_or_free_memory(phase, is_good); /* first: checkpoint_lock.c needs it in a child */
-    if (!is_good)
-        phase_release_inflated(phase);
-    for (size_t i = 0; i < phase->host.n && is_good; i++)
+    for (size_t i = 0; i < phase->host.n; i++)
         phase_publish_range(phase, &phase->host.ranges[i]);
-    for (size_t i = 0; i < phase->device.n && is_good; i++)
+    for (size_t i = 0; i < phase->device.n; i++)
         phase_publish_range(phase, &phase->device.ranges[i]);
-}
-
-static void load_finish_phases(struct phase *first, struct phase *second, bool is_good)
-{
-    berth_checkpoint *checkpoint = first->checkpoint;
-
-    if (first->host.n + first->device.n + first->n_rest == 0)
-        return;
-    bth_checkpoint_lock(checkpoint);
-    phase_publish_or_drop_claims(first, is_good);
-    phase_publish_or_drop_claims(second, is_good);
-    (void)pthread_cond_broadcast(&checkpoint->storages.finished);
-    bth_checkpoint_unlock(checkpoint);
 }
 
 /* ---- the whole ---- */
@@ -570,7 +536,13 @@ static void load_run_host_and_device_phase(struct phase *first, bth_range *range
         second.device.ranges = first->device.ranges + first->device.n;
         (void)phase_claim_and_run(&second, rest, first->n_rest, error);
     }
-    load_finish_phases(first, &second, error->code == 0);
+    if (first->host.n + first->device.n + first->n_rest == 0)
+        return;
+    bth_checkpoint_lock(first->checkpoint);
+    phase_publish_or_drop_claims(first, error->code == 0);
+    phase_publish_or_drop_claims(&second, error->code == 0);
+    (void)pthread_cond_broadcast(&first->checkpoint->storages.finished);
+    bth_checkpoint_unlock(first->checkpoint);
 }
 
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,

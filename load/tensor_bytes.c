@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
+#include <stdio.h>
+
 #include "base/error.h"
 #include "base/memory.h"
 #include "berth/device.h"
@@ -8,22 +10,6 @@
 #include "load/transfer/transfer.h"
 
 /* ---- addresses ---- */
-
-/*
- * T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at any byte of
- * it.
- */
-static int tensor_check_alignment(const berth_tensor *tensor, const uint8_t *first,
-                                  berth_error *error)
-{
-    size_t unit = bth_dtype_swap_nbytes(tensor->dtype);
-
-    if ((uintptr_t)first % unit == 0)
-        return 0;
-    return bth_fail_status(
-        error, BERTH_E_UNSUPPORTED,
-        "the elements are not aligned to %zu bytes: copy them with berth_tensor_read", unit);
-}
 
 /* `why`: what is impossible for elements smaller than a byte. */
 static int tensor_fail_subbyte(const berth_tensor *tensor, const char *why, berth_error *error)
@@ -49,14 +35,72 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
         bth_prefetch_consume_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
         if (tensor_find_first_byte(tensor, &offset, error) == 0 &&
-            bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0)
-            (void)tensor_check_alignment(tensor, memory + offset, error);
+            bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
+            /* T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at
+             * any byte of it. */
+            size_t unit = bth_dtype_swap_nbytes(tensor->dtype);
+            if ((uintptr_t)(memory + offset) % unit != 0)
+                (void)bth_fail_status(
+                    error, BERTH_E_UNSUPPORTED,
+                    "the elements are not aligned to %zu bytes: copy them with berth_tensor_read",
+                    unit);
+        }
     }
     if (error->code == BERTH_OK)
         return memory + offset;
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
+}
+
+/* "[2, 3]"; a long one ends with "...". */
+static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t text_nbytes)
+{
+    size_t n = 1;
+
+    (void)snprintf(text, text_nbytes, "[");
+    for (int32_t d = 0; d < rank; d++) {
+        if (d > 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, ", ");
+        if (n + 32 >= text_nbytes) {
+            n += (size_t)snprintf(text + n, text_nbytes - n, "...");
+            break;
+        }
+        if (shape[d] < 0)
+            n += (size_t)snprintf(text + n, text_nbytes - n, "any");
+        else
+            n += (size_t)snprintf(text + n, text_nbytes - n, "%lld", (long long)shape[d]);
+    }
+    (void)snprintf(text + n, text_nbytes - n, "]");
+}
+
+/* The value must be a contiguous tensor of this dtype and shape (-1: any size). */
+static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
+                                 int32_t rank, const int64_t *shape, berth_error *error)
+{
+    char expected[160], found[160];
+    bool fits = tensor->rank == rank;
+
+    if (rank < 0 || (rank > 0 && !shape))
+        return bth_fail_argument(error, "berth_expect needs a rank and a shape");
+    if (tensor->flags & BERTH_META || !tensor->storage)
+        return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
+    if (tensor->dtype != dtype)
+        return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
+                                 berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
+    for (int32_t d = 0; d < rank && fits; d++)
+        fits = shape[d] == -1 || shape[d] == tensor->shape[d];
+    if (!fits) {
+        shape_write(tensor->shape, tensor->rank, found, sizeof found);
+        shape_write(shape, rank, expected, sizeof expected);
+        return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
+                                 expected);
+    }
+    if (berth_tensor_is_contiguous(tensor))
+        return 0;
+    return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                           "\"%.100s\" is not contiguous: berth_tensor_read copies its elements",
+                           name);
 }
 
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
@@ -66,7 +110,7 @@ const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_d
     const berth_tensor *tensor = berth_find_tensor(checkpoint, name, error);
     if (!tensor)
         return NULL;
-    if (bth_tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
+    if (tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
         return berth_tensor_data(checkpoint, tensor, error);
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
@@ -175,9 +219,15 @@ typedef struct row_measures {
     int64_t n_batch; /* rows that are read at a time */
 } row_measures;
 
-static row_measures tensor_measure_rows(const berth_tensor *tensor)
+/*
+ * *is_worth_it: the rows of n elements are a small part of the storage. Else (many rows, or
+ * overlapping rows) a batch is all of it, so that the storage is read once.
+ */
+static row_measures tensor_measure_rows(const berth_tensor *tensor, int64_t first, int64_t n,
+                                        bool *is_worth_it)
 {
-    int64_t numel = ROWS_NBYTES / (int64_t)berth_dtype_nbytes(tensor->dtype);
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
+    int64_t max_numel = ROWS_NBYTES / (int64_t)item_nbytes;
     row_measures row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
                         .stride = tensor->stride[0],
                         .extent = 1,
@@ -185,27 +235,20 @@ static row_measures tensor_measure_rows(const berth_tensor *tensor)
 
     for (int32_t d = 1; d < tensor->rank; d++)
         row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
-    if (row.stride == 0)
+    int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
+    *is_worth_it =
+        (uint64_t)(n_rows * row.stride + row.extent) <= tensor->storage->nbytes / item_nbytes / 2;
+    if (!*is_worth_it || row.stride == 0)
         row.n_batch = tensor->shape[0];
-    else if (numel > row.extent)
-        row.n_batch = 1 + (numel - row.extent) / row.stride;
+    else if (max_numel > row.extent)
+        row.n_batch = 1 + (max_numel - row.extent) / row.stride;
     return row;
 }
 
-/* Whether the rows are a small part of the storage. */
-static bool tensor_row_reads_are_cheaper(const berth_tensor *tensor, row_measures row,
-                                         int64_t first, int64_t n)
-{
-    int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
-    uint64_t elements = (uint64_t)(n_rows * row.stride + row.extent);
-
-    return elements <= tensor->storage->nbytes / berth_dtype_nbytes(tensor->dtype) / 2;
-}
-
 /* n > 0. Reads each batch of rows with the gaps in it, and gathers its elements. */
-static int tensor_read_rows(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                            row_measures row, int64_t first, int64_t n, uint8_t *out,
-                            berth_error *error)
+static int tensor_read_row_batches(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                   row_measures row, int64_t first, int64_t n, uint8_t *out,
+                                   berth_error *error)
 {
     int64_t item_nbytes = (int64_t)berth_dtype_nbytes(tensor->dtype);
     int64_t max_rows = row.n_batch < tensor->shape[0] ? row.n_batch : tensor->shape[0];
@@ -248,12 +291,10 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
     if (!bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage)) {
         const berth_storage *root = bth_storage_root(tensor->storage);
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
-        row_measures row = tensor_measure_rows(tensor);
-        bool is_worth_it = tensor_row_reads_are_cheaper(tensor, row, first, n);
-        if (!is_worth_it) /* many rows, or overlapping rows: reads the whole storage once */
-            row.n_batch = tensor->shape[0];
+        bool is_worth_it;
+        row_measures row = tensor_measure_rows(tensor, first, n, &is_worth_it);
         if (is_worth_it || is_on_device)
-            return tensor_read_rows(checkpoint, tensor, row, first, n, buffer, error);
+            return tensor_read_row_batches(checkpoint, tensor, row, first, n, buffer, error);
     }
     if (bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
@@ -321,19 +362,6 @@ typedef struct slice_runs {
     uint64_t item_nbytes;
 } slice_runs;
 
-/* Whether the runs are in the storage's order and do not overlap. */
-static bool slice_runs_are_ascending(const berth_tensor *slice, int32_t n_outer, int64_t run_numel)
-{
-    int64_t extent = run_numel;
-
-    for (int32_t d = n_outer; d-- > 0;) {
-        if (slice->shape[d] > 1 && slice->stride[d] < extent)
-            return false;
-        extent = (slice->shape[d] - 1) * slice->stride[d] + extent;
-    }
-    return true;
-}
-
 static slice_runs slice_divide_into_runs(const berth_tensor *slice)
 {
     slice_runs runs = {
@@ -349,83 +377,70 @@ static slice_runs slice_divide_into_runs(const berth_tensor *slice)
 }
 
 /*
- * Whether reading them one by one is worth it: not if they are short, and either the gaps are, too,
- * or a request may cost more than a call of the system.
+ * Whether the runs are read one by one, as ranges of transfers. Not if they are not in the
+ * storage's order, or overlap; nor if they are short, and either the gaps are, too, or a request
+ * may cost more than a call of the system.
  */
-static bool slice_runs_are_long_or_sparse(const bth_reader *reader, const slice_runs *runs)
-{
-    int32_t innermost = runs->slice->rank - runs->n_inner - 1;
-    int64_t gap = runs->slice->stride[innermost] - runs->numel;
-    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
-
-    return nbytes >= RUN_MIN_NBYTES ||
-           (nbytes >= RUN_SPARSE_MIN_NBYTES && bth_reader_is_near(reader) &&
-            (uint64_t)gap * runs->item_nbytes >= BTH_PAGE_NBYTES);
-}
-
-/* Whether the runs are read one by one, as ranges of transfers. */
 static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs *runs)
 {
-    const berth_storage *root = bth_storage_root(runs->slice->storage);
+    const berth_tensor *slice = runs->slice;
+    const berth_storage *root = bth_storage_root(slice->storage);
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
+    int32_t n_outer = slice->rank - runs->n_inner;
+    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
+    int64_t extent = runs->numel;
 
-    return runs->n > 1 &&
-           slice_runs_are_ascending(runs->slice, runs->slice->rank - runs->n_inner, runs->numel) &&
-           slice_runs_are_long_or_sparse(&checkpoint->source.reader, runs) &&
-           runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
+    if (runs->n <= 1)
+        return false;
+    for (int32_t d = n_outer; d-- > 0;) {
+        if (slice->shape[d] > 1 && slice->stride[d] < extent)
+            return false;
+        extent = (slice->shape[d] - 1) * slice->stride[d] + extent;
+    }
+    uint64_t gap_nbytes = (uint64_t)(slice->stride[n_outer - 1] - runs->numel) * runs->item_nbytes;
+    if (nbytes < RUN_MIN_NBYTES &&
+        (nbytes < RUN_SPARSE_MIN_NBYTES || !bth_reader_is_near(&checkpoint->source.reader) ||
+         gap_nbytes < BTH_PAGE_NBYTES))
+        return false;
+    return runs->item_nbytes % stored->unit == 0 && !stored->is_ambiguous &&
            checkpoint->config.load_check < BTH_CHECK_DATA && !stored->deflated &&
-           !bth_storage_is_loaded_or_will_be_mapped(checkpoint, runs->slice->storage) &&
+           !bth_storage_is_loaded_or_will_be_mapped(checkpoint, slice->storage) &&
            !bth_storage_get_target(checkpoint, root).range.device;
 }
 
-/* The first element of run i, in the storage. */
-static int64_t slice_run_first_element(const slice_runs *runs, int64_t i)
-{
-    int64_t offset = runs->slice->storage_offset;
-
-    for (int32_t d = runs->slice->rank - runs->n_inner; d-- > 0;) {
-        offset += i % runs->slice->shape[d] * runs->slice->stride[d];
-        i /= runs->slice->shape[d];
-    }
-    return offset;
-}
-
 /*
- * The longest gap between runs that is read. From a file in memory, runs of 2 KiB and more take
+ * Gaps between runs are read, up to a length. From a file in memory, runs of 2 KiB and more take
  * less time one by one than with gaps of their size, shorter ones more; docs/mpi.md has the
- * figures. What a request for a URL costs is not known. Returns 0: the gaps of all transfers.
+ * figures. What a request for a URL costs is not known: the gaps are those of all transfers (0).
  */
-static uint64_t slice_choose_gap(const bth_reader *reader, uint64_t run_nbytes)
-{
-    if (!bth_reader_is_near(reader))
-        return 0;
-    if (run_nbytes < RUN_EXACT_MIN_NBYTES)
-        return BTH_PAGE_NBYTES - 1;
-    return bth_min(run_nbytes / RUN_GAP_PART, BTH_GAP_NBYTES);
-}
-
 static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs, bth_range *ranges,
                            uint8_t *buffer, berth_error *error)
 {
-    const berth_storage *storage = runs->slice->storage, *root = bth_storage_root(storage);
+    const berth_tensor *slice = runs->slice;
+    const berth_storage *storage = slice->storage, *root = bth_storage_root(storage);
     uint64_t base = root->offset + (storage->root ? storage->root_offset : 0);
-    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes;
-    uint64_t gap_nbytes = slice_choose_gap(&checkpoint->source.reader, nbytes);
+    uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes, gap_nbytes = 0;
     bool through_cache = checkpoint->prefetches.own != NULL || nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
 
+    if (bth_reader_is_near(&checkpoint->source.reader))
+        gap_nbytes = nbytes < RUN_EXACT_MIN_NBYTES ? BTH_PAGE_NBYTES - 1
+                                                   : bth_min(nbytes / RUN_GAP_PART, BTH_GAP_NBYTES);
     for (int64_t i = 0; i < runs->n && error->code == 0;) {
         bth_transfer transfer = {
             .config = &checkpoint->config,
             .calls = {.context = checkpoint, .name = bth_range_add_storage_to_error},
             .requests = {.ranges = ranges, .use = BTH_USE_CALLER, .gap_nbytes = gap_nbytes}};
         size_t n = 0;
-        for (; i < runs->n && n < MAX_RANGES; i++, buffer += nbytes)
+        for (; i < runs->n && n < MAX_RANGES; i++, buffer += nbytes) {
+            int64_t element = slice->storage_offset, left = i; /* the first of run i */
+            for (int32_t d = slice->rank - runs->n_inner; d-- > 0; left /= slice->shape[d])
+                element += left % slice->shape[d] * slice->stride[d];
             ranges[n++] = (bth_range){.owner = root,
-                                      .offset = base + (uint64_t)slice_run_first_element(runs, i) *
-                                                           runs->item_nbytes,
+                                      .offset = base + (uint64_t)element * runs->item_nbytes,
                                       .nbytes = nbytes,
                                       .unit = checkpoint->storages.stored[root->index].unit,
                                       .memory = buffer};
+        }
         transfer.requests.n_ranges = n;
         (void)bth_transfer_once(&transfer, &checkpoint->source.reader, through_cache, error);
     }

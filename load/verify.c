@@ -2,8 +2,8 @@
 /* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
 #include "base/clock.h"
 #include "base/error.h"
+#include "io/trace/trace.h"
 #include "load/checkpoint.h"
-#include "load/traced_call.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again

@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "format/zip/zip.h"
 #include "load/checkpoint.h"
-#include "load/transfer/checksum_scan.h"
 
 typedef struct verification {
     bth_reader *reader;
@@ -48,35 +47,12 @@ static bool verify_can_continue_after(const verification *v, const berth_error *
 
 /* ---- the records to scan ---- */
 
-/* Z7: a computed offset lies within the range that the directory leaves for the entry. */
-static bool verify_offset_is_in_entry(const bth_zip_entry *entry, uint64_t offset)
-{
-    return offset >= entry->header_offset && offset <= entry->next_offset &&
-           entry->nbytes <= entry->next_offset - offset;
-}
-
 /* The storage of an entry, or NULL. */
 static const berth_storage *verification_storage_of_entry(const verification *v,
                                                           const bth_zip_entry *entry)
 {
     assert(v->container);
     return v->storages[entry - v->container->directory.entries];
-}
-
-/* The offset of an entry's data by the layout; 0: it has no layout entry, or no layout is used. */
-static uint64_t verify_find_computed_offset(const verification *v, const bth_zip_entry *entry)
-{
-    const berth_storage *storage = verification_storage_of_entry(v, entry);
-
-    if (!v->checkpoint || !v->checkpoint->contents.calculated_offsets)
-        return 0;
-    if (storage)
-        return storage->offset;
-    for (int which = 0; which < BTH_N_SMALL; which++)
-        if (bth_contents_small_record(&v->checkpoint->contents, which) &&
-            strcmp(entry->record, bth_small_names[which]) == 0)
-            return v->checkpoint->contents.small[which].data_offset;
-    return 0;
 }
 
 /* Whether a later load reads its bytes and sums them. */
@@ -87,18 +63,31 @@ static bool verify_leaves_storage_to_load(const verification *v, const berth_sto
 }
 
 /*
- * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed,
- * the scan checks it. Else the header is read first.
+ * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed by
+ * the layout, the scan checks it. Else the header is read first.
  */
 static int verify_set_offset_or_read_header(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    const bth_contents *contents = v->checkpoint ? &v->checkpoint->contents : NULL;
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
     bth_scan_record *record = &v->records[i];
-    uint64_t computed = verify_find_computed_offset(v, entry);
+    uint64_t computed = 0; /* 0: the layout has no such entry, or is not used */
 
+    if (contents && contents->calculated_offsets && storage)
+        computed = storage->offset;
+    for (int which = 0; contents && contents->calculated_offsets && !storage && which < BTH_N_SMALL;
+         which++)
+        if (bth_contents_small_record(contents, which) &&
+            strcmp(entry->record, bth_small_names[which]) == 0) {
+            computed = contents->small[which].data_offset;
+            break;
+        }
+    /* Z7: a computed offset lies within the range that the directory leaves for the entry. */
+    bool is_in_entry = computed >= entry->header_offset && computed <= entry->next_offset &&
+                       entry->nbytes <= entry->next_offset - computed;
     record->wants_descriptor = entry->end_offset == 0;
-    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 &&
-        verify_offset_is_in_entry(entry, computed)) {
+    if (entry->method == 0 && entry->data_offset == 0 && computed != 0 && is_in_entry) {
         record->wants_header = true;
         record->offset = computed;
     } else if (entry->data_offset == 0 || (entry->method != 0 && record->wants_descriptor)) {
@@ -137,37 +126,11 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-static int verify_prepare_zip(verification *v, berth_error *error)
-{
-    v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
-    if (!v->storages)
-        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
-    if (v->checkpoint &&
-        bth_entries_find_storages(&v->checkpoint->contents, v->storages, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < v->n_records && error->code == 0; i++)
-        (void)verify_prepare_record(v, i, error);
-    return error->code;
-}
-
 static int scan_record_compare(const void *a, const void *b)
 {
     const bth_scan_record *first = a, *second = b;
 
     return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
-/* Other formats than zip have no CRCs: the scan proves only that all bytes can be read. */
-static void verify_prepare_storages(verification *v)
-{
-    v->n_records = 0;
-    for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
-        if (!storage->root && !verify_leaves_storage_to_load(v, storage))
-            v->records[v->n_records++] = (bth_scan_record){
-                .storage = storage, .offset = storage->offset, .nbytes = storage->nbytes};
-    }
-    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
 }
 
 /* ---- results ---- */
@@ -193,7 +156,8 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
 {
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
-    const berth_storage *storage = entry ? verification_storage_of_entry(v, entry) : NULL;
+    const berth_storage *storage = /* an archive has none */
+        entry && v->checkpoint ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
 
     verdict->n_records++;
@@ -216,39 +180,6 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
                                                    .bad = bad->code < 0 ? bad : NULL});
 }
 
-/* Header and descriptor of one entry (Z5, Z6): the scan checked them, or this does. */
-static int verify_check_header_and_descriptor(verification *v, size_t i, berth_error *bad)
-{
-    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
-    const bth_scan_record *record = &v->records[i];
-
-    if (entry->end_offset != 0)
-        return 0;
-    if (record->is_left_out || (record->wants_header && !record->header_is_good) ||
-        !record->descriptor_is_good)
-        return bth_container_check_entry(v->container, &v->cache, i, bad);
-    entry->data_offset = record->offset;
-    entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR ? entry->next_offset
-                                                               : record->offset + record->nbytes;
-    return 0;
-}
-
-/* The failed request may have had several records: reads only this one. */
-static int verify_read_again(const verification *v, bth_scan_record *record, berth_error *bad)
-{
-    bth_scan alone = {0};
-    bth_scan_record again = {.entry = record->entry,
-                             .offset = record->offset,
-                             .nbytes = record->nbytes,
-                             .is_deflated = record->is_deflated};
-
-    if (!record->is_unread)
-        return 0;
-    (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
-    record->crc32 = again.crc32;
-    return bad->code;
-}
-
 /* This record and those after it are not at their computed offsets: their CRCs say nothing. */
 static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
 {
@@ -260,12 +191,21 @@ static int verify_fail_misplaced(verification *v, const bth_scan_record *record,
 }
 
 /* The verdict on the CRC of one entry, after the scan. */
-static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i, berth_error *bad)
+static berth_crc_verdict verify_record_crc32(const verification *v, bth_scan_record *record,
+                                             berth_error *bad)
 {
+    bth_scan alone = {0};
+    bth_scan_record again = {.entry = record->entry,
+                             .offset = record->offset,
+                             .nbytes = record->nbytes,
+                             .is_deflated = record->is_deflated};
     bool present = false;
 
-    if (verify_read_again(v, &v->records[i], bad) == 0 &&
-        bth_zip_compare_crc(v->records[i].entry, v->records[i].crc32, &present, bad) == 0)
+    if (record->is_unread) { /* the failed request may have had several: reads only this one */
+        (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
+        record->crc32 = again.crc32;
+    }
+    if (bad->code == 0 && bth_zip_compare_crc(record->entry, record->crc32, &present, bad) == 0)
         return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
 }
@@ -273,18 +213,28 @@ static berth_crc_verdict verify_compute_crc32_verdict(verification *v, size_t i,
 /* One entry, after the scan. Fails only if no further record can be checked. */
 static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 {
-    const bth_scan_record *record = &v->records[i];
-    const bth_zip_entry *entry = record->entry;
+    bth_scan_record *record = &v->records[i];
+    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
     berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
     berth_error bad;
 
     bth_error_clear(&bad);
-    if (verify_check_header_and_descriptor(v, i, &bad) == 0) {
+    /* Header and descriptor (Z5, Z6): they were checked, by the scan or before it, or are now. */
+    if (entry->end_offset == 0 && (record->is_left_out || !record->descriptor_is_good ||
+                                   (record->wants_header && !record->header_is_good))) {
+        (void)bth_container_check_entry(v->container, &v->cache, i, &bad);
+    } else if (entry->end_offset == 0) {
+        entry->data_offset = record->offset;
+        entry->end_offset = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR
+                                ? entry->next_offset
+                                : record->offset + record->nbytes;
+    }
+    if (bad.code == 0) {
         if (record->wants_header && entry->data_offset != record->offset)
             return verify_fail_misplaced(v, record, error);
         if (record->is_left_out)
             return 0; /* its bytes are summed later */
-        crc32 = verify_compute_crc32_verdict(v, i, &bad);
+        crc32 = verify_record_crc32(v, record, &bad);
     }
     if (bad.code < 0 && !verify_can_continue_after(v, &bad)) {
         *error = bad;
@@ -298,36 +248,50 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-/* After all records are good: checks their offsets, and that there are no other records (Z7). */
-static int verify_finish_zip_entries(verification *v, berth_error *error)
+/* ---- the whole ---- */
+
+static int verify_zip(verification *v, berth_error *error)
 {
+    bth_contents *contents = v->checkpoint ? &v->checkpoint->contents : NULL;
+
+    v->storages = bth_allocate_zeroed((v->n_records + 1) * sizeof *v->storages);
+    if (!v->storages)
+        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->storages);
+    if (contents && bth_entries_find_storages(contents, v->storages, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < v->n_records; i++)
+        if (verify_prepare_record(v, i, error) < 0)
+            return error->code;
+    if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
+        0)
+        return error->code;
     for (size_t i = 0; i < v->n_records; i++)
         if (verify_finish_entry(v, i, error) < 0)
             return error->code;
     if (v->first.code < 0)
         return 0;
-    if (v->checkpoint && v->checkpoint->contents.calculated_offsets &&
-        bth_layout_check(&v->checkpoint->contents, error) < 0)
+    /* All records are good: their offsets, and that there are no other records (Z7). */
+    if (contents && contents->calculated_offsets && bth_layout_check(contents, error) < 0)
         return error->code;
     return bth_zip_check_no_gaps(&v->container->directory, &v->container->end, 0, 0, error);
 }
 
-/* ---- the whole ---- */
-
-static int verify_all_records(verification *v, berth_error *error)
+/* Other formats than zip have no CRCs: the scan proves only that all bytes can be read. */
+static int verify_other(verification *v, berth_error *error)
 {
     const berth_error none = {.code = BERTH_OK};
 
-    v->request->scan.defers_bad = true;
-    if (v->container && verify_prepare_zip(v, error) < 0)
-        return error->code;
-    if (!v->container)
-        verify_prepare_storages(v);
+    v->n_records = 0;
+    for (size_t i = 0; i < v->checkpoint->storages.n; i++) {
+        const berth_storage *storage = bth_tree_storage(v->checkpoint->contents.tree, i);
+        if (!storage->root && !verify_leaves_storage_to_load(v, storage))
+            v->records[v->n_records++] = (bth_scan_record){
+                .storage = storage, .offset = storage->offset, .nbytes = storage->nbytes};
+    }
+    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
     if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
         0)
         return error->code;
-    if (v->container)
-        return verify_finish_zip_entries(v, error);
     for (size_t i = 0; i < v->n_records; i++)
         verify_count_and_report_record(v, &v->records[i], BERTH_CRC_ABSENT, &none);
     return 0;
@@ -344,8 +308,10 @@ static int verify_run(verification *v, berth_error *error)
         return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
     bth_error_clear(&v->first);
     bth_head_cache_initialize(&v->cache, v->reader, v->config->io_large_pages);
+    v->request->scan.defers_bad = true;
+    (void)(v->container ? verify_zip(v, error) : verify_other(v, error));
     /* A bad record comes before the error that ended the verification. */
-    if ((verify_all_records(v, error) == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
+    if ((error->code == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
         *error = v->first;
         if (v->first_storage)
             (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);

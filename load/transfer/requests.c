@@ -19,26 +19,24 @@ static bool range_is_never_coalesced(const bth_range *range)
     return range->deflated || (range->target.device && range->shift > 0);
 }
 
-/* The longest gap in front of the range that is read. */
-static uint64_t requests_choose_gap(const bth_requests *requests, const bth_range *range)
-{
-    bool is_short_direct =
-        range->choice.method == BERTH_LOAD_DIRECT && range->nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
-
-    return requests->gap_nbytes == 0 || is_short_direct ? BTH_GAP_NBYTES : requests->gap_nbytes;
-}
-
-/* Whether a range is read together with the one before it. Moving it down needs room. */
+/*
+ * Whether a range is read together with the one before it. Moving it down needs room. The gap
+ * between them is read, up to a length.
+ */
 static bool requests_can_coalesce(const bth_requests *requests, const bth_range *before,
                                   const bth_range *range)
 {
     uint64_t end = bth_range_surroundings_end(before), begin = bth_range_surroundings_begin(range);
+    bool is_short_direct =
+        range->choice.method == BERTH_LOAD_DIRECT && range->nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
+    uint64_t gap_nbytes =
+        requests->gap_nbytes == 0 || is_short_direct ? BTH_GAP_NBYTES : requests->gap_nbytes;
 
     if (range->target.device != before->target.device || range_is_never_coalesced(range) ||
         range_is_never_coalesced(before))
         return false;
     return range->choice.method == before->choice.method && begin >= end &&
-           begin - end >= range->shift && begin - end <= requests_choose_gap(requests, range);
+           begin - end >= range->shift && begin - end <= gap_nbytes;
 }
 
 static struct coalesced coalesce_ranges_from(const bth_requests *requests, size_t first)
@@ -86,24 +84,6 @@ static bool coalesced_append_to_region(const bth_requests *requests, struct coal
     return *region_nbytes <= PTRDIFF_MAX;
 }
 
-/* Requests end at multiples of their size in the region, so no two share a large page. */
-static uint64_t coalesced_request_nbytes(const bth_requests *requests, const struct coalesced *all,
-                                         uint64_t done)
-{
-    uint64_t nbytes = requests->chunk_nbytes - (all->at + done) % requests->chunk_nbytes;
-
-    return bth_min(nbytes, all->nbytes - done);
-}
-
-static uint64_t coalesced_n_requests(const bth_requests *requests, const struct coalesced *all)
-{
-    uint64_t nbytes = all->at % requests->chunk_nbytes + all->nbytes;
-
-    if (requests->ranges[all->first].deflated)
-        return 1;
-    return nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
-}
-
 bool bth_requests_measure(bth_requests *requests)
 {
     assert(requests->chunk_nbytes % requests->block_nbytes == 0);
@@ -115,7 +95,11 @@ bool bth_requests_measure(bth_requests *requests)
         for (; first < all.end; first++)
             requests->ranges[first].region_at =
                 all.at + (requests->ranges[first].offset - all.offset);
-        requests->n_requests += coalesced_n_requests(requests, &all);
+        uint64_t nbytes = all.at % requests->chunk_nbytes + all.nbytes;
+        requests->n_requests +=
+            requests->ranges[all.first].deflated
+                ? 1
+                : nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
         requests->nbytes += all.nbytes;
     }
     return true;
@@ -139,7 +123,9 @@ static bth_request *coalesced_cut_into_requests(const bth_requests *requests,
         return request + 1;
     }
     for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
-        uint64_t nbytes = coalesced_request_nbytes(requests, all, done);
+        /* They end at multiples of their size in the region, so no two share a large page. */
+        uint64_t nbytes = bth_min(
+            requests->chunk_nbytes - (all->at + done) % requests->chunk_nbytes, all->nbytes - done);
         uint64_t begin = all->offset + done;
         while (first < all->end && bth_range_surroundings_end(&requests->ranges[first]) <= begin)
             first++;

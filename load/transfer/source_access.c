@@ -23,19 +23,6 @@
 /* Each file's hash is at its own remainder. Two files there replace each other. */
 static atomic_uint_fast64_t loaded_files[N_FILES];
 
-static uint64_t file_status_hash(const struct stat *status)
-{
-    const uint64_t fields[] = {(uint64_t)status->st_dev, (uint64_t)status->st_ino,
-                               (uint64_t)status->st_size, (uint64_t)status->st_mtim.tv_sec,
-                               (uint64_t)status->st_mtim.tv_nsec};
-
-    uint64_t hash = 0;
-
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        hash = bth_hash_mix(hash, fields[i]);
-    return hash;
-}
-
 /*
  * Adds an open file, and returns whether it was there: the same inode, unchanged since. The last
  * files are kept, about 64. False also if the system does not report the inode. Thread-safe.
@@ -43,10 +30,15 @@ static uint64_t file_status_hash(const struct stat *status)
 static bool loaded_files_add(int fd)
 {
     struct stat status;
+    uint64_t hash = 0;
 
     if (bth_system.fstat(fd, &status) != 0)
         return false;
-    uint64_t hash = file_status_hash(&status);
+    const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
+                               (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
+                               (uint64_t)status.st_mtim.tv_nsec};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        hash = bth_hash_mix(hash, fields[i]);
     return atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash;
 }
 
@@ -189,47 +181,35 @@ int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t of
                     (ull)reader->nbytes, (ull)file_nbytes);
 }
 
-/* If mapping fails (some file systems, limits of address space), bytes are read from now on. */
-static void access_make_map(bth_access *access, int flags)
-{
-    const bth_reader *reader = access->reader;
-    double begin_seconds = bth_trace_seconds();
-    berth_error refusal;
-
-    bth_error_clear(&refusal);
-    int status = bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal);
-    access_trace("mmap", begin_seconds);
-    if (status == 0)
-        return;
-    bth_log("%s: the file is read, not mapped: %s", reader->name, refusal.message);
-    access->map_is_refused = true;
-}
-
 int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
                    berth_error *error)
 {
-    *map = access->reader->memory;
+    const bth_reader *reader = access->reader;
+    berth_error refusal;
+
+    *map = reader->memory;
     if (*map || access->map_is_refused)
         return 0;
     uint64_t tick = bth_clock_read_coarse_tick(); /* F1 */
     if (tick != access->sized_at &&
-        bth_access_check_size(access->reader, access->reader->nbytes, offset, error) < 0)
+        bth_access_check_size(reader, reader->nbytes, offset, error) < 0)
         return error->code;
     access->sized_at = tick;
-    if (!access->map.address)
-        access_make_map(access, flags);
+    if (!access->map.address) {
+        double begin_seconds = bth_trace_seconds();
+        bth_error_clear(&refusal);
+        int status = bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal);
+        access_trace("mmap", begin_seconds);
+        /* Some file systems, limits of address space: bytes are read from now on. */
+        access->map_is_refused = status < 0;
+        if (status < 0)
+            bth_log("%s: the file is read, not mapped: %s", reader->name, refusal.message);
+    }
     *map = access->map.address;
     return 0;
 }
 
 /* ---- advice ---- */
-
-/* Whether the bytes cannot be loaded at all. Else the kernel does not know the advice, or lacks
- * resources for it. */
-static bool advice_errno_means_unreadable(int failure)
-{
-    return failure == ENOMEM || failure == EFAULT || failure == EIO || failure == EHWPOISON;
-}
 
 int bth_access_advise_mapped_bytes(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
                                    uint64_t offset, int advice, bool *done, berth_error *error)
@@ -243,7 +223,8 @@ int bth_access_advise_mapped_bytes(const bth_reader *reader, const uint8_t *memo
     while (result < 0 && errno == EINTR);
     int failure = result < 0 ? errno : 0;
     *done = failure == 0;
-    if (!advice_errno_means_unreadable(failure))
+    /* After others the kernel does not know the advice, or lacks resources for it. */
+    if (failure != ENOMEM && failure != EFAULT && failure != EIO && failure != EHWPOISON)
         return 0;
     if (bth_access_check_size(reader, offset + nbytes, offset, error) < 0)
         return error->code;

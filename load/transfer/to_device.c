@@ -71,18 +71,6 @@ static unsigned staging_device_number(struct staging_run *run, const bth_device_
     return i;
 }
 
-/* Whether its distance from the range before it is the same as in the file. */
-static bool range_keeps_file_distance(const bth_range *before, const bth_range *range)
-{
-    uint64_t offset = range->offset;
-    uint64_t end = before->offset + before->nbytes;
-
-    return before->target.device == range->target.device && before->target.address == 0 &&
-           range->target.address == 0 && before->nbytes <= SMALL_NBYTES &&
-           range->nbytes <= SMALL_NBYTES && offset >= end && offset - end <= SMALL_GAP_NBYTES &&
-           (offset - before->offset) % SMALL_ALIGNMENT == 0;
-}
-
 /* Sets the offset of each range in the memory to be made, and the size of that memory. */
 static bool staging_measure_device_memory(struct staging_run *run)
 {
@@ -96,7 +84,13 @@ static bool staging_measure_device_memory(struct staging_run *run)
             run->devices[run->n_devices++] = range->target.device;
         if (range->target.address != 0)
             continue;
-        if (i > 0 && range_keeps_file_distance(before, range))
+        uint64_t end = before->offset + before->nbytes;
+        bool keeps_distance = /* from the range before it, as in the file */
+            i > 0 && before->target.device == range->target.device && before->target.address == 0 &&
+            before->nbytes <= SMALL_NBYTES && range->nbytes <= SMALL_NBYTES &&
+            range->offset >= end && range->offset - end <= SMALL_GAP_NBYTES &&
+            (range->offset - before->offset) % SMALL_ALIGNMENT == 0;
+        if (keeps_distance)
             range->region_at = before->region_at + (range->offset - before->offset);
         else if (!bth_try_add(*nbytes, BTH_DEVICE_ALIGNMENT - 1, &range->region_at))
             return false;
@@ -106,24 +100,6 @@ static bool staging_measure_device_memory(struct staging_run *run)
             return false;
     }
     return true;
-}
-
-/* One allocation a device. */
-static int staging_allocate_device_memory(struct staging_run *run, unsigned number,
-                                          berth_error *error)
-{
-    bth_device_memory_list *made;
-
-    if (run->nbytes[number] == 0)
-        return 0;
-    made = bth_allocate_zeroed(sizeof *made);
-    if (!made)
-        return bth_fail_memory(error, sizeof *made);
-    *made = (bth_device_memory_list){.device = run->devices[number],
-                                     .life = bth_device_life(run->devices[number]),
-                                     .next = run->to->memory};
-    run->made[number] = run->to->memory = made;
-    return bth_device_allocate_memory(made->device, run->nbytes[number], &made->address, error);
 }
 
 /* The caller's memory was checked when it was set; since then it may have been freed. */
@@ -149,22 +125,29 @@ static int staging_set_addresses(struct staging_run *run, berth_error *error)
     return 0;
 }
 
-/* X18: its context may have died since it was opened. */
-static int device_reopen(const bth_device_handle *device, berth_error *error)
+/* One allocation a device. */
+static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth_error *error)
 {
     bth_device_handle *same;
 
-    return bth_device_open(bth_device_name(device), &same, error);
-}
-
-static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth_error *error)
-{
     if (!staging_measure_device_memory(run))
         return bth_fail_memory(error, UINT64_MAX);
-    for (unsigned i = 0; i < run->n_devices; i++)
-        if (device_reopen(run->devices[i], error) < 0 ||
-            staging_allocate_device_memory(run, i, error) < 0)
+    for (unsigned i = 0; i < run->n_devices; i++) {
+        bth_device_handle *device = run->devices[i];
+        /* X18: its context may have died since it was opened. */
+        if (bth_device_open(bth_device_name(device), &same, error) < 0)
             return error->code;
+        if (run->nbytes[i] == 0)
+            continue;
+        bth_device_memory_list *made = bth_allocate_zeroed(sizeof *made);
+        if (!made)
+            return bth_fail_memory(error, sizeof *made);
+        *made = (bth_device_memory_list){
+            .device = device, .life = bth_device_life(device), .next = run->to->memory};
+        run->made[i] = run->to->memory = made;
+        if (bth_device_allocate_memory(device, run->nbytes[i], &made->address, error) < 0)
+            return error->code;
+    }
     return staging_set_addresses(run, error);
 }
 
@@ -273,21 +256,6 @@ static struct range_part range_part_in_request(const bth_range *range, const bth
 }
 
 /*
- * X17: kernels may still use the caller's memory. The device waits for them, not a thread. The
- * requests of a worker are in order, so each stream waits once for a range.
- */
-static int staging_stream_wait_for_range(const bth_range *range, struct staging_stream *stream,
-                                         berth_error *error)
-{
-    if (!range->target.ready || range->target.ready == stream->waits_for)
-        return 0;
-    if (bth_device_stream_wait_for_event(&stream->stream, range->target.ready, error) < 0)
-        return error->code;
-    stream->waits_for = range->target.ready;
-    return 0;
-}
-
-/*
  * Copies the request's bytes of its ranges. Copies gaps between ranges, too, if both ranges are in
  * memory made for them: the gap there has the same size, and nobody uses it.
  */
@@ -305,8 +273,15 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
                 break;
             part.to = more.to;
         }
-        if (staging_stream_wait_for_range(&ranges[i], stream, error) < 0 ||
-            bth_device_copy_to_device(&stream->stream, part.address,
+        /* X17: kernels may still use the caller's memory. The device waits for them, not a thread.
+         * The requests of a worker are in order, so each stream waits once for a range. */
+        void *ready = ranges[i].target.ready;
+        bool waits = ready && ready != stream->waits_for;
+        if (waits && bth_device_stream_wait_for_event(&stream->stream, ready, error) < 0)
+            return bth_transfer_add_range_to_error(&run->to->transfer, &ranges[i], error);
+        if (waits)
+            stream->waits_for = ready;
+        if (bth_device_copy_to_device(&stream->stream, part.address,
                                       request->memory + (part.from - request->offset),
                                       (size_t)(part.to - part.from), error) < 0)
             return bth_transfer_add_range_to_error(&run->to->transfer, &ranges[i], error);
@@ -349,21 +324,6 @@ static int staging_report_progress(void *context)
     return bth_transfer_report_progress(&((struct staging_run *)context)->to->transfer);
 }
 
-/* Errors of copies can appear only here. */
-static int staging_wait_for_streams(struct staging_run *run, berth_error *error)
-{
-    double begin_seconds = bth_seconds();
-
-    for (size_t i = 0; i < (size_t)run->n_workers * run->n_devices && error->code == 0; i++)
-        if (run->streams[i].stream.native)
-            (void)bth_device_stream_wait(&run->streams[i].stream, error);
-    double end_seconds = bth_seconds();
-    run->to->device_seconds += end_seconds - begin_seconds;
-    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
-              .end_seconds = end_seconds);
-    return error->code;
-}
-
 int bth_to_device_run(bth_to_device *to, berth_error *error)
 {
     struct staging_run run = {.to = to};
@@ -372,9 +332,19 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
     if (staging_allocate_memory_of_all_devices(&run, error) == 0 &&
         staging_open_ring(&run, error) == 0 && staging_allocate_workers(&run, error) == 0 &&
         bth_pool_run(run.n_workers, n_requests, staging_load_request, staging_report_progress, &run,
-                     error) == 0 &&
-        staging_wait_for_streams(&run, error) == 0)
-        bth_transfer_merge_request_results(&to->transfer);
+                     error) == 0) {
+        /* Errors of copies can appear only here. */
+        double begin_seconds = bth_seconds();
+        for (size_t i = 0; i < (size_t)run.n_workers * run.n_devices && error->code == 0; i++)
+            if (run.streams[i].stream.native)
+                (void)bth_device_stream_wait(&run.streams[i].stream, error);
+        double end_seconds = bth_seconds();
+        to->device_seconds += end_seconds - begin_seconds;
+        BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
+                  .end_seconds = end_seconds);
+        if (error->code == 0)
+            bth_transfer_merge_request_results(&to->transfer);
+    }
     for (unsigned i = 0; run.workers && i < run.n_workers; i++)
         to->device_seconds += run.workers[i].wait_seconds;
     staging_close(&run);

@@ -89,25 +89,20 @@ static uint64_t requests_span_nbytes(const bth_request *requests, uint64_t n)
     return request_end(&requests[n - 1]) - requests[0].offset;
 }
 
-static bool transfer_is_known_to_be_warm(const bth_transfer *transfer)
-{
-    uint64_t nbytes = requests_span_nbytes(transfer->list, transfer->requests.n_requests);
-
-    if (transfer->is_warm || transfer->is_cold)
-        return transfer->is_warm;
-    return bth_page_cache_probe(bth_reader_file(transfer->access->reader), transfer->list->offset,
-                                nbytes) == BTH_PAGE_CACHE_WARM;
-}
-
 /* For a transfer with gap_nbytes, by its list: sets is_advised. */
 static void transfer_choose_advice(bth_transfer *transfer)
 {
     const bth_request *first = transfer->list;
+    uint64_t n = transfer->requests.n_requests;
+    int fd = bth_reader_file(transfer->access->reader);
+    bool is_warm = transfer->is_warm;
 
-    transfer->is_advised = transfer->requests.n_requests > 1 && first->method == BERTH_LOAD_READ &&
-                           first->nbytes <= ADVISED_MAX_NBYTES &&
-                           bth_reader_file(transfer->access->reader) >= 0 &&
-                           !transfer_is_known_to_be_warm(transfer);
+    if (n <= 1 || first->method != BERTH_LOAD_READ || first->nbytes > ADVISED_MAX_NBYTES || fd < 0)
+        return;
+    if (!is_warm && !transfer->is_cold) /* not known yet */
+        is_warm = bth_page_cache_probe(fd, first->offset, requests_span_nbytes(first, n)) ==
+                  BTH_PAGE_CACHE_WARM;
+    transfer->is_advised = !is_warm;
 }
 
 /* Before request number `task`: has the system begin to read what comes after it. */
@@ -140,7 +135,6 @@ static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
 /* One range that is inflated. */
 struct inflated_range {
     bth_transfer *transfer;
-    bth_range *range;
     uint8_t *buffers; /* of input, then of output */
     double next_report_seconds;
 };
@@ -160,87 +154,65 @@ static int inflated_range_read_input(void *context, uint64_t offset, uint64_t nb
     return 0;
 }
 
-/* Reports progress where no other thread does: the pool runs the request on the caller's thread. */
-static void inflated_range_report_progress(struct inflated_range *inflated)
-{
-    bth_transfer *transfer = inflated->transfer;
-
-    if ((transfer->n_workers > 1 && transfer->requests.n_requests > 1) ||
-        bth_seconds() < inflated->next_report_seconds)
-        return;
-    (void)bth_transfer_report_progress(transfer);
-    inflated->next_report_seconds = bth_seconds() + REPORT_SECONDS;
-}
-
-/* After each piece. A caller who has cancelled need not wait for the range's end. */
+/*
+ * After each piece. Reports progress where no other thread does: the pool runs the request on the
+ * caller's thread. A caller who has cancelled need not wait for the range's end.
+ */
 static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *error)
 {
-    bth_transfer *transfer = ((struct inflated_range *)context)->transfer;
+    struct inflated_range *inflated = context;
+    bth_transfer *transfer = inflated->transfer;
+    bool is_alone = transfer->n_workers <= 1 || transfer->requests.n_requests <= 1;
 
     atomic_fetch_add_explicit(&transfer->done_nbytes, nbytes, memory_order_relaxed);
-    inflated_range_report_progress(context);
+    if (is_alone && bth_seconds() >= inflated->next_report_seconds) {
+        (void)bth_transfer_report_progress(transfer);
+        inflated->next_report_seconds = bth_seconds() + REPORT_SECONDS;
+    }
     if (!atomic_load_explicit(&transfer->is_cancelled, memory_order_relaxed))
         return 0;
     return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
 }
 
-/* Z10, Z12: the sum of what was inflated is compared always. A scan's caller compares it. */
-static int inflated_range_check_crc32(const bth_transfer *transfer, const bth_range *range,
-                                      berth_error *error)
-{
-    bool present;
-
-    if (transfer->requests.use == BTH_USE_CHECKSUMS)
-        return 0;
-    return bth_zip_compare_crc(range->deflated, range->crc32, &present, error);
-}
-
-static int inflated_range_run(struct inflated_range *inflated, uint8_t *memory, berth_error *error)
-{
-    bth_transfer *transfer = inflated->transfer;
-    bth_range *range = inflated->range;
-    bth_zip_input input = {.get = inflated_range_read_input, .context = inflated};
-    bth_inflate_output output = {.memory = memory,
-                                 .nbytes = memory ? range->nbytes : 0,
-                                 .from = range->inflated_from,
-                                 .scratch = inflated->buffers + BUFFER_NBYTES,
-                                 .scratch_nbytes = BUFFER_NBYTES,
-                                 .advance = inflated_range_advance,
-                                 .context = inflated};
-
-    if (bth_inflate_in_pieces(range->deflated, &input, &output, error) < 0)
-        return error->code;
-    range->crc32 = output.crc32;
-    if (inflated_range_check_crc32(transfer, range, error) < 0)
-        return error->code;
-    if (range->unit > 1 && transfer->requests.use == BTH_USE_MEMORY)
-        bth_swap_bytes(memory, memory, (size_t)(range->nbytes - range->nbytes % range->unit),
-                       range->unit);
-    return 0;
-}
-
 /*
- * Inflates the one range of the request to its memory; for a scan, only sums it. Compares the CRC,
- * but not for a scan. Beside the range's own memory it needs 170 KiB, whatever its size is (Z12).
+ * Inflates the one range of the request to its memory; for a scan, only sums it. Z10, Z12: the sum
+ * is compared always; that of a scan by its caller. Beside the range's own memory it needs 170 KiB,
+ * whatever its size is (Z12).
  */
 static int request_inflate_range(bth_transfer *transfer, const bth_request *request,
                                  berth_error *error)
 {
+    bth_range *range = &transfer->requests.ranges[request->first_range];
+    bth_use use = transfer->requests.use;
+    uint8_t *memory = use == BTH_USE_CALLER ? range->memory : request->memory;
+    uint8_t *buffers = bth_allocate(2 * BUFFER_NBYTES);
     struct inflated_range inflated = {.transfer = transfer,
-                                      .range = &transfer->requests.ranges[request->first_range],
+                                      .buffers = buffers,
                                       .next_report_seconds = bth_seconds() + REPORT_SECONDS};
-    bool is_for_caller = transfer->requests.use == BTH_USE_CALLER;
+    bth_zip_input input = {.get = inflated_range_read_input, .context = &inflated};
+    bth_inflate_output output = {.memory = memory,
+                                 .nbytes = memory ? range->nbytes : 0,
+                                 .from = range->inflated_from,
+                                 .scratch_nbytes = BUFFER_NBYTES,
+                                 .advance = inflated_range_advance,
+                                 .context = &inflated};
     const bth_transfer_calls *calls = &transfer->calls;
+    bool present;
 
-    inflated.buffers = bth_allocate(2 * BUFFER_NBYTES);
-    if (!inflated.buffers)
+    if (!buffers)
         return bth_fail_memory(error, 2 * BUFFER_NBYTES);
-    (void)inflated_range_run(&inflated, is_for_caller ? inflated.range->memory : request->memory,
-                             error);
-    bth_release(inflated.buffers);
-    if (error->code < 0 && calls->failed &&
-        calls->failed(calls->context, inflated.range, error) == 0)
-        inflated.range->is_unread = true;
+    output.scratch = buffers + BUFFER_NBYTES;
+    if (bth_inflate_in_pieces(range->deflated, &input, &output, error) == 0) {
+        range->crc32 = output.crc32;
+        if (use != BTH_USE_CHECKSUMS)
+            (void)bth_zip_compare_crc(range->deflated, range->crc32, &present, error);
+        if (error->code == 0 && range->unit > 1 && use == BTH_USE_MEMORY)
+            bth_swap_bytes(memory, memory, (size_t)(range->nbytes - range->nbytes % range->unit),
+                           range->unit);
+    }
+    bth_release(buffers);
+    if (error->code < 0 && calls->failed && calls->failed(calls->context, range, error) == 0)
+        range->is_unread = true;
     return error->code;
 }
 
@@ -262,41 +234,35 @@ struct walk {
     double crc32_seconds; /* of the piece at hand, where sums are timed by themselves */
 };
 
-/* Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results adds
- * later requests. */
-static void request_walk_sum_piece(struct walk *walk, bth_range *range, const uint8_t *bytes,
-                                   size_t nbytes)
-{
-    bool is_timed =
-        walk->transfer->is_swapped; /* else request_walk_sum_and_use_piece counts the time */
-    double begin_seconds = is_timed ? bth_seconds() : 0;
-
-    if (!walk->transfer->with_crc32)
-        return;
-    walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
-    if (range->offset >= walk->request->offset)
-        range->crc32 = walk->crc32;
-    else
-        walk->request->head_crc32 = walk->crc32;
-    if (is_timed)
-        walk->crc32_seconds += bth_seconds() - begin_seconds;
-}
-
 /* Ranges that are moved down, or go to the caller, are swapped after all of them is read. */
 static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_range *range)
 {
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
 
-/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
- * range. */
+/*
+ * Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
+ * range. Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results
+ * adds later requests.
+ */
 static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
                                        uint64_t from, uint64_t to)
 {
     const bth_transfer *transfer = walk->transfer;
     size_t nbytes = (size_t)(to - from);
 
-    request_walk_sum_piece(walk, range, bytes, nbytes);
+    if (transfer->with_crc32) {
+        /* Else request_walk_sum_and_use_piece counts the time. */
+        bool is_timed = transfer->is_swapped;
+        double begin_seconds = is_timed ? bth_seconds() : 0;
+        walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
+        if (range->offset >= walk->request->offset)
+            range->crc32 = walk->crc32;
+        else
+            walk->request->head_crc32 = walk->crc32;
+        if (is_timed)
+            walk->crc32_seconds += bth_seconds() - begin_seconds;
+    }
     if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
         bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
     if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
@@ -407,35 +373,6 @@ static uint64_t request_piece_end(const bth_transfer *transfer, const bth_reques
     return begin - ((uintptr_t)memory + (begin - request->offset)) % BTH_MEMORY_ALIGNMENT;
 }
 
-/* ---- the pages of new memory ---- */
-
-static void transfer_begin_pages(bth_transfer *transfer)
-{
-    const bth_requests *requests = &transfer->requests;
-
-    transfer->pages.wanted = transfer->config->io_large_pages;
-    if (transfer->region)
-        bth_pages_begin(&transfer->pages, &transfer->front, transfer->region,
-                        (size_t)requests->region_nbytes);
-    for (size_t i = 0; i < requests->n_ranges; i++) {
-        bth_range *range = &requests->ranges[i];
-        if (range->is_new)
-            bth_pages_begin(&transfer->pages, &range->front, range->memory, (size_t)range->nbytes);
-    }
-}
-
-static void transfer_end_pages(bth_transfer *transfer)
-{
-    const bth_requests *requests = &transfer->requests;
-
-    if (transfer->region)
-        bth_pages_end(&transfer->pages, transfer->region, (size_t)requests->region_nbytes);
-    for (size_t i = 0; i < requests->n_ranges; i++)
-        if (requests->ranges[i].is_new)
-            bth_pages_end(&transfer->pages, requests->ranges[i].memory,
-                          (size_t)requests->ranges[i].nbytes);
-}
-
 /* Before a request writes to its memory. */
 static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
 {
@@ -457,41 +394,36 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
 
 /* ---- one request ---- */
 
-/* *done_nbytes: read directly. After one refusal the rest of the source is read without O_DIRECT.
+/*
+ * Reads bytes [begin, end) of the source. After one refusal of a direct read the rest of the source
+ * is read without O_DIRECT.
  */
-static int request_try_direct(bth_transfer *transfer, bth_request *request, uint8_t *memory,
-                              size_t *done_nbytes, berth_error *error)
-{
-    request->fell_back = atomic_load(&transfer->access->direct_is_refused);
-    if (request->fell_back)
-        return 0;
-    double begin_seconds = transfer_begin_read();
-    if (bth_direct_read(&transfer->access->direct, memory, request->nbytes, request->offset,
-                        done_nbytes, &request->fell_back, error) < 0)
-        return transfer_fail_read(begin_seconds, error);
-    if (request->fell_back)
-        atomic_store(&transfer->access->direct_is_refused, true);
-    if (*done_nbytes > 0)
-        bth_reader_count_request(transfer->access->reader, *done_nbytes);
-    transfer_end_read(transfer, begin_seconds, request->offset, *done_nbytes);
-    return 0;
-}
-
-/* Reads bytes [begin, end) of the source. */
 static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               uint64_t begin, uint64_t end, berth_error *error)
 {
+    bth_access *access = transfer->access;
+    bool is_direct = request->method == BERTH_LOAD_DIRECT;
     size_t done_nbytes = 0;
 
-    if (request->method == BERTH_LOAD_DIRECT &&
-        request_try_direct(transfer, request, memory, &done_nbytes, error) < 0)
-        return error->code;
+    if (is_direct)
+        request->fell_back = atomic_load(&access->direct_is_refused);
+    if (is_direct && !request->fell_back) {
+        double begin_seconds = transfer_begin_read();
+        if (bth_direct_read(&access->direct, memory, request->nbytes, request->offset, &done_nbytes,
+                            &request->fell_back, error) < 0)
+            return transfer_fail_read(begin_seconds, error);
+        if (request->fell_back)
+            atomic_store(&access->direct_is_refused, true);
+        if (done_nbytes > 0)
+            bth_reader_count_request(access->reader, done_nbytes);
+        transfer_end_read(transfer, begin_seconds, request->offset, done_nbytes);
+    }
     if (done_nbytes >= end - begin)
         return 0;
     double begin_seconds = transfer_begin_read();
     size_t nbytes = (size_t)(end - begin) - done_nbytes;
-    if (bth_reader_read_untraced(transfer->access->reader, memory + done_nbytes, nbytes,
-                                 begin + done_nbytes, error) < 0)
+    if (bth_reader_read_untraced(access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
+                                 error) < 0)
         return transfer_fail_read(begin_seconds, error);
     transfer_end_read(transfer, begin_seconds, begin + done_nbytes, nbytes);
     return 0;
@@ -510,25 +442,11 @@ static const bth_range *request_find_range_at_offset(const bth_transfer *transfe
     return &ranges[range];
 }
 
-/* Whether the transfer goes on after a failed request: its bytes are marked as unread. */
-static bool request_walk_try_skip_failed(struct walk *walk, uint64_t begin, uint64_t end,
-                                         berth_error *error)
-{
-    bth_transfer *transfer = walk->transfer;
-    const bth_range *range =
-        request_find_range_at_offset(transfer, walk->request, walk->range, error->offset);
-
-    if (!transfer->calls.failed ||
-        transfer->calls.failed(transfer->calls.context, range, error) < 0)
-        return false;
-    request_walk_ranges(walk, NULL, begin, end);
-    return true;
-}
-
 static int request_read(bth_transfer *transfer, bth_request *request, unsigned worker,
                         berth_error *error)
 {
     struct walk walk = {.transfer = transfer, .request = request, .range = request->first_range};
+    const bth_transfer_calls *calls = &transfer->calls;
 
     if (request->end_range == request->first_range) /* the tail of a block, without any range */
         return 0;
@@ -539,10 +457,15 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     for (uint64_t at = request->offset, next; at < end; at = next) {
         next = request_piece_end(transfer, request, memory, at);
         uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
-        if (request_read_piece(transfer, request, bytes, at, next, error) == 0)
+        if (request_read_piece(transfer, request, bytes, at, next, error) == 0) {
             request_walk_sum_and_use_piece(&walk, bytes, at, next);
-        else if (!request_walk_try_skip_failed(&walk, at, next, error))
+            continue;
+        }
+        const bth_range *failed =
+            request_find_range_at_offset(transfer, request, walk.range, error->offset);
+        if (!calls->failed || calls->failed(calls->context, failed, error) < 0)
             return error->code;
+        request_walk_ranges(&walk, NULL, at, next); /* the transfer goes on: they are unread */
     }
     return 0;
 }
@@ -715,16 +638,6 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     return 0;
 }
 
-static bth_workers_kind transfer_choose_workers_kind(const bth_transfer *transfer, bool any_direct)
-{
-    bool is_from_disk = (any_direct || transfer->is_cold) && transfer->access->reader->fd >= 0;
-
-    if (is_from_disk && transfer->requests.nbytes >= ROTATING_MIN_NBYTES &&
-        bth_disk_is_rotating(transfer->access->reader->fd, ""))
-        return BTH_WORKERS_ROTATING;
-    return any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
-}
-
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
@@ -751,9 +664,13 @@ int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
         n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + 1);
     if (requests->gap_nbytes > 0)
         n_tasks = bth_min(n_tasks, requests->nbytes / requests->chunk_nbytes + n_tasks / MANY + 1);
-    transfer->n_workers = bth_workers_choose_count(
-        transfer->config, transfer_choose_workers_kind(transfer, any_direct), n_tasks,
-        transfer->buffer_nbytes);
+    int fd = transfer->access->reader->fd;
+    bth_workers_kind kind = any_direct ? BTH_WORKERS_WAIT : BTH_WORKERS_COMPUTE;
+    if ((any_direct || transfer->is_cold) && fd >= 0 && requests->nbytes >= ROTATING_MIN_NBYTES &&
+        bth_disk_is_rotating(fd, ""))
+        kind = BTH_WORKERS_ROTATING;
+    transfer->n_workers =
+        bth_workers_choose_count(transfer->config, kind, n_tasks, transfer->buffer_nbytes);
     return 0;
 }
 
@@ -773,7 +690,15 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
     }
     bth_requests_cut(&transfer->requests, region, mapped, transfer->list);
     transfer->region = region;
-    transfer_begin_pages(transfer);
+    transfer->pages.wanted = transfer->config->io_large_pages;
+    if (region)
+        bth_pages_begin(&transfer->pages, &transfer->front, region,
+                        (size_t)transfer->requests.region_nbytes);
+    for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
+        bth_range *range = &transfer->requests.ranges[i];
+        if (range->is_new)
+            bth_pages_begin(&transfer->pages, &range->front, range->memory, (size_t)range->nbytes);
+    }
     if (transfer->requests.gap_nbytes > 0)
         transfer_choose_advice(transfer);
     return 0;
@@ -786,7 +711,12 @@ int bth_transfer_run(bth_transfer *transfer, berth_error *error)
     if (bth_pool_run(transfer->n_workers, requests->n_requests, bth_transfer_run_request,
                      bth_transfer_report_progress, transfer, error) < 0)
         return error->code;
-    transfer_end_pages(transfer);
+    if (transfer->region)
+        bth_pages_end(&transfer->pages, transfer->region, (size_t)requests->region_nbytes);
+    for (size_t i = 0; i < requests->n_ranges; i++)
+        if (requests->ranges[i].is_new)
+            bth_pages_end(&transfer->pages, requests->ranges[i].memory,
+                          (size_t)requests->ranges[i].nbytes);
     bth_transfer_merge_request_results(transfer);
     if (!transfer->any_late)
         return 0;
@@ -808,16 +738,6 @@ void bth_transfer_end(bth_transfer *transfer)
 
 /* ---- a transfer with an access of its own ---- */
 
-static uint64_t transfer_total_range_nbytes(const bth_transfer *transfer)
-{
-    const bth_range *range = transfer->requests.ranges;
-    uint64_t nbytes = 0;
-
-    for (size_t n = transfer->requests.n_ranges; n > 0; n--, range++)
-        nbytes += bth_range_surroundings_end(range) - bth_range_surroundings_begin(range);
-    return nbytes;
-}
-
 /* One choice for all ranges; *map where it is a map. */
 static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, bth_choice *choice,
                                    const uint8_t **map, berth_error *error)
@@ -828,14 +748,18 @@ static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, b
     berth_load_method requested = (berth_load_method)transfer->config->load_method;
     uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
     uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
+    uint64_t nbytes = 0;
 
     requests->is_separate =
         requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
     if (requests->is_separate)
         requested = BERTH_LOAD_READ;
+    for (size_t i = 0; i < requests->n_ranges; i++)
+        nbytes += bth_range_surroundings_end(&requests->ranges[i]) -
+                  bth_range_surroundings_begin(&requests->ranges[i]);
     bth_access_set_known_conditions(access, &conditions);
     if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, transfer_total_range_nbytes(transfer));
+        bth_access_measure(access, &conditions, begin, end, nbytes);
     transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
     transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
     *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
@@ -847,34 +771,27 @@ static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, b
     return 0;
 }
 
-static int transfer_choose_and_run(bth_transfer *transfer, bool through_cache, berth_error *error)
-{
-    bth_choice choice = {.method = BERTH_LOAD_MAP};
-    const uint8_t *map = transfer->memory;
-
-    if (!map && transfer_choose_and_map(transfer, through_cache, &choice, &map, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
-        bth_range *range = &transfer->requests.ranges[i];
-        range->choice = range->deflated ? bth_choice_for_deflated() : choice;
-    }
-    if (bth_transfer_measure_requests(transfer, error) == 0 &&
-        bth_transfer_cut(transfer, NULL, map, error) == 0)
-        (void)bth_transfer_run(transfer, error);
-    bth_transfer_end(transfer);
-    return error->code;
-}
-
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error)
 {
+    bth_choice choice = {.method = BERTH_LOAD_MAP};
+    const uint8_t *map = transfer->memory;
     bth_access access;
 
     if (transfer->requests.n_ranges == 0)
         return 0;
     bth_access_initialize(&access, reader);
     transfer->access = &access;
-    (void)transfer_choose_and_run(transfer, through_cache, error);
+    if (map || transfer_choose_and_map(transfer, through_cache, &choice, &map, error) == 0) {
+        for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
+            bth_range *range = &transfer->requests.ranges[i];
+            range->choice = range->deflated ? bth_choice_for_deflated() : choice;
+        }
+        if (bth_transfer_measure_requests(transfer, error) == 0 &&
+            bth_transfer_cut(transfer, NULL, map, error) == 0)
+            (void)bth_transfer_run(transfer, error);
+        bth_transfer_end(transfer);
+    }
     bth_access_close(&access);
     transfer->access = NULL;
     return error->code;

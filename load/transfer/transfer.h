@@ -83,25 +83,6 @@ void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error);
 
-/* ---- read_into.c: a long range of a source to the caller's memory, by bth_transfer_once ---- */
-
-/* Whether the range is long enough for workers. */
-bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
-int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
-                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
-/* The same for bytes of a deflated record, from byte `from` on (Z12). All of it is inflated, for
- * its CRC. */
-int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
-                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
-                            uint64_t from, berth_error *error);
-/*
- * The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
- * it was mapped, that is an error, if it is detected in time.
- */
-int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
-                   bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
-                   berth_error *error);
-
 /* ---- parts of bth_transfer_run, for workers of another pool; contexts are the transfer ---- */
 
 int bth_transfer_report_progress(void *context);

@@ -1,12 +1,65 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/checksum_scan.h"
+#include "load/transfer/sinks.h"
 
 #include <errno.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/layout.h"
+#include "io/worker_counts.h"
 #include "load/transfer/transfer.h"
+
+/* ---- a long range to the caller's memory ---- */
+
+/* A range is long from this many times io.chunk_nbytes on. */
+#define LONG_MIN_CHUNKS 2
+
+bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes)
+{
+    return nbytes / LONG_MIN_CHUNKS >= bth_workers_chunk_nbytes(config);
+}
+
+int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
+                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error)
+{
+    bth_range range = {.offset = offset, .nbytes = nbytes, .memory = buffer};
+    bth_transfer transfer = {
+        .config = config,
+        .requests = {.ranges = &range, .n_ranges = nbytes > 0, .use = BTH_USE_CALLER}};
+
+    return bth_transfer_once(&transfer, reader, through_cache, error);
+}
+
+int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
+                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
+                            uint64_t from, berth_error *error)
+{
+    bth_range range = {.offset = entry->data_offset,
+                       .nbytes = nbytes,
+                       .deflated = entry,
+                       .inflated_from = from,
+                       .memory = buffer};
+    bth_transfer transfer = {
+        .config = config,
+        .requests = {.ranges = &range, .n_ranges = nbytes > 0, .use = BTH_USE_CALLER}};
+
+    return bth_transfer_once(&transfer, reader, false, error);
+}
+
+int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
+                   bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
+                   berth_error *error)
+{
+    bth_range range = {.offset = offset, .nbytes = nbytes, .memory = buffer};
+    bth_transfer transfer = {.config = config,
+                             .is_in_memory = !is_mapped,
+                             .memory = (const uint8_t *)((uintptr_t)memory - offset),
+                             .requests = {.ranges = &range, .n_ranges = 1, .use = BTH_USE_CALLER}};
+
+    return bth_transfer_once(&transfer, reader, false, error);
+}
+
+/* ---- checksum scans ---- */
 
 /* The longest descriptor (Z6). */
 #define DESCRIPTOR_NBYTES 24
@@ -18,27 +71,9 @@ struct scan {
     bth_transfer transfer;
 };
 
-/* ---- records as ranges ---- */
-
 static uint64_t scan_record_data_end(const bth_scan_record *record)
 {
     return record->offset + record->nbytes;
-}
-
-static bth_range record_range(const bth_scan_record *record)
-{
-    bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
-    uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
-
-    if (record->is_deflated)
-        range.deflated = record->entry;
-    if (record->wants_header)
-        range.before_nbytes = record->offset - record->entry->header_offset;
-    if (next > scan_record_data_end(record))
-        range.after_nbytes = next - scan_record_data_end(record) < DESCRIPTOR_NBYTES
-                                 ? (uint32_t)(next - scan_record_data_end(record))
-                                 : DESCRIPTOR_NBYTES;
-    return range;
 }
 
 /* ---- headers and descriptors ---- */
@@ -110,39 +145,27 @@ static int scan_skip_or_fail_request(void *context, const bth_range *range, bert
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole scan ---- */
 
 static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records, size_t n_records)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < n_records; i++) {
-        bth_range range = record_range(&records[i]);
+        const bth_scan_record *record = &records[i];
+        uint64_t end = scan_record_data_end(record);
+        uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
+        bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
+        if (record->is_deflated)
+            range.deflated = record->entry;
+        if (record->wants_header)
+            range.before_nbytes = record->offset - record->entry->header_offset;
+        if (next > end)
+            range.after_nbytes = (uint32_t)bth_min(next - end, DESCRIPTOR_NBYTES);
         if (bth_range_surroundings_begin(&range) < bth_range_surroundings_end(&range))
             ranges[n++] = range;
     }
     return n;
-}
-
-/* Copies the results of the ranges. */
-static void scan_copy_results(const struct scan *scan, const bth_reader *reader)
-{
-    const bth_requests *requests = &scan->transfer.requests;
-    bth_choice choice = {0};
-    bool fell_back = false;
-
-    for (size_t i = 0; i < requests->n_ranges; i++) {
-        bth_range *range = &requests->ranges[i];
-        bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
-        record->crc32 = range->crc32;
-        record->is_unread = range->is_unread;
-        choice = range->choice;
-        fell_back = fell_back || range->fell_back;
-    }
-    if (!choice.reason)
-        return;
-    scan->options->method = bth_choice_method_name(choice, reader->memory != NULL, fell_back);
-    scan->options->reason = fell_back ? "a direct read was refused" : choice.reason;
 }
 
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *options,
@@ -155,6 +178,8 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
                                      .requests.use = BTH_USE_CHECKSUMS}};
     bth_requests *requests = &scan.transfer.requests;
     size_t nbytes = (n_records + 1) * sizeof *requests->ranges;
+    bth_choice choice = {0};
+    bool fell_back = false;
 
     scan.transfer.calls = (bth_transfer_calls){.context = &scan,
                                                .name = scan_add_record_to_error,
@@ -165,7 +190,18 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
         return bth_fail_memory(error, nbytes);
     requests->n_ranges = scan_fill_ranges(requests->ranges, records, n_records);
     (void)bth_transfer_once(&scan.transfer, reader, options->through_cache, error);
-    scan_copy_results(&scan, reader);
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        const bth_range *range = &requests->ranges[i];
+        bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
+        record->crc32 = range->crc32;
+        record->is_unread = range->is_unread;
+        choice = range->choice;
+        fell_back = fell_back || range->fell_back;
+    }
+    if (choice.reason) {
+        options->method = bth_choice_method_name(choice, reader->memory != NULL, fell_back);
+        options->reason = fell_back ? "a direct read was refused" : choice.reason;
+    }
     bth_release(requests->ranges);
     return error->code;
 }

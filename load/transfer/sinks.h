@@ -1,14 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * A checksum scan reads every byte of a source once, in parallel: it sums records, and checks the
- * local headers and descriptors between them.
- */
-#ifndef BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
-#define BTH_LOAD_TRANSFER_CHECKSUM_SCAN_H
+/* Sinks of transfers: the caller's memory, and checksum scans. */
+#ifndef BTH_LOAD_TRANSFER_SINKS_H
+#define BTH_LOAD_TRANSFER_SINKS_H
 
 #include "config/options.h"
 #include "format/zip/zip.h"
 #include "io/source.h"
+
+/* ---- a long range of a source to the caller's memory, by bth_transfer_once ---- */
+
+/* Whether the range is long enough for workers. */
+bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
+int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
+                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
+/* The same for bytes of a deflated record, from byte `from` on (Z12). All of it is inflated, for
+ * its CRC. */
+int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
+                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
+                            uint64_t from, berth_error *error);
+/*
+ * The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
+ * it was mapped, that is an error, if it is detected in time.
+ */
+int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
+                   bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
+                   berth_error *error);
+
+/*
+ * ---- checksum scans ----
+ *
+ * A scan reads every byte of a source once, in parallel: it sums records, and checks the local
+ * headers and descriptors between them.
+ */
 
 /* One record. The array is in the order of the file, and no two overlap. */
 typedef struct bth_scan_record {
@@ -40,9 +63,9 @@ typedef struct bth_scan {
     const char *reason;
 } bth_scan;
 
-/* Whether the scan goes on after the error: only some bytes are lost. */
 /* The disk cannot read these bytes; others it can. */
 bool bth_error_is_of_bad_disk(const berth_error *error);
+/* Whether the scan goes on after the error: only some bytes are lost. */
 bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error);
 /* Reads and sums all of them. */
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *scan,
