@@ -4,7 +4,7 @@
  *
  *     pickle_run.c         runs the opcodes; persistent ids; values of small parts
  *     pickle_scan.c        looks ahead
- *     pickle_build_tensors.c   REDUCE: checks arguments, chooses the builder, builds
+ *     pickle_build.c       what REDUCE, NEWOBJ and BUILD make
  *     pickle_usual_tensor.c    a usual tensor at once
  *     pickle_globals.c     the known globals; what a refused pickle names
  *     pickle_stack.c       stack, memo, errors
@@ -100,10 +100,6 @@ enum bth_build {
 #define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILD_##build,
 #include "format/pickle/pickle_globals.def"
 };
-
-/* Makes the object of a REDUCE from checked arguments. NULL: error or tree has failed. */
-typedef berth_value *(*bth_builder)(bth_unpickler *unpickler, const bth_known *known,
-                                    berth_value *const *arguments, size_t n);
 
 /* A global that may be named. */
 struct bth_known {
@@ -300,6 +296,12 @@ static inline bool bth_node_as_double(const berth_value *value, double *number)
     return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
 }
 
+/* A class by its name, or one within another: getattr(Outer, 'Inner'). */
+static inline bool bth_node_can_be_inert_class(const berth_value *value)
+{
+    return bth_node_is(value, BERTH_KIND_GLOBAL) || bth_node_is(value, BERTH_KIND_CALL);
+}
+
 /* NULL for any other value than a STR. */
 static inline const struct text_node *bth_node_as_text_node(const berth_value *value)
 {
@@ -311,13 +313,5 @@ static inline bool bth_text_is(const struct text_node *text, const char *wanted)
     size_t nbytes = strlen(wanted);
     return text && text->key.count == nbytes && memcmp(text->data, wanted, nbytes) == 0;
 }
-
-/* The builder of one row, a bth_builder. */
-#define BTH_BUILDER(name)                                                                          \
-    berth_value *bth_build_##name(bth_unpickler *unpickler,                                        \
-                                  __attribute__((unused)) const bth_known *known,                  \
-                                  berth_value *const *items, __attribute__((unused)) size_t n)
-#define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILDER(build);
-#include "format/pickle/pickle_globals.def"
 
 #endif

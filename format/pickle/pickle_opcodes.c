@@ -38,18 +38,14 @@ size_t bth_scan_LINE(const uint8_t *bytes, size_t nbytes, bth_argument *argument
 
 size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument)
 {
-    const uint8_t *first = memchr(bytes, '\n', nbytes);
-    if (!first)
+    bth_argument second = {0};
+    size_t first_nbytes = bth_scan_LINE(bytes, nbytes, argument);
+    if (first_nbytes == SIZE_MAX ||
+        bth_scan_LINE(bytes + first_nbytes, nbytes - first_nbytes, &second) == SIZE_MAX)
         return SIZE_MAX;
-    const uint8_t *name = first + 1;
-    const uint8_t *second = memchr(name, '\n', nbytes - (size_t)(name - bytes));
-    if (!second)
-        return SIZE_MAX;
-    argument->text = (const char *)bytes;
-    argument->text_nbytes = (size_t)(first - bytes);
-    argument->name = (const char *)name;
-    argument->name_nbytes = (size_t)(second - name);
-    return (size_t)(second + 1 - bytes);
+    argument->name = second.text;
+    argument->name_nbytes = second.text_nbytes;
+    return first_nbytes + second.text_nbytes + 1;
 }
 
 size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth_argument *argument)
@@ -75,20 +71,17 @@ size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth
     }
 }
 
-/* "": the protocol is 2 or 3. Before protocol 2 no pickle named its own. */
-static const char *pickle_name_other_protocol(const uint8_t *bytes, size_t at)
-{
-    if (at == 0 || bytes[0] != BTH_OP_PROTO)
-        return "0 (whose tensors nobody can read) or 1";
-    return bytes[1] == 4 ? "4" : bytes[1] == 5 ? "5" : "";
-}
-
 int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
                     berth_error *error)
 {
     const char *name = bth_opcodes[bytes[at]].name;
-    const char *protocol = pickle_name_other_protocol(bytes, at);
     uint64_t offset = rules->base_offset + at;
+    /* "": the protocol is 2 or 3. Before protocol 2 no pickle named its own. */
+    const char *protocol = at == 0 || bytes[0] != BTH_OP_PROTO
+                               ? "0 (whose tensors nobody can read) or 1"
+                           : bytes[1] == 4 ? "4"
+                           : bytes[1] == 5 ? "5"
+                                           : "";
 
     if (!name)
         return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
