@@ -23,6 +23,15 @@
 
 /* ---- values that are no tensors ---- */
 
+/* Whether it is a FLOAT or an INT of 64 bits. */
+static bool value_as_double(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_as_int(value, &integer);
+    *number = is_int ? (double)integer : bth_value_real(value);
+    return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
+}
+
 BUILDER(ordered_dict)
 {
     if (n == 0)
@@ -48,8 +57,8 @@ BUILDER(size)
 BUILDER(complex)
 {
     double real, imaginary; /* numbers, as their letters say */
-    (void)bth_node_as_double(items[0], &real);
-    (void)bth_node_as_double(items[1], &imaginary);
+    (void)value_as_double(items[0], &real);
+    (void)value_as_double(items[1], &imaginary);
     return berth_make_complex(unpickler->tree, real, imaginary);
 }
 
@@ -259,7 +268,7 @@ static bool quantizer_read(const bth_unpickler *unpickler, const berth_value *pa
     tensor->qscheme = bth_value_as_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && bth_node_as_double(items[1], &tensor->scale) &&
+        return n == 3 && value_as_double(items[1], &tensor->scale) &&
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The table of opcodes, and the arguments that are not read in line. */
+/* The table of opcodes, the arguments that are not read in line, and errors at an opcode. */
 #include "format/pickle/pickle_opcodes.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "format/pickle/pickle_machine.h"
 
 const bth_opcode bth_opcodes[256] = {
 #define TO_MARK BTH_TO_MARK
@@ -93,4 +96,26 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
                     "opcode %s (0x%02x) is not allowed in a checkpoint: it was saved with "
                     "pickle_protocol=%s" BTH_REFUSED_FOR_PROTOCOL,
                     name, bytes[at], protocol);
+}
+
+int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
+{
+    char text[sizeof unpickler->error->message];
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return bth_fail(unpickler->error, code, unpickler->rules->record,
+                    unpickler->rules->base_offset + unpickler->op_at, "%s", text);
+}
+
+int bth_unpickle_fail_by_tree_error(bth_unpickler *unpickler, const char *subject)
+{
+    berth_error inner;
+    /* The first error stays. */
+    if (berth_tree_error(unpickler->tree, &inner) == BERTH_OK)
+        return bth_fail_memory(unpickler->error, 0);
+    /* An invalid argument of a berth_make function means an invalid pickle. */
+    int code = inner.code == BERTH_E_ARGUMENT ? BERTH_E_PICKLE : inner.code;
+    return bth_unpickle_fail(unpickler, code, "%s: %s", subject, inner.message);
 }
