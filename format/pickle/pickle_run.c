@@ -476,84 +476,64 @@ RUNS(TUPLE2, read_tuple_from_top(unpickler, 2))
 RUNS(TUPLE3, read_tuple_from_top(unpickler, 3))
 
 /*
- * P1: what is built from an unknown global keeps its items. Every pickler writes list items, then
- * key items, then the state. They are written again in that order, so any other order is refused.
+ * Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
+ * keeps its items, too (P1). Every pickler writes list items, then key items, then the state. They
+ * are written again in that order, so any other order is refused.
  */
-static int read_add_inert_items(bth_unpickler *unpickler, berth_value *object,
-                                berth_value *const *items, size_t n, bool by_key)
+static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t n, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode_name(unpickler);
-    if (berth_value_part(object, BERTH_PART_STATE))
+    berth_value *container = read_peek_resolved(unpickler, 0); /* NULL: the first error stays */
+    berth_kind kind = bth_node_kind(container);
+    bool is_inert = kind == BERTH_KIND_CALL;
+    int code;
+    if (!by_key && kind != BERTH_KIND_LIST && !is_inert)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists", opcode,
+                                 bth_kind_phrase(kind));
+    if (by_key && !bth_kind_is_dict(kind) && !is_inert)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
+                                 bth_kind_phrase(kind));
+    if (by_key && n % 2 != 0)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
+                                 opcode, n);
+    if (is_inert && berth_value_part(container, BERTH_PART_STATE))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
                                  opcode);
-    if (!by_key && berth_value_part(object, BERTH_PART_DICT_ITEMS))
+    if (is_inert && !by_key && berth_value_part(container, BERTH_PART_DICT_ITEMS))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
                                  opcode);
-    int code = by_key ? bth_call_set_dict_items(object, items, n / 2)
-                      : bth_call_append_list_items(object, items, n);
+    if (is_inert)
+        code = by_key ? bth_call_set_dict_items(container, items, n / 2)
+                      : bth_call_append_list_items(container, items, n);
+    else
+        code = by_key ? bth_dict_extend(container, items, n / 2)
+                      : bth_list_extend(container, items, n);
     return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 
-/* P5. `list` is NULL after a failure, which stays the error. */
-static int read_append_items(bth_unpickler *unpickler, berth_value *list, berth_value *const *items,
-                             size_t n)
-{
-    if (bth_node_kind(list) == BERTH_KIND_CALL)
-        return read_add_inert_items(unpickler, list, items, n, false);
-    if (bth_node_kind(list) != BERTH_KIND_LIST)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists",
-                                 bth_unpickle_opcode_name(unpickler),
-                                 bth_kind_phrase(bth_node_kind(list)));
-    if (bth_list_extend(list, items, n) < 0)
-        return bth_unpickle_fail_by_tree_error(unpickler, bth_unpickle_opcode_name(unpickler));
-    return 0;
-}
-
-/* P5. `dict` can be NULL in the same way. */
-static int read_set_items(bth_unpickler *unpickler, berth_value *dict, berth_value *const *items,
-                          size_t n)
-{
-    const char *opcode = bth_unpickle_opcode_name(unpickler);
-    berth_kind kind = bth_node_kind(dict);
-    if (!bth_kind_is_dict(kind) && kind != BERTH_KIND_CALL)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
-                                 bth_kind_phrase(kind));
-    if (n % 2 != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
-                                 opcode, n);
-    if (kind == BERTH_KIND_CALL)
-        return read_add_inert_items(unpickler, dict, items, n, true);
-    if (bth_dict_extend(dict, items, n / 2) < 0)
-        return bth_unpickle_fail_by_tree_error(unpickler, opcode);
-    return 0;
-}
-
-typedef int read_filler(bth_unpickler *unpickler, berth_value *container, berth_value *const *items,
-                        size_t n);
-
 /* Adds the n items on top to the container below them. */
-static int read_fill_from_top(bth_unpickler *unpickler, size_t n, read_filler *fill)
+static int read_fill_from_top(bth_unpickler *unpickler, size_t n, bool by_key)
 {
     berth_value *items[2] = {NULL};
     int code = read_pop_n_items(unpickler, items, n, 1);
-    return code < 0 ? code : fill(unpickler, read_peek_resolved(unpickler, 0), items, n);
+    return code < 0 ? code : read_fill(unpickler, items, n, by_key);
 }
 
 /* Adds the items above the last MARK to the container below it. */
-static int read_fill_from_mark(bth_unpickler *unpickler, read_filler *fill)
+static int read_fill_from_mark(bth_unpickler *unpickler, bool by_key)
 {
     berth_value *const *items;
     size_t n;
     int code = read_pop_items_to_mark(unpickler, &items, &n);
     if (code == 0)
         code = read_check_items_above_mark(unpickler, 1);
-    return code < 0 ? code : fill(unpickler, read_peek_resolved(unpickler, 0), items, n);
+    return code < 0 ? code : read_fill(unpickler, items, n, by_key);
 }
 
-RUNS(APPEND, read_fill_from_top(unpickler, 1, read_append_items))
-RUNS(SETITEM, read_fill_from_top(unpickler, 2, read_set_items))
-RUNS(APPENDS, read_fill_from_mark(unpickler, read_append_items))
-RUNS(SETITEMS, read_fill_from_mark(unpickler, read_set_items))
+RUNS(APPEND, read_fill_from_top(unpickler, 1, false))
+RUNS(SETITEM, read_fill_from_top(unpickler, 2, true))
+RUNS(APPENDS, read_fill_from_mark(unpickler, false))
+RUNS(SETITEMS, read_fill_from_mark(unpickler, true))
 
 /* ---- memo ---- */
 

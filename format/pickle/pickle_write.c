@@ -476,6 +476,8 @@ EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
 EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_as_dtype(value))))
 EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_as_qscheme(value)))
 EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
+EMITS(call, bth_emit_push_value(emitter, value, 0))
+EMITS(tensor, bth_emit_tensor(emitter, value, 0))
 EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
 
 EMITTER(int)
@@ -586,85 +588,58 @@ EMITTER(ordered_dict)
     bth_emit_push_value(emitter, value, 0);
 }
 
-/*
- * The values below are stored when they are complete. For one that contains itself Python writes
- * POP.
- */
-static void memo_slot_mark_open(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
-{
-    if (slot && *slot == BTH_MEMO_OPEN)
-        BTH_EMIT_REFUSE(emitter,
-                        "%s contains itself: torch.load(weights_only=True) cannot read that",
-                        bth_kind_phrase(berth_value_kind(value)));
-    else if (slot)
-        *slot = BTH_MEMO_OPEN;
-}
-
 EMITTER(set)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "__builtin__", "set");
     emit_list(emitter, value, NULL);
 }
 
 EMITTER(counter)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "collections", "Counter");
     emit_dict(emitter, value, NULL);
 }
 
 EMITTER(tuple)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_tuple_mark(emitter, berth_value_count(value));
     bth_emit_push_value(emitter, value, 0);
 }
 
-EMITTER(call)
-{
-    memo_slot_mark_open(emitter, value, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
-
-EMITTER(tensor)
-{
-    memo_slot_mark_open(emitter, value, slot);
-    bth_emit_tensor(emitter, value, 0);
-}
-
-/* Without a step the value is complete at once. */
+/* Without a step the value is complete at once. A value that is stored when it is complete cannot
+ * contain itself. */
 static const struct {
     void (*begin)(bth_emitter *emitter, const berth_value *value, uint32_t *slot);
     void (*step)(bth_emitter *emitter, bth_walk_frame *frame);
+    bool is_stored_complete;
 } kinds[] = {
-    [BERTH_KIND_NONE] = {emit_none, NULL},
-    [BERTH_KIND_BOOL] = {emit_boolean, NULL},
-    [BERTH_KIND_INT] = {emit_int, NULL},
-    [BERTH_KIND_FLOAT] = {emit_float, NULL},
-    [BERTH_KIND_COMPLEX] = {emit_complex, NULL},
-    [BERTH_KIND_STR] = {emit_str, NULL},
-    [BERTH_KIND_BYTES] = {emit_bytes, NULL},
-    [BERTH_KIND_BYTEARRAY] = {emit_bytearray, NULL},
-    [BERTH_KIND_LIST] = {emit_list, emit_sequence_step},
-    [BERTH_KIND_TUPLE] = {emit_tuple, emit_sequence_step},
-    [BERTH_KIND_DICT] = {emit_dict, emit_dict_step},
-    [BERTH_KIND_ORDERED_DICT] = {emit_ordered_dict, emit_dict_step},
-    [BERTH_KIND_SET] = {emit_set, emit_sequence_step},
-    [BERTH_KIND_COUNTER] = {emit_counter, emit_dict_step},
-    [BERTH_KIND_SIZE] = {emit_size, NULL},
-    [BERTH_KIND_DEVICE] = {emit_device, NULL},
-    [BERTH_KIND_DTYPE] = {emit_dtype, NULL},
-    [BERTH_KIND_QSCHEME] = {emit_qscheme, NULL},
-    [BERTH_KIND_LAYOUT] = {emit_layout, NULL},
-    [BERTH_KIND_STORAGE] = {emit_storage, NULL},
-    [BERTH_KIND_GLOBAL] = {emit_global, NULL},
-    [BERTH_KIND_TENSOR] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_SPARSE] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_NESTED] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_PARAMETER] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_SUBCLASS] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_CALL] = {emit_call, emit_call_step},
+    [BERTH_KIND_NONE] = {emit_none, NULL, false},
+    [BERTH_KIND_BOOL] = {emit_boolean, NULL, false},
+    [BERTH_KIND_INT] = {emit_int, NULL, false},
+    [BERTH_KIND_FLOAT] = {emit_float, NULL, false},
+    [BERTH_KIND_COMPLEX] = {emit_complex, NULL, false},
+    [BERTH_KIND_STR] = {emit_str, NULL, false},
+    [BERTH_KIND_BYTES] = {emit_bytes, NULL, false},
+    [BERTH_KIND_BYTEARRAY] = {emit_bytearray, NULL, false},
+    [BERTH_KIND_LIST] = {emit_list, emit_sequence_step, false},
+    [BERTH_KIND_TUPLE] = {emit_tuple, emit_sequence_step, true},
+    [BERTH_KIND_DICT] = {emit_dict, emit_dict_step, false},
+    [BERTH_KIND_ORDERED_DICT] = {emit_ordered_dict, emit_dict_step, false},
+    [BERTH_KIND_SET] = {emit_set, emit_sequence_step, true},
+    [BERTH_KIND_COUNTER] = {emit_counter, emit_dict_step, true},
+    [BERTH_KIND_SIZE] = {emit_size, NULL, false},
+    [BERTH_KIND_DEVICE] = {emit_device, NULL, false},
+    [BERTH_KIND_DTYPE] = {emit_dtype, NULL, false},
+    [BERTH_KIND_QSCHEME] = {emit_qscheme, NULL, false},
+    [BERTH_KIND_LAYOUT] = {emit_layout, NULL, false},
+    [BERTH_KIND_STORAGE] = {emit_storage, NULL, false},
+    [BERTH_KIND_GLOBAL] = {emit_global, NULL, false},
+    [BERTH_KIND_TENSOR] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_SPARSE] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_NESTED] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_PARAMETER] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_SUBCLASS] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_CALL] = {emit_call, emit_call_step, true},
 };
 
 /* ---- any value ---- */
@@ -672,8 +647,17 @@ static const struct {
 void bth_emit_value(bth_emitter *emitter, const berth_value *value)
 {
     uint32_t *slot = bth_emitter_memo_slot(emitter, value);
-    if (!emit_fetch_if_in_memo(emitter, slot))
-        kinds[berth_value_kind(value)].begin(emitter, value, slot);
+    berth_kind kind = berth_value_kind(value);
+    if (emit_fetch_if_in_memo(emitter, slot))
+        return;
+    if (slot && kinds[kind].is_stored_complete) {
+        if (*slot == BTH_MEMO_OPEN) /* Python writes POP */
+            BTH_EMIT_REFUSE(emitter,
+                            "%s contains itself: torch.load(weights_only=True) cannot read that",
+                            bth_kind_phrase(kind));
+        *slot = BTH_MEMO_OPEN;
+    }
+    kinds[kind].begin(emitter, value, slot);
 }
 
 void bth_emit_torch_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot)
