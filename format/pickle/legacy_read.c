@@ -37,10 +37,8 @@ bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + HEAD_NBYTES, magic_number, sizeof magic_number) == 0;
 }
 
-static int legacy_fail(berth_error *error, int pickle, const char *problem)
-{
-    return bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, "%s", problem);
-}
+#define LEGACY_FAIL(error, pickle, ...)                                                            \
+    bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, __VA_ARGS__)
 
 /* ---- the five pickles ---- */
 
@@ -51,14 +49,14 @@ static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, b
     const uint8_t *magic = berth_as_bytes(values[MAGIC], &nbytes);
     if (berth_value_kind(values[MAGIC]) != BERTH_KIND_INT || nbytes != sizeof magic_number ||
         memcmp(magic, magic_number, nbytes) != 0)
-        return legacy_fail(error, MAGIC, "not that of PyTorch's legacy format");
+        return LEGACY_FAIL(error, MAGIC, "not that of PyTorch's legacy format");
     if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
-        return legacy_fail(error, PROTOCOL, "not 1001");
+        return LEGACY_FAIL(error, PROTOCOL, "not 1001");
     if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
-        return legacy_fail(error, SYSTEM, "not a dict");
+        return LEGACY_FAIL(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return legacy_fail(error, SYSTEM, "little_endian is missing or not a bool");
+        return LEGACY_FAIL(error, SYSTEM, "little_endian is missing or not a bool");
     legacy->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
@@ -71,24 +69,23 @@ static int legacy_read_keys(const berth_value *list, const berth_tree *tree, boo
         const berth_value *value = bth_value_item(list, i);
         size_t nbytes;
         if (berth_value_kind(value) != BERTH_KIND_STR)
-            return legacy_fail(error, KEYS, "a key is not a str");
+            return LEGACY_FAIL(error, KEYS, "a key is not a str");
         keys[i] = berth_as_text(value, &nbytes);
         const berth_storage *storage = bth_tree_find_storage(tree, keys[i], nbytes);
         if (!storage)
-            return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                            "storage %.80s is not in the object, so its size is unknown", keys[i]);
+            return LEGACY_FAIL(
+                error, KEYS, "storage %.80s is not in the object, so its size is unknown", keys[i]);
         if (storage->root || named[storage->index])
-            return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                            "storage %.80s is %s", keys[i],
-                            storage->root ? "a view of another one" : "listed twice");
+            return LEGACY_FAIL(error, KEYS, "storage %.80s is %s", keys[i],
+                               storage->root ? "a view of another one" : "listed twice");
         named[storage->index] = true;
     }
     /* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         const berth_storage *storage = bth_tree_storage(tree, i);
         if (!storage->root && !named[i])
-            return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                            "storage %.80s of the object is not listed", storage->key);
+            return LEGACY_FAIL(error, KEYS, "storage %.80s of the object is not listed",
+                               storage->key);
     }
     return 0;
 }
@@ -123,7 +120,7 @@ int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickl
             return code;
     }
     if (berth_value_kind(values[KEYS]) != BERTH_KIND_LIST)
-        return legacy_fail(error, KEYS, "not a list");
+        return LEGACY_FAIL(error, KEYS, "not a list");
     legacy->root = values[OBJECT];
     legacy->payload_offset = begins[N_PICKLES];
     legacy->n_keys = berth_value_count(values[KEYS]);

@@ -51,6 +51,17 @@ size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argumen
     return first_nbytes + second.text_nbytes + 1;
 }
 
+size_t bth_latin1_to_utf8(const uint8_t *bytes, size_t nbytes, uint8_t *utf8)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < nbytes; i++) {
+        if (bytes[i] >= 0x80)
+            utf8[n++] = (uint8_t)(0xc0 | bytes[i] >> 6);
+        utf8[n++] = bytes[i] < 0x80 ? bytes[i] : (uint8_t)(0x80 | (bytes[i] & 0x3f));
+    }
+    return n;
+}
+
 size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth_argument *argument)
 {
     switch (form) {

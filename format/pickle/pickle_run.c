@@ -420,15 +420,9 @@ HANDLER(SHORT_BINSTRING)
 {
     const uint8_t *text = (const uint8_t *)argument->text;
     if (unpickler->rules->latin1) {
-        char utf8[2 * UINT8_MAX]; /* its length is one byte */
-        size_t n = 0;
-        /* Each byte is a character: U+0080 and above take two bytes of UTF-8. */
-        for (size_t i = 0; i < argument->text_nbytes; i++) {
-            if (text[i] >= 0x80)
-                utf8[n++] = (char)(0xc0 | text[i] >> 6);
-            utf8[n++] = (char)(text[i] < 0x80 ? text[i] : 0x80 | (text[i] & 0x3f));
-        }
-        return read_push(unpickler, berth_make_str(unpickler->tree, utf8, n));
+        uint8_t utf8[2 * UINT8_MAX]; /* its length is one byte */
+        size_t n = bth_latin1_to_utf8(text, argument->text_nbytes, utf8);
+        return read_push(unpickler, berth_make_str(unpickler->tree, (const char *)utf8, n));
     }
     int code = 0;
     for (size_t i = 1; i < argument->text_nbytes && code == 0; i++)

@@ -521,11 +521,8 @@ EMITTER(bytes)
     bth_emit_global(emitter, "_codecs", "encode");
     if (!emit_fetch_if_in_memo(emitter, character)) {
         uint8_t *out = emit_text_header_and_reserve_text(emitter, n);
-        for (size_t i = 0; out && i < nbytes; i++) {
-            if (bytes[i] >= 0x80)
-                *out++ = (uint8_t)(0xc0 | (bytes[i] >> 6));
-            *out++ = bytes[i] < 0x80 ? bytes[i] : (uint8_t)(0x80 | (bytes[i] & 0x3f));
-        }
+        if (out)
+            (void)bth_latin1_to_utf8(bytes, nbytes, out);
         bth_emit_memo(emitter, character);
     }
     bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
