@@ -170,6 +170,8 @@ static inline uintptr_t bth_slot_tag(const berth_value *slot)
     return (uintptr_t)slot & BTH_TAG_BITS;
 }
 
+/* Allocates the memo, for indices that are fetched. */
+int bth_unpickle_allocate_memo(bth_unpickler *unpickler);
 /* Whether a memo index may be fetched. */
 static inline bool bth_unpickle_memo_may_be_fetched(const bth_unpickler *unpickler, uint64_t index)
 {

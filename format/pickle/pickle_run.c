@@ -669,6 +669,21 @@ static int read_fail_cut_argument(bth_unpickler *unpickler, size_t left)
                              "the argument of %s is cut: %zu bytes are left", name, left);
 }
 
+/* Picklers number from 0, so no index reaches the length of the pickle (P3). */
+int bth_unpickle_allocate_memo(bth_unpickler *unpickler)
+{
+    size_t n_memo = unpickler->survey->n_memo;
+    size_t n = n_memo < unpickler->nbytes ? n_memo : unpickler->nbytes;
+    if (n == 0)
+        return 0;
+    size_t memo_nbytes = bth_array_nbytes(n, sizeof *unpickler->memo);
+    unpickler->memo = bth_allocate_zeroed(memo_nbytes);
+    if (!unpickler->memo)
+        return bth_fail_memory(unpickler->error, memo_nbytes);
+    unpickler->n_memo = n;
+    return 0;
+}
+
 /* One case for each row of pickle_opcodes.def, with its argument and handler inlined. */
 static int unpickler_run_opcodes(bth_unpickler *unpickler)
 {
@@ -734,12 +749,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     tree->has_inert |= rules->inert;
     if (!rules->survey) /* a bad pickle fails when it is run */
         (void)bth_pickle_find_end_and_fetches(bytes, nbytes, rules, &own, &unasked);
-    /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
-    size_t n_memo = unpickler.survey->n_memo < nbytes ? unpickler.survey->n_memo : nbytes;
-    size_t memo_nbytes = bth_array_nbytes(n_memo, sizeof *unpickler.memo);
-    unpickler.memo = n_memo > 0 ? bth_allocate_zeroed(memo_nbytes) : NULL;
-    unpickler.n_memo = n_memo;
-    int code = n_memo > 0 && !unpickler.memo ? bth_fail_memory(error, memo_nbytes) : 0;
+    int code = bth_unpickle_allocate_memo(&unpickler);
     tree->keeps_all = rules->inert; /* nothing that the pickle makes is lost (P1) */
     if (code == 0)
         code = unpickler_run_opcodes(&unpickler);
