@@ -361,7 +361,7 @@ BUILDER(parameter_with_state)
     return parameter ? unpickle_make_subclass(unpickler, known, parameter, items[3]) : NULL;
 }
 
-/* ---- BUILD ---- */
+/* ---- pending objects, and BUILD ---- */
 
 /* Hooks are never saved: None or an empty OrderedDict stands for them. */
 static bool is_no_hooks(const berth_value *value)
@@ -369,6 +369,19 @@ static bool is_no_hooks(const berth_value *value)
     berth_kind kind = bth_node_kind(value);
     return kind == BERTH_KIND_NONE ||
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
+}
+
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot)
+{
+    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
+    if (pending->value)
+        return pending->value;
+    if (!pending->tensor)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
+    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    if (!pending->value)
+        bth_unpickle_fail_by_tree_error(unpickler, "torch.nn.parameter Parameter");
+    return pending->value;
 }
 
 /* The second step of a Parameter or tensor from before 0.4. */

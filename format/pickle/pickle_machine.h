@@ -202,6 +202,8 @@ static inline bool bth_node_is_storage_class(const berth_value *value, berth_dty
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object);
+/* The object behind a slot that is pending. */
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot);
 /* BUILD on the item on top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
 

@@ -261,25 +261,11 @@ static inline int read_check_items_above_mark(bth_unpickler *unpickler, size_t n
                                           bth_unpickle_opcode_name(unpickler), n, there);
 }
 
-/* The object behind a slot that is pending. */
-static berth_value *read_resolve_pending(bth_unpickler *unpickler, berth_value *slot)
-{
-    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
-    if (pending->value)
-        return pending->value;
-    if (!pending->tensor)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
-    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
-    if (!pending->value)
-        bth_unpickle_fail_by_tree_error(unpickler, "torch.nn.parameter Parameter");
-    return pending->value;
-}
-
 /* The item `below` the top, which must exist, resolved; NULL after a failure. */
 static inline berth_value *read_peek_resolved(bth_unpickler *unpickler, size_t below)
 {
     berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
-    return bth_slot_tag(slot) ? read_resolve_pending(unpickler, slot) : slot;
+    return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
 }
 
 /*
@@ -302,6 +288,8 @@ static inline int read_pop_n_items(bth_unpickler *unpickler, berth_value **items
 /* Removes the last MARK and returns the items above it, which are valid until the next push. */
 static int read_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n)
 {
+    *items = NULL;
+    *n = 0;
     if (unpickler->floor == 0)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s without a MARK",
                                  bth_unpickle_opcode_name(unpickler));
@@ -310,7 +298,7 @@ static int read_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const *
         for (size_t i = first; i < unpickler->depth; i++) {
             berth_value **slot = &unpickler->stack[i];
             if (bth_slot_tag(*slot))
-                *slot = read_resolve_pending(unpickler, *slot);
+                *slot = bth_unpickle_resolve_pending(unpickler, *slot);
             if (!*slot)
                 return unpickler->error->code;
         }
@@ -460,7 +448,7 @@ HANDLER(TUPLE)
 
 static inline int read_tuple_from_top(bth_unpickler *unpickler, size_t n)
 {
-    berth_value *items[3];
+    berth_value *items[3] = {NULL};
     int code = read_pop_n_items(unpickler, items, n, 0);
     return code < 0 ? code : read_push(unpickler, read_make_tuple(unpickler, items, n));
 }
@@ -640,7 +628,7 @@ HANDLER(BINPERSID)
 {
     berth_value *id = NULL;
     int code = read_pop_n_items(unpickler, &id, 1, 0);
-    return code < 0 ? code : read_push(unpickler, persistent_follow(unpickler, id));
+    return code != 0 ? code : read_push(unpickler, persistent_follow(unpickler, id));
 }
 
 /* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
