@@ -37,10 +37,8 @@ bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + HEAD_NBYTES, magic_number, sizeof magic_number) == 0;
 }
 
-static int legacy_fail(berth_error *error, int pickle, const char *problem)
-{
-    return bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, "%s", problem);
-}
+#define LEGACY_FAIL(error, pickle, ...)                                                            \
+    bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, __VA_ARGS__)
 
 /* ---- the five pickles ---- */
 
@@ -51,84 +49,43 @@ static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, b
     const uint8_t *magic = berth_as_bytes(values[MAGIC], &nbytes);
     if (berth_value_kind(values[MAGIC]) != BERTH_KIND_INT || nbytes != sizeof magic_number ||
         memcmp(magic, magic_number, nbytes) != 0)
-        return legacy_fail(error, MAGIC, "not that of PyTorch's legacy format");
+        return LEGACY_FAIL(error, MAGIC, "not that of PyTorch's legacy format");
     if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
-        return legacy_fail(error, PROTOCOL, "not 1001");
+        return LEGACY_FAIL(error, PROTOCOL, "not 1001");
     if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
-        return legacy_fail(error, SYSTEM, "not a dict");
+        return LEGACY_FAIL(error, SYSTEM, "not a dict");
     const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
     if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return legacy_fail(error, SYSTEM, "little_endian is missing or not a bool");
+        return LEGACY_FAIL(error, SYSTEM, "little_endian is missing or not a bool");
     legacy->recorded_little_endian = bth_value_bool(little);
     return 0;
 }
 
-/* One key of the list: a storage of the object, not a view, not named before. */
-static int legacy_read_key(berth_tree *tree, const berth_value *value, bool *named,
-                           const char **key, berth_error *error)
+/* Each key of the list names a storage of the object, not a view, and each of those once. */
+static int legacy_read_keys(const berth_value *list, const berth_tree *tree, bool *named,
+                            const char **keys, berth_error *error)
 {
-    size_t nbytes;
-    if (berth_value_kind(value) != BERTH_KIND_STR)
-        return legacy_fail(error, KEYS, "a key is not a str");
-    *key = berth_as_text(value, &nbytes);
-    const berth_storage *storage = bth_tree_find_storage(tree, *key, nbytes);
-    if (!storage)
-        return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                        "storage %.80s is not in the object, so its size is unknown", *key);
-    if (storage->root || named[storage->index])
-        return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET, "storage %.80s is %s",
-                        *key, storage->root ? "a view of another one" : "listed twice");
-    named[storage->index] = true;
-    return 0;
-}
-
-/* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
-static int legacy_check_all_storages_listed(const berth_tree *tree, const bool *named,
-                                            berth_error *error)
-{
+    for (size_t i = 0; i < berth_value_count(list); i++) {
+        const berth_value *value = bth_value_item(list, i);
+        size_t nbytes;
+        if (berth_value_kind(value) != BERTH_KIND_STR)
+            return LEGACY_FAIL(error, KEYS, "a key is not a str");
+        keys[i] = berth_as_text(value, &nbytes);
+        const berth_storage *storage = bth_tree_find_storage(tree, keys[i], nbytes);
+        if (!storage)
+            return LEGACY_FAIL(
+                error, KEYS, "storage %.80s is not in the object, so its size is unknown", keys[i]);
+        if (storage->root || named[storage->index])
+            return LEGACY_FAIL(error, KEYS, "storage %.80s is %s", keys[i],
+                               storage->root ? "a view of another one" : "listed twice");
+        named[storage->index] = true;
+    }
+    /* A storage that the list leaves out has no bytes: PyTorch would return garbage. */
     for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
         const berth_storage *storage = bth_tree_storage(tree, i);
         if (!storage->root && !named[i])
-            return bth_fail(error, BERTH_E_PICKLE, names[KEYS], BERTH_NO_OFFSET,
-                            "storage %.80s of the object is not listed", storage->key);
-    }
-    return 0;
-}
-
-static int legacy_read_keys(const berth_value *list, berth_tree *tree, bth_legacy *legacy,
-                            berth_error *error)
-{
-    if (berth_value_kind(list) != BERTH_KIND_LIST)
-        return legacy_fail(error, KEYS, "not a list");
-    size_t n_keys = berth_value_count(list);
-    size_t n_storages = bth_tree_n_storages(tree);
-    bool *named = bth_allocate_zeroed(n_storages + 1);
-    const char **keys = bth_tree_allocate(tree, (n_keys + 1) * sizeof *keys);
-    int code = named && keys ? 0 : bth_fail_memory(error, n_keys * sizeof *keys);
-    for (size_t i = 0; i < n_keys && code == 0; i++)
-        code = legacy_read_key(tree, bth_value_item(list, i), named, &keys[i], error);
-    if (code == 0)
-        code = legacy_check_all_storages_listed(tree, named, error);
-    bth_release(named);
-    legacy->keys = keys;
-    legacy->n_keys = n_keys;
-    return code;
-}
-
-/*
- * Finds the end of each pickle before anything is built, so that the caller can provide more bytes.
- */
-static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t ends[N_PICKLES],
-                                   berth_error *error)
-{
-    size_t at = 0;
-    for (int i = 0; i < N_PICKLES; i++) {
-        bth_pickle_rules rules = {.record = names[i], .base_offset = at};
-        bth_pickle_survey survey = {0};
-        if (bth_pickle_find_end_and_fetches(bytes + at, nbytes - at, &rules, &survey, error) < 0)
-            return error->code;
-        at += survey.extent;
-        ends[i] = at;
+            return LEGACY_FAIL(error, KEYS, "storage %.80s of the object is not listed",
+                               storage->key);
     }
     return 0;
 }
@@ -136,41 +93,47 @@ static int legacy_find_pickle_ends(const uint8_t *bytes, size_t nbytes, size_t e
 int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *common,
                             berth_tree *tree, bth_legacy *legacy, berth_error *error)
 {
-    size_t ends[N_PICKLES] = {0};
+    size_t begins[N_PICKLES + 1] = {0};
     berth_value *values[N_PICKLES];
+
     *legacy = (bth_legacy){0};
-    if (legacy_find_pickle_ends(bytes, nbytes, ends, error) < 0)
-        return error->code;
-    size_t at = 0;
+    /* Finds the end of each before anything is built, so that the caller can provide more bytes. */
+    for (int i = 0; i < N_PICKLES; i++) {
+        bth_pickle_rules rules = {.record = names[i], .base_offset = begins[i]};
+        bth_pickle_survey survey = {0};
+        if (bth_pickle_find_end_and_fetches(bytes + begins[i], nbytes - begins[i], &rules, &survey,
+                                            error) < 0)
+            return error->code;
+        begins[i + 1] = begins[i] + survey.extent;
+    }
     for (int i = 0; i < N_PICKLES; i++) {
         bth_pickle_rules rules = {.inert = common->inert && i == OBJECT,
                                   .latin1 = common->latin1,
                                   .legacy = true,
                                   .record = names[i],
-                                  .base_offset = at};
-        int code = bth_pickle_read(bytes + at, ends[i] - at, &rules, tree, &values[i], error);
+                                  .base_offset = begins[i]};
+        int code = bth_pickle_read(bytes + begins[i], begins[i + 1] - begins[i], &rules, tree,
+                                   &values[i], error);
         if (code == 0 && i == SYSTEM)
             code = legacy_check_header(values, legacy, error);
         if (code < 0)
             return code;
-        at = ends[i];
     }
+    if (berth_value_kind(values[KEYS]) != BERTH_KIND_LIST)
+        return LEGACY_FAIL(error, KEYS, "not a list");
     legacy->root = values[OBJECT];
-    legacy->payload_offset = at;
-    return legacy_read_keys(values[KEYS], tree, legacy, error);
+    legacy->payload_offset = begins[N_PICKLES];
+    legacy->n_keys = berth_value_count(values[KEYS]);
+    legacy->keys = bth_tree_allocate(tree, (legacy->n_keys + 1) * sizeof *legacy->keys);
+    bool *named = bth_allocate_zeroed(bth_tree_n_storages(tree) + 1);
+    int code = legacy->keys && named
+                   ? legacy_read_keys(values[KEYS], tree, named, legacy->keys, error)
+                   : bth_fail_memory(error, legacy->n_keys * sizeof *legacy->keys);
+    bth_release(named);
+    return code;
 }
 
 /* ---- the payload ---- */
-
-/* Views have no bytes of their own: they are parts of their root. */
-static void legacy_set_view_offsets(berth_tree *tree)
-{
-    for (size_t i = 0; i < bth_tree_n_storages(tree); i++) {
-        berth_storage *storage = bth_tree_storage(tree, i);
-        if (storage->root)
-            storage->offset = storage->root->offset + storage->root_offset;
-    }
-}
 
 int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
                                           const uint8_t count[8], uint64_t count_offset,
@@ -196,7 +159,11 @@ int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *
                         nbytes);
     storage->offset = count_offset + COUNT_NBYTES;
     *next_offset = storage->offset + nbytes;
-    if (i + 1 == legacy->n_keys)
-        legacy_set_view_offsets(tree);
+    /* Views have no bytes of their own: they are parts of their root. */
+    for (size_t j = 0; i + 1 == legacy->n_keys && j < bth_tree_n_storages(tree); j++) {
+        berth_storage *view = bth_tree_storage(tree, j);
+        if (view->root)
+            view->offset = view->root->offset + view->root_offset;
+    }
     return 0;
 }

@@ -68,15 +68,6 @@ static size_t global_find(const bth_argument *global)
     return i;
 }
 
-static bool global_is_known(const char *module, size_t module_nbytes, const char *name,
-                            size_t name_nbytes)
-{
-    return global_find(&(bth_argument){.text = module,
-                                       .text_nbytes = module_nbytes,
-                                       .name = name,
-                                       .name_nbytes = name_nbytes}) < N_GLOBALS;
-}
-
 /* Names are printed and saved again, so only visible ASCII is accepted. */
 static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 {
@@ -86,20 +77,6 @@ static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
             return false;
     }
     return nbytes > 0;
-}
-
-static berth_value *known_global_make_value(bth_unpickler *unpickler, size_t row)
-{
-    const bth_known *known = &bth_globals[row];
-    if (known->what == BTH_IS_DTYPE)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_DTYPE, known->number);
-    if (known->what == BTH_IS_QSCHEME)
-        return berth_make_constant(unpickler->tree, BERTH_KIND_QSCHEME, known->number);
-    berth_value *node = bth_global_new(unpickler->tree, known->module, strlen(known->module),
-                                       known->name, strlen(known->name), false);
-    if (node)
-        ((struct global_node *)node)->known = (uint32_t)row + 1;
-    return node;
 }
 
 static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
@@ -126,9 +103,21 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     size_t row = global_find(argument);
     if (row == N_GLOBALS)
         return unknown_global_refuse_or_make(unpickler, argument);
-    if (!unpickler->globals[row])
-        unpickler->globals[row] = known_global_make_value(unpickler, row);
-    return unpickler->globals[row];
+    const bth_known *known = &bth_globals[row];
+    berth_value *node = unpickler->globals[row];
+    if (node)
+        return node;
+    if (known->what == BTH_IS_DTYPE || known->what == BTH_IS_QSCHEME) {
+        berth_kind kind = known->what == BTH_IS_DTYPE ? BERTH_KIND_DTYPE : BERTH_KIND_QSCHEME;
+        node = berth_make_constant(unpickler->tree, kind, known->number);
+    } else {
+        node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
+                              strlen(known->name), false);
+        if (node)
+            ((struct global_node *)node)->known = (uint32_t)row + 1;
+    }
+    unpickler->globals[row] = node;
+    return node;
 }
 
 /*
@@ -190,27 +179,6 @@ static seen_value finder_pop(global_finder *finder)
         return finder->values[finder->depth % N_VALUES];
     finder->lowest = finder->depth;
     return (seen_value){0};
-}
-
-static void finder_push_mark(global_finder *finder)
-{
-    if (finder->n_marks < N_MARKS) {
-        finder->marks[finder->n_marks++] = finder->depth;
-        return;
-    }
-    finder->n_marks = 0;
-    finder->depth = finder->lowest = DEPTH_UNKNOWN;
-}
-
-static void finder_pop_to_mark(global_finder *finder)
-{
-    if (finder->n_marks == 0) {
-        finder->underflows |= finder->depth < DEPTH_UNKNOWN / 2;
-        return;
-    }
-    finder->depth = finder->marks[--finder->n_marks];
-    if (finder->lowest > finder->depth)
-        finder->lowest = finder->depth;
 }
 
 static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
@@ -346,15 +314,16 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
     bth_found_global *found = finder->found;
     shown_name shown[2] = {{"?", 1}, {"?", 1}};
 
-    if (*found->words && !found->report)
-        return;
-    if ((!module.text || !name.text) && !found->report)
+    if (!found->report && (*found->words || !module.text || !name.text))
         return;
     if (module.text)
         name_read(module, &shown[0]);
     if (name.text)
         name_read(name, &shown[1]);
-    bool is_known = global_is_known(shown[0].text, shown[0].nbytes, shown[1].text, shown[1].nbytes);
+    bool is_known = global_find(&(bth_argument){.text = shown[0].text,
+                                                .text_nbytes = shown[0].nbytes,
+                                                .name = shown[1].text,
+                                                .name_nbytes = shown[1].nbytes}) < N_GLOBALS;
     if (found->report)
         found->report(found->context, shown[0].text, shown[1].text, is_known);
     if (is_known || *found->words ||
@@ -365,61 +334,38 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
     found->is_dotted = name_is_dotted(&shown[0]) && name_is_dotted(&shown[1]);
 }
 
-static void finder_see_extension(global_finder *finder, int64_t code)
-{
-    char number[24];
-
-    (void)snprintf(number, sizeof number, "%" PRId64, code);
-    if (finder->found->report)
-        finder->found->report(finder->found->context, "(extension code)", number, false);
-    if (!*finder->found->words)
-        (void)snprintf(finder->found->words, sizeof finder->found->words,
-                       "the global of extension code %" PRId64, code);
-}
-
 /* ---- opcodes ---- */
 
 static void finder_take_and_give(global_finder *finder, uint8_t opcode)
 {
     int takes = bth_opcodes[opcode].takes;
 
-    if (takes == BTH_TO_MARK)
-        finder_pop_to_mark(finder);
+    if (takes == BTH_TO_MARK && finder->n_marks > 0) {
+        finder->depth = finder->marks[--finder->n_marks];
+        if (finder->lowest > finder->depth)
+            finder->lowest = finder->depth;
+    } else if (takes == BTH_TO_MARK) {
+        finder->underflows |= finder->depth < DEPTH_UNKNOWN / 2;
+    }
     for (int i = 0; i < takes; i++)
         (void)finder_pop(finder);
     for (int i = 0; i < bth_opcodes[opcode].gives; i++)
         finder_push(finder, (seen_value){0});
 }
 
-static void finder_name_globals(global_finder *finder, uint8_t opcode, const bth_argument *argument)
+static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_argument *argument)
 {
     seen_value first = {argument->text, argument->text_nbytes, opcode};
     seen_value second = {argument->name, argument->name_nbytes, opcode};
 
-    if (opcode == BTH_OP_STACK_GLOBAL) {
-        second = finder_pop(finder);
-        first = finder_pop(finder);
-        finder_push(finder, first);
-        finder_push(finder, second);
-    }
-    if (opcode == BTH_OP_EXT1 || opcode == BTH_OP_EXT2 || opcode == BTH_OP_EXT4)
-        finder_see_extension(finder, argument->number);
-    else
-        finder_see_global(finder, first, second);
-    finder_take_and_give(finder, opcode);
-}
-
-static bool opcode_is_call(uint8_t opcode)
-{
-    return opcode == BTH_OP_REDUCE || opcode == BTH_OP_INST || opcode == BTH_OP_OBJ ||
-           opcode == BTH_OP_NEWOBJ || opcode == BTH_OP_NEWOBJ_EX || opcode == BTH_OP_BUILD;
-}
-
-static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_argument *argument)
-{
     switch (opcode) {
     case BTH_OP_MARK:
-        finder_push_mark(finder);
+        if (finder->n_marks < N_MARKS) {
+            finder->marks[finder->n_marks++] = finder->depth;
+        } else {
+            finder->n_marks = 0;
+            finder->depth = finder->lowest = DEPTH_UNKNOWN;
+        }
         break;
     case BTH_OP_POP: /* of a mark, too */
         if (finder->n_marks > 0 && finder->marks[finder->n_marks - 1] == finder->depth)
@@ -427,12 +373,11 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
         else
             (void)finder_pop(finder);
         break;
-    case BTH_OP_DUP: {
-        seen_value value = finder_pop(finder);
-        finder_push(finder, value);
-        finder_push(finder, value);
+    case BTH_OP_DUP:
+        first = finder_pop(finder);
+        finder_push(finder, first);
+        finder_push(finder, first);
         break;
-    }
     case BTH_OP_BINUNICODE:
     case BTH_OP_SHORT_BINUNICODE:
     case BTH_OP_BINUNICODE8:
@@ -440,7 +385,7 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
     case BTH_OP_STRING:
     case BTH_OP_BINSTRING:
     case BTH_OP_SHORT_BINSTRING:
-        finder_push(finder, (seen_value){argument->text, argument->text_nbytes, opcode});
+        finder_push(finder, first);
         break;
     case BTH_OP_BINPUT:
     case BTH_OP_LONG_BINPUT:
@@ -461,16 +406,35 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
         break;
     case BTH_OP_GLOBAL:
     case BTH_OP_INST:
+        finder_see_global(finder, first, second);
+        finder_take_and_give(finder, opcode);
+        break;
     case BTH_OP_STACK_GLOBAL:
+        second = finder_pop(finder);
+        first = finder_pop(finder);
+        finder_see_global(finder, first, second);
+        finder_push(finder, (seen_value){0});
+        break;
     case BTH_OP_EXT1:
     case BTH_OP_EXT2:
-    case BTH_OP_EXT4:
-        finder_name_globals(finder, opcode, argument);
+    case BTH_OP_EXT4: {
+        bth_found_global *found = finder->found;
+        char number[24];
+        (void)snprintf(number, sizeof number, "%" PRId64, argument->number);
+        if (found->report)
+            found->report(found->context, "(extension code)", number, false);
+        if (!*found->words)
+            (void)snprintf(found->words, sizeof found->words, "the global of extension code %s",
+                           number);
+        finder_take_and_give(finder, opcode);
         break;
+    }
     default:
         finder_take_and_give(finder, opcode);
     }
-    finder->found->is_called |= *finder->found->words && opcode_is_call(opcode);
+    bool is_call = opcode == BTH_OP_REDUCE || opcode == BTH_OP_INST || opcode == BTH_OP_OBJ ||
+                   opcode == BTH_OP_NEWOBJ || opcode == BTH_OP_NEWOBJ_EX || opcode == BTH_OP_BUILD;
+    finder->found->is_called |= *finder->found->words && is_call;
 }
 
 /* Walks one pickle. Returns its size, up to STOP; SIZE_MAX: it has no STOP, or no opcode. */

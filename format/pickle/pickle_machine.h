@@ -2,14 +2,11 @@
 /*
  * The pickle reader's machine, private to its files. Each file calls only those below it:
  *
- *     pickle_run.c         runs the opcodes
- *     pickle_scan.c        looks ahead
- *     pickle_build_tensors.c   REDUCE: checks arguments, chooses the builder, builds
- *     pickle_build_values.c, pickle_persistent.c    build
+ *     pickle_run.c             looks ahead; runs the opcodes; stack, memo, persistent ids
  *     pickle_usual_tensor.c    a usual tensor at once
- *     pickle_globals.c     the known globals; what a refused pickle names
- *     pickle_stack.c       stack, memo, errors
- *     pickle_opcodes.c     the table of opcodes
+ *     pickle_build.c           what REDUCE, NEWOBJ and BUILD make
+ *     pickle_globals.c         the known globals; what a refused pickle names
+ *     pickle_opcodes.c         the table of opcodes; errors
  */
 #ifndef BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
 #define BTH_FORMAT_PICKLE_PICKLE_MACHINE_H
@@ -59,24 +56,6 @@ typedef struct bth_usual {
     bool requires_grad;
 } bth_usual;
 
-/* P1: opcodes of protocols 4 and 5 are read inertly only, where PROTO says so. */
-static inline bool bth_rules_allow_protocol_4(const bth_pickle_rules *rules, const uint8_t *bytes,
-                                              size_t nbytes)
-{
-    return rules->inert && nbytes > 1 && bytes[0] == BTH_OP_PROTO && bytes[1] >= 4;
-}
-
-/* Whether a usual tensor may begin here: with a GET, then a MARK. */
-static inline bool bth_usual_tensor_may_begin(const bth_pickle_rules *rules, const uint8_t *bytes,
-                                              size_t nbytes)
-{
-    bool is_brief = bytes[0] == BTH_OP_BINGET;
-    if ((!is_brief && bytes[0] != BTH_OP_LONG_BINGET) || nbytes < BTH_USUAL_NBYTES ||
-        rules->one_by_one)
-        return false;
-    return bytes[is_brief ? 2 : 5] == BTH_OP_MARK;
-}
-
 /* Its size, or 0 if there is none. Needs BTH_USUAL_NBYTES bytes. */
 size_t bth_usual_tensor_parse(const uint8_t *bytes, bth_usual *usual);
 
@@ -101,10 +80,6 @@ enum bth_build {
 #define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILD_##build,
 #include "format/pickle/pickle_globals.def"
 };
-
-/* Makes the object of a REDUCE from checked arguments. NULL: error or tree has failed. */
-typedef berth_value *(*bth_builder)(bth_unpickler *unpickler, const bth_known *known,
-                                    berth_value *const *arguments, size_t n);
 
 /* A global that may be named. */
 struct bth_known {
@@ -168,7 +143,7 @@ struct bth_unpickler {
     berth_value *globals[BTH_MAX_GLOBALS]; /* the nodes of those that were named */
 
     /*
-     * A tuple of arguments that is used by the next opcode only: see bth_unpickle_tuple. Last,
+     * A tuple of arguments that is used by the next opcode only: see read_make_tuple(). Last,
      * because it ends with a flexible array.
      */
     union {
@@ -184,74 +159,25 @@ int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ..
 #define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */
 int bth_unpickle_fail_by_tree_error(bth_unpickler *unpickler, const char *subject);
-const char *bth_unpickle_opcode_name(const bth_unpickler *unpickler);
 
-int bth_unpickle_grow_stack(bth_unpickler *unpickler);
-/* P2: fewer than n items lie above the last MARK. */
-int bth_unpickle_fail_underflow(bth_unpickler *unpickler, size_t n);
-/* The object behind a slot that is pending. */
-berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot);
+static inline const char *bth_unpickle_opcode_name(const bth_unpickler *unpickler)
+{
+    return bth_opcodes[unpickler->bytes[unpickler->op_at]].name;
+}
 
 static inline uintptr_t bth_slot_tag(const berth_value *slot)
 {
     return (uintptr_t)slot & BTH_TAG_BITS;
 }
 
-static inline int bth_unpickle_push_slot(bth_unpickler *unpickler, berth_value *slot)
-{
-    if (unpickler->depth == unpickler->capacity && bth_unpickle_grow_stack(unpickler) < 0)
-        return unpickler->error->code;
-    unpickler->stack[unpickler->depth++] = slot;
-    return 0;
-}
-
-/* A value of NULL: the function that made it has failed. */
-static inline int bth_unpickle_push(bth_unpickler *unpickler, berth_value *value)
-{
-    if (!value)
-        return bth_unpickle_fail_by_tree_error(unpickler, bth_unpickle_opcode_name(unpickler));
-    return bth_unpickle_push_slot(unpickler, value);
-}
-
-/* Whether n items lie above the last MARK; else an error (P2). */
-static inline int bth_unpickle_check_items_above_mark(bth_unpickler *unpickler, size_t n)
-{
-    return unpickler->depth - unpickler->floor >= n ? 0 : bth_unpickle_fail_underflow(unpickler, n);
-}
-
-/* The item `below` the top, which must exist, resolved; NULL after a failure. */
-static inline berth_value *bth_unpickle_peek_resolved(bth_unpickler *unpickler, size_t below)
-{
-    berth_value *slot = unpickler->stack[unpickler->depth - 1 - below];
-    return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
-}
-
-int bth_unpickle_push_mark(bth_unpickler *unpickler);
-/* Removes the last MARK and returns the items above it, which are valid until the next push. */
-int bth_unpickle_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const **items, size_t *n);
 /* Allocates the memo, for indices that are fetched. */
 int bth_unpickle_allocate_memo(bth_unpickler *unpickler);
-/* PUT at an index that is not fetched (P2, P3). */
-int bth_unpickle_check_put_index(bth_unpickler *unpickler, uint64_t index);
-
 /* Whether a memo index may be fetched. */
 static inline bool bth_unpickle_memo_may_be_fetched(const bth_unpickler *unpickler, uint64_t index)
 {
     return index < unpickler->n_memo &&
            unpickler->survey->fetched[index % BTH_FETCHED_BITS / 64] >> index % 64 & 1;
 }
-
-static inline int bth_unpickle_put(bth_unpickler *unpickler, uint64_t index)
-{
-    if (!bth_unpickle_memo_may_be_fetched(unpickler, index))
-        return bth_unpickle_check_put_index(unpickler, index);
-    unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
-    return 0;
-}
-
-/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. */
-berth_value *bth_unpickle_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n);
-int bth_unpickle_get(bth_unpickler *unpickler, uint64_t index);
 
 /* The node of GLOBAL module name; unknown ones are refused, or inert. */
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument);
@@ -276,13 +202,15 @@ static inline bool bth_node_is_storage_class(const berth_value *value, berth_dty
 /* REDUCE and NEWOBJ: the new object (possibly pending), or NULL: error or tree has failed. */
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object);
+/* The object behind a slot that is pending. */
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot);
 /* BUILD on the item on top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
-/* The storage that a persistent id names (P5); inert, in the legacy format, also a class. */
-berth_value *bth_unpickle_follow_persistent_id(bth_unpickler *unpickler, berth_value *id);
 
-/* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
-size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes);
+/* Makes the usual tensor at `bytes`: NULL if there is no memory. Returns its size, or 0 if there is
+ * none. */
+size_t bth_unpickle_make_usual_tensor(const bth_unpickler *unpickler, const uint8_t *bytes,
+                                      berth_value **tensor);
 
 /* The items of a tuple; SIZE_MAX for any other kind. */
 static inline size_t bth_node_tuple_items(const berth_value *value, berth_value *const **items)
@@ -294,13 +222,10 @@ static inline size_t bth_node_tuple_items(const berth_value *value, berth_value 
     return tuple->key.count;
 }
 
-/* Whether it is a FLOAT or an INT of 64 bits. */
-static inline bool bth_node_as_double(const berth_value *value, double *number)
+/* A class by its name, or one within another: getattr(Outer, 'Inner'). */
+static inline bool bth_node_can_be_inert_class(const berth_value *value)
 {
-    int64_t integer;
-    bool is_int = berth_as_int(value, &integer);
-    *number = is_int ? (double)integer : bth_value_real(value);
-    return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
+    return bth_node_is(value, BERTH_KIND_GLOBAL) || bth_node_is(value, BERTH_KIND_CALL);
 }
 
 /* NULL for any other value than a STR. */
@@ -314,13 +239,5 @@ static inline bool bth_text_is(const struct text_node *text, const char *wanted)
     size_t nbytes = strlen(wanted);
     return text && text->key.count == nbytes && memcmp(text->data, wanted, nbytes) == 0;
 }
-
-/* The builder of one row, a bth_builder. */
-#define BTH_BUILDER(name)                                                                          \
-    berth_value *bth_build_##name(bth_unpickler *unpickler,                                        \
-                                  __attribute__((unused)) const bth_known *known,                  \
-                                  berth_value *const *items, __attribute__((unused)) size_t n)
-#define BTH_CALLABLE(module, name, build, wanted, optional) BTH_BUILDER(build);
-#include "format/pickle/pickle_globals.def"
 
 #endif

@@ -45,6 +45,10 @@ extern const bth_opcode bth_opcodes[256];
 int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
                     berth_error *error);
 
+/* Each byte is a character: U+0080 and above take two bytes of UTF-8. Returns how many it writes.
+ */
+size_t bth_latin1_to_utf8(const uint8_t *bytes, size_t nbytes, uint8_t *utf8);
+
 /* An opcode's argument; text points into the pickle. */
 typedef struct bth_argument {
     const char *text; /* TEXT1 to TEXT8, LINE; LINES: the first line */

@@ -146,27 +146,8 @@ static bool usual_get_is_callable(const bth_unpickler *unpickler, const bth_usua
     return known && known->build == build;
 }
 
-/* Whether none of its PUTs is ever fetched, and all have valid indices (P3). */
-static bool usual_has_no_fetched_puts(const bth_unpickler *unpickler, const bth_usual *usual)
-{
-    for (size_t i = 0; i < usual->n_puts; i++)
-        if (usual->puts[i] >= unpickler->nbytes ||
-            bth_unpickle_memo_may_be_fetched(unpickler, usual->puts[i]))
-            return false;
-    return true;
-}
-
-static bool usual_is_ascii(const char *text, size_t nbytes)
-{
-    unsigned char all = 0;
-    for (size_t i = 0; i < nbytes; i++)
-        all |= (unsigned char)text[i];
-    return all < 0x80;
-}
-
-/* The storage (P5, T3) and its class; NULL: left to the opcodes. */
-static berth_storage *usual_register_storage(const bth_unpickler *unpickler, const bth_usual *usual,
-                                             berth_dtype *dtype)
+/* NULL: only the opcodes can make it, or fail with the better message. */
+static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
 {
     const struct text_node *word =
         bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_WORD));
@@ -175,25 +156,22 @@ static berth_storage *usual_register_storage(const bth_unpickler *unpickler, con
     const struct text_node *location =
         bth_node_as_text_node(usual_find_memo_node(unpickler, usual, BTH_USUAL_LOCATION));
     const berth_value *class = usual_find_memo_node(unpickler, usual, BTH_USUAL_CLASS);
+    berth_dtype dtype;
     if (!bth_text_is(word, "storage") || !key || !location ||
-        !bth_node_is_storage_class(class, dtype))
+        !bth_node_is_storage_class(class, &dtype))
         return NULL;
     const char *text = usual->key ? usual->key : key->data;
     size_t nbytes = usual->key ? usual->key_nbytes : key->key.count;
-    if (usual->key && !usual_is_ascii(text, nbytes))
+    unsigned char all = 0;
+    for (size_t i = 0; usual->key && i < nbytes; i++)
+        all |= (unsigned char)text[i];
+    if (all >= 0x80) /* more than ASCII */
         return NULL;
-    /* No overflow: 31 bits times the bytes of an item (T1). */
-    return bth_tree_find_or_add_storage(unpickler->tree, text, nbytes, *dtype,
-                                        (uint64_t)usual->numel * berth_dtype_nbytes(*dtype),
-                                        location->data, location->key.count);
-}
-
-/* NULL: only the opcodes can make it, or fail with the better message. */
-static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *usual)
-{
+    /* P5, T3. No overflow: 31 bits times the bytes of an item (T1). */
+    berth_storage *storage = bth_tree_find_or_add_storage(
+        unpickler->tree, text, nbytes, dtype, (uint64_t)usual->numel * berth_dtype_nbytes(dtype),
+        location->data, location->key.count);
     size_t rank = (size_t)usual->rank;
-    berth_dtype dtype;
-    berth_storage *storage = usual_register_storage(unpickler, usual, &dtype);
     int64_t *shape =
         storage ? bth_tree_allocate_inline(unpickler->tree, (2 * rank + 1) * sizeof *shape) : NULL;
     if (!shape)
@@ -210,19 +188,23 @@ static berth_value *usual_make(const bth_unpickler *unpickler, const bth_usual *
                                          .flags = usual->requires_grad ? BERTH_REQUIRES_GRAD : 0});
 }
 
-size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes)
+size_t bth_unpickle_make_usual_tensor(const bth_unpickler *unpickler, const uint8_t *bytes,
+                                      berth_value **tensor)
 {
     bth_usual usual;
     size_t used = unpickler->rules->legacy ? 0 : bth_usual_tensor_parse(bytes, &usual);
-    if (!used || usual.rank != usual.stride_rank || !usual_has_no_fetched_puts(unpickler, &usual) ||
+    if (!used || usual.rank != usual.stride_rank ||
         !usual_get_is_callable(unpickler, &usual, BTH_USUAL_FUNCTION, BTH_BUILD_tensor_v2) ||
         !usual_get_is_callable(unpickler, &usual, BTH_USUAL_HOOKS, BTH_BUILD_ordered_dict))
         return 0;
-    berth_value *tensor = usual_make(unpickler, &usual);
-    if (tensor || unpickler->tree->error.code == BERTH_E_MEMORY) {
-        (void)bth_unpickle_push(unpickler, tensor);
+    /* None of its PUTs is ever fetched, and all have valid indices (P3). */
+    for (size_t i = 0; i < usual.n_puts; i++)
+        if (usual.puts[i] >= unpickler->nbytes ||
+            bth_unpickle_memo_may_be_fetched(unpickler, usual.puts[i]))
+            return 0;
+    *tensor = usual_make(unpickler, &usual);
+    if (*tensor || unpickler->tree->error.code == BERTH_E_MEMORY)
         return used;
-    }
     bth_error_clear(&unpickler->tree->error);
     return 0;
 }

@@ -3,15 +3,298 @@
  * The pickle that torch.save makes, byte for byte (FORMAT.md 6): CPython 3.11's C pickler,
  * protocol 2. Comments name the function of its _pickle.c that a piece follows.
  */
-#include "format/pickle/pickle.h"
+#include "format/pickle/pickle_write.h"
 
 #include <string.h>
 
 #include "base/error.h"
+#include "base/fnv.h"
 #include "base/memory.h"
-#include "format/pickle/pickle_emit.h"
+#include "format/bytes.h"
 
 #define BATCH 1000 /* BATCHSIZE of _pickle.c */
+
+/* ---- bytes ---- */
+
+/* Returns where n more bytes go; NULL after a failure. */
+static uint8_t *emitter_extend_output(bth_emitter *emitter, size_t n)
+{
+    if (emitter->error->code != BERTH_OK)
+        return NULL;
+    if (n > emitter->capacity - emitter->out.nbytes) {
+        uint64_t wanted;
+        if (!bth_try_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
+            bth_fail_memory(emitter->error, UINT64_MAX);
+            return NULL;
+        }
+        size_t capacity = emitter->capacity ? emitter->capacity : 1024;
+        while (capacity < wanted)
+            capacity *= 2;
+        uint8_t *bytes = bth_reallocate(emitter->out.bytes, capacity);
+        if (!bytes) {
+            bth_fail_memory(emitter->error, capacity);
+            return NULL;
+        }
+        emitter->out.bytes = bytes;
+        emitter->capacity = capacity;
+    }
+    uint8_t *at = emitter->out.bytes + emitter->out.nbytes;
+    emitter->out.nbytes += n;
+    return at;
+}
+
+void bth_emit_op(bth_emitter *emitter, int op)
+{
+    uint8_t *out = emitter_extend_output(emitter, 1);
+    if (out)
+        *out = (uint8_t)op;
+}
+
+/* An opcode with one byte, or another with four, as the value fits. */
+static void emit_short_or_long(bth_emitter *emitter, int short_op, int long_op, uint32_t value)
+{
+    uint8_t *out = emitter_extend_output(emitter, value < 256 ? 2 : 5);
+    if (!out)
+        return;
+    out[0] = (uint8_t)(value < 256 ? short_op : long_op);
+    if (value < 256)
+        out[1] = (uint8_t)value;
+    else
+        bth_put_u32(out + 1, value);
+}
+
+void bth_emit_bool(bth_emitter *emitter, bool value)
+{
+    bth_emit_op(emitter, value ? BTH_OP_NEWTRUE : BTH_OP_NEWFALSE);
+}
+
+/* Two's complement, little-endian, nbytes > 0. */
+static void emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes)
+{
+    /* As short as the sign allows, as CPython's LONG1. No value has more than 255 bytes. */
+    while (nbytes > 1 && ((bytes[nbytes - 1] == 0x00 && !(bytes[nbytes - 2] & 0x80)) ||
+                          (bytes[nbytes - 1] == 0xff && (bytes[nbytes - 2] & 0x80))))
+        nbytes--;
+    uint8_t *out = emitter_extend_output(emitter, 2 + nbytes);
+    if (!out)
+        return;
+    out[0] = BTH_OP_LONG1;
+    out[1] = (uint8_t)nbytes;
+    memcpy(out + 2, bytes, nbytes);
+}
+
+void bth_emit_int(bth_emitter *emitter, int64_t value)
+{
+    uint8_t bytes[8];
+    bth_put_u64(bytes, (uint64_t)value);
+    if (value < INT32_MIN || value > INT32_MAX) {
+        emit_bigint(emitter, bytes, sizeof bytes);
+        return;
+    }
+    bool one = value >= 0 && value <= UINT8_MAX;
+    bool two = value >= 0 && value <= UINT16_MAX;
+    size_t n = one ? 1 : two ? 2 : 4;
+    bth_emit_op(emitter, one ? BTH_OP_BININT1 : two ? BTH_OP_BININT2 : BTH_OP_BININT);
+    uint8_t *out = emitter_extend_output(emitter, n);
+    if (out)
+        memcpy(out, bytes, n);
+}
+
+void bth_emit_float(bth_emitter *emitter, double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits); /* as bits: a NaN keeps its payload */
+    uint8_t *out = emitter_extend_output(emitter, 9);
+    if (!out)
+        return;
+    out[0] = BTH_OP_BINFLOAT;
+    for (int i = 0; i < 8; i++)
+        out[1 + i] = (uint8_t)(bits >> (56 - 8 * i));
+}
+
+/* ---- memo ---- */
+
+void bth_emit_memo(bth_emitter *emitter, uint32_t *slot)
+{
+    if (emitter->n_memo == BTH_MEMO_OPEN - 1) {
+        BTH_EMIT_REFUSE(emitter, "more objects than a pickle of protocol 2 can number");
+        return;
+    }
+    emit_short_or_long(emitter, BTH_OP_BINPUT, BTH_OP_LONG_BINPUT, emitter->n_memo);
+    emitter->n_memo++;
+    if (slot)
+        *slot = emitter->n_memo;
+}
+
+/* Emits a memo fetch and returns true, if the slot holds a number. */
+static bool emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot)
+{
+    if (!slot || *slot == 0 || *slot == BTH_MEMO_OPEN)
+        return false;
+    emit_short_or_long(emitter, BTH_OP_BINGET, BTH_OP_LONG_BINGET, *slot - 1);
+    return true;
+}
+
+/* ---- text ---- */
+
+/* BINUNICODE and its length: where the text goes. */
+static uint8_t *emit_text_header_and_reserve_text(bth_emitter *emitter, size_t nbytes)
+{
+    if (nbytes > UINT32_MAX) {
+        BTH_EMIT_REFUSE(emitter, "text of %zu bytes: pickle protocol 2 holds at most 4294967295",
+                        nbytes);
+        return NULL;
+    }
+    uint8_t *out = emitter_extend_output(emitter, 5 + nbytes);
+    if (!out)
+        return NULL;
+    out[0] = BTH_OP_BINUNICODE;
+    bth_put_u32(out + 1, nbytes);
+    return out + 5;
+}
+
+void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot)
+{
+    if (emit_fetch_if_in_memo(emitter, slot))
+        return;
+    uint8_t *out = emit_text_header_and_reserve_text(emitter, nbytes);
+    if (out && nbytes > 0)
+        memcpy(out, text, nbytes);
+    bth_emit_memo(emitter, slot);
+}
+
+static const char *const constant_texts[BTH_TEXT_COUNT] = {
+    [BTH_TEXT_STORAGE] = "storage", [BTH_TEXT_CPU] = "cpu",       [BTH_TEXT_META] = "meta",
+    [BTH_TEXT_MPS] = "mps",         [BTH_TEXT_LATIN1] = "latin1",
+};
+
+void bth_emit_constant_text(bth_emitter *emitter, int constant)
+{
+    const char *text = constant_texts[constant];
+    bth_emit_text(emitter, text, strlen(text), &emitter->constants[constant]);
+}
+
+int bth_constant_text_find(const char *text, size_t nbytes)
+{
+    for (int i = 0; i < BTH_TEXT_COUNT; i++)
+        if (strlen(constant_texts[i]) == nbytes && memcmp(constant_texts[i], text, nbytes) == 0)
+            return i;
+    return -1;
+}
+
+/* ---- globals ---- */
+
+/* The entry of a global, or the free one where it belongs. */
+static bth_emitted_global *emitted_globals_find_entry_or_empty(const bth_emitter *emitter,
+                                                               const char *module, const char *name)
+{
+    uint64_t hash =
+        bth_fnv_update(bth_fnv_update(BTH_FNV_BEGIN, module, strlen(module)), name, strlen(name));
+    size_t i = (size_t)(hash ^ hash >> 29) & (emitter->globals_capacity - 1);
+    for (;; i = (i + 1) & (emitter->globals_capacity - 1)) {
+        bth_emitted_global *global = &emitter->globals[i];
+        if (!global->name ||
+            (strcmp(global->name, name) == 0 && strcmp(global->module, module) == 0))
+            return global;
+    }
+}
+
+/* Keeps the table at most half full. */
+static bool emitted_globals_grow_if_half_full(bth_emitter *emitter)
+{
+    if (emitter->n_globals < emitter->globals_capacity / 2)
+        return true;
+    size_t old_capacity = emitter->globals_capacity;
+    size_t capacity = old_capacity ? old_capacity * 2 : 64;
+    bth_emitted_global *old = emitter->globals;
+    bth_emitted_global *table = bth_allocate_zeroed(capacity * sizeof *table);
+    if (!table) {
+        bth_fail_memory(emitter->error, capacity * sizeof *table);
+        return false;
+    }
+    emitter->globals = table;
+    emitter->globals_capacity = capacity;
+    for (size_t i = 0; i < old_capacity; i++)
+        if (old[i].name)
+            *emitted_globals_find_entry_or_empty(emitter, old[i].module, old[i].name) = old[i];
+    memset(emitter->recent, 0, sizeof emitter->recent);
+    bth_release(old);
+    return true;
+}
+
+static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes)
+{
+    memcpy(out, text, nbytes);
+    out[nbytes] = '\n';
+    return out + nbytes + 1;
+}
+
+void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
+{
+    bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
+    bth_emitted_global *global = *recent;
+
+    if (!global || global->name != name || global->module != module) {
+        if (!emitted_globals_grow_if_half_full(emitter))
+            return;
+        global = emitted_globals_find_entry_or_empty(emitter, module, name);
+        if (!global->name) {
+            *global = (bth_emitted_global){.module = module, .name = name};
+            emitter->n_globals++;
+        }
+        *recent = global;
+    }
+    if (emit_fetch_if_in_memo(emitter, &global->memo))
+        return;
+    size_t module_nbytes = strlen(module);
+    size_t name_nbytes = strlen(name);
+    uint8_t *out = emitter_extend_output(emitter, module_nbytes + name_nbytes + 3);
+    if (!out)
+        return;
+    *out++ = BTH_OP_GLOBAL;
+    text_write_as_line(text_write_as_line(out, module, module_nbytes), name, name_nbytes);
+    bth_emit_memo(emitter, &global->memo);
+}
+
+/* ---- tuples and calls ---- */
+
+void bth_emit_tuple_mark(bth_emitter *emitter, size_t n)
+{
+    if (n > 3)
+        bth_emit_op(emitter, BTH_OP_MARK);
+}
+
+void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot)
+{
+    if (n == 0) { /* Python has one, and never stores it */
+        bth_emit_op(emitter, BTH_OP_EMPTY_TUPLE);
+        return;
+    }
+    bth_emit_op(emitter, n > 3 ? BTH_OP_TUPLE : BTH_OP_TUPLE1 + (int)n - 1);
+    bth_emit_memo(emitter, slot);
+}
+
+void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
+{
+    bth_emit_tuple_mark(emitter, (size_t)n);
+    for (int32_t i = 0; i < n; i++)
+        bth_emit_int(emitter, items[i]);
+    bth_emit_tuple_end(emitter, (size_t)n, NULL);
+}
+
+/* Ends a call: the tuple of the n arguments just written, REDUCE, and the memo store. */
+static void emit_tuple_end_reduce_and_memo(bth_emitter *emitter, size_t n, uint32_t *slot)
+{
+    bth_emit_tuple_end(emitter, n, NULL);
+    bth_emit_op(emitter, BTH_OP_REDUCE);
+    bth_emit_memo(emitter, slot);
+}
+
+void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
+{
+    bth_emit_global(emitter, "collections", "OrderedDict");
+    emit_tuple_end_reduce_and_memo(emitter, 0, slot);
+}
 
 /* ---- memo slots ---- */
 
@@ -20,27 +303,22 @@
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
  * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
  */
-static uint32_t *memo_slot_find_shared_constant(bth_emitter *emitter, const berth_value *value)
-{
-    size_t nbytes = 0;
-    if (berth_value_kind(value) == BERTH_KIND_BYTES) {
-        berth_as_bytes(value, &nbytes);
-        return nbytes == 0 ? &emitter->empty_bytes : NULL;
-    }
-    if (berth_value_kind(value) != BERTH_KIND_STR)
-        return NULL;
-    const char *text = berth_as_text(value, &nbytes);
-    if (nbytes == 0)
-        return &emitter->characters[BTH_MEMO_EMPTY];
-    int constant = bth_constant_text_find(text, nbytes);
-    return constant < 0 ? NULL : &emitter->constants[constant];
-}
-
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
-    uint32_t *slot = memo_slot_find_shared_constant(emitter, value);
-    if (slot)
-        return slot;
+    berth_kind kind = berth_value_kind(value);
+    size_t nbytes;
+    if (kind == BERTH_KIND_BYTES) {
+        (void)berth_as_bytes(value, &nbytes);
+        if (nbytes == 0)
+            return &emitter->empty_bytes;
+    } else if (kind == BERTH_KIND_STR) {
+        const char *text = berth_as_text(value, &nbytes);
+        if (nbytes == 0)
+            return &emitter->characters[BTH_MEMO_EMPTY];
+        int constant = bth_constant_text_find(text, nbytes);
+        if (constant >= 0)
+            return &emitter->constants[constant];
+    }
     size_t id = bth_value_id(value);
     /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): no slot is not: no emitter */
     return id == SIZE_MAX ? NULL : &emitter->nodes[id];
@@ -103,39 +381,41 @@ static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *fra
 
 /* ---- lists, sets and tuples ---- */
 
-static void emit_list_step(bth_emitter *emitter, bth_walk_frame *frame)
+static void emit_sequence_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value;
-    (void)emit_batch_opcodes(emitter, frame, BTH_OP_APPEND, BTH_OP_APPENDS);
+    berth_kind kind = berth_value_kind(value);
+    if (kind != BERTH_KIND_TUPLE)
+        (void)emit_batch_opcodes(emitter, frame, BTH_OP_APPEND, BTH_OP_APPENDS);
     const berth_value *item = bth_walk_next_child(&emitter->walk);
     if (item) {
         bth_emit_value(emitter, item);
         return;
     }
-    if (berth_value_kind(value) == BERTH_KIND_SET) /* a set is made of a list */
-        bth_emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
-    bth_walk_pop(&emitter->walk);
-}
-
-/* save_tuple() */
-static void emit_tuple_step(bth_emitter *emitter, bth_walk_frame *frame)
-{
-    const berth_value *value = frame->value, *item = bth_walk_next_child(&emitter->walk);
-    if (item) {
-        bth_emit_value(emitter, item);
-        return;
-    }
-    bth_emit_tuple_end(emitter, emitter->walk.n_items, bth_emitter_memo_slot(emitter, value));
+    if (kind == BERTH_KIND_TUPLE) /* save_tuple() */
+        bth_emit_tuple_end(emitter, emitter->walk.n_items, bth_emitter_memo_slot(emitter, value));
+    if (kind == BERTH_KIND_SET) /* a set is made of a list */
+        emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
     bth_walk_pop(&emitter->walk);
 }
 
 /* ---- dicts ---- */
 
-static void emit_after_dict_items(bth_emitter *emitter, bth_walk_frame *frame)
+static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value, *state = NULL;
     berth_kind kind = berth_value_kind(value);
     size_t n = emitter->walk.n_items;
+    frame->note ^= BTH_NOTE_KEY;
+    if (!(frame->note & BTH_NOTE_KEY)) {
+        bth_emit_value(emitter, bth_walk_next_child(&emitter->walk));
+        return;
+    }
+    size_t i = emit_batch_opcodes(emitter, frame, BTH_OP_SETITEM, BTH_OP_SETITEMS);
+    if (i < n) {
+        bth_emit_value(emitter, bth_value_key(value, i));
+        return;
+    }
     if (kind == BERTH_KIND_ORDERED_DICT) {
         state = berth_value_part(value, BERTH_PART_STATE);
     } else if (!(frame->note & BTH_NOTE_ITEMS) && n > 1 && n % BATCH == 0) {
@@ -143,26 +423,12 @@ static void emit_after_dict_items(bth_emitter *emitter, bth_walk_frame *frame)
         bth_emit_op(emitter, BTH_OP_SETITEMS);
     }
     if (kind == BERTH_KIND_COUNTER)
-        bth_emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
+        emit_tuple_end_reduce_and_memo(emitter, 1, bth_emitter_memo_slot(emitter, value));
     if (state && berth_value_kind(state) != BERTH_KIND_DICT)
         BTH_EMIT_REFUSE(emitter,
                         "attributes of an OrderedDict cannot be saved as %s: they are a dict",
                         bth_kind_phrase(berth_value_kind(state)));
     emit_state_or_finish(emitter, frame, state);
-}
-
-static void emit_dict_step(bth_emitter *emitter, bth_walk_frame *frame)
-{
-    frame->note ^= BTH_NOTE_KEY;
-    if (!(frame->note & BTH_NOTE_KEY)) {
-        bth_emit_value(emitter, bth_walk_next_child(&emitter->walk));
-        return;
-    }
-    size_t i = emit_batch_opcodes(emitter, frame, BTH_OP_SETITEM, BTH_OP_SETITEMS);
-    if (i < emitter->walk.n_items)
-        bth_emit_value(emitter, bth_value_key(frame->value, i));
-    else
-        emit_after_dict_items(emitter, frame);
 }
 
 /* ---- inert calls: written back as they were read ---- */
@@ -213,6 +479,8 @@ EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
 EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_as_dtype(value))))
 EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_as_qscheme(value)))
 EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
+EMITS(call, bth_emit_push_value(emitter, value, 0))
+EMITS(tensor, bth_emit_tensor(emitter, value, 0))
 EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
 
 EMITTER(int)
@@ -223,7 +491,7 @@ EMITTER(int)
     if (berth_as_int(value, &integer))
         bth_emit_int(emitter, integer);
     else
-        bth_emit_bigint(emitter, bytes, nbytes);
+        emit_bigint(emitter, bytes, nbytes);
 }
 
 EMITTER(complex)
@@ -231,7 +499,7 @@ EMITTER(complex)
     bth_emit_global(emitter, "__builtin__", "complex");
     bth_emit_float(emitter, bth_value_real(value));
     bth_emit_float(emitter, bth_value_imaginary(value));
-    bth_emit_tuple_end_reduce_and_memo(emitter, 2, slot);
+    emit_tuple_end_reduce_and_memo(emitter, 2, slot);
 }
 
 EMITTER(str)
@@ -246,10 +514,22 @@ EMITTER(bytes)
 {
     size_t nbytes;
     const uint8_t *bytes = berth_as_bytes(value, &nbytes);
+    size_t n = nbytes; /* as UTF-8 */
+    for (size_t i = 0; i < nbytes; i++)
+        n += bytes[i] >> 7;
+    /* CPython keeps 256 strings of one character, and decodes one byte to one of them. */
+    uint32_t *character = nbytes == 0   ? &emitter->characters[BTH_MEMO_EMPTY]
+                          : nbytes == 1 ? &emitter->characters[bytes[0]]
+                                        : NULL;
     bth_emit_global(emitter, "_codecs", "encode");
-    bth_emit_bytes_as_latin1_text(emitter, bytes, nbytes);
+    if (!emit_fetch_if_in_memo(emitter, character)) {
+        uint8_t *out = emit_text_header_and_reserve_text(emitter, n);
+        if (out)
+            (void)bth_latin1_to_utf8(bytes, nbytes, out);
+        bth_emit_memo(emitter, character);
+    }
     bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
-    bth_emit_tuple_end_reduce_and_memo(emitter, 2, slot);
+    emit_tuple_end_reduce_and_memo(emitter, 2, slot);
 }
 
 /* save_bytearray() */
@@ -260,7 +540,7 @@ EMITTER(bytearray)
     bth_emit_global(emitter, "__builtin__", "bytearray");
     if (nbytes > 0)
         emit_bytes(emitter, value, NULL);
-    bth_emit_tuple_end_reduce_and_memo(emitter, nbytes > 0, slot);
+    emit_tuple_end_reduce_and_memo(emitter, nbytes > 0, slot);
 }
 
 EMITTER(size)
@@ -278,7 +558,7 @@ EMITTER(device)
     bth_emit_text(emitter, type, strlen(type), NULL);
     if (index >= 0)
         bth_emit_int(emitter, index);
-    bth_emit_tuple_end_reduce_and_memo(emitter, index >= 0 ? 2 : 1, slot);
+    emit_tuple_end_reduce_and_memo(emitter, index >= 0 ? 2 : 1, slot);
 }
 
 EMITTER(global)
@@ -308,85 +588,58 @@ EMITTER(ordered_dict)
     bth_emit_push_value(emitter, value, 0);
 }
 
-/*
- * The values below are stored when they are complete. For one that contains itself Python writes
- * POP.
- */
-static void memo_slot_mark_open(bth_emitter *emitter, const berth_value *value, uint32_t *slot)
-{
-    if (slot && *slot == BTH_MEMO_OPEN)
-        BTH_EMIT_REFUSE(emitter,
-                        "%s contains itself: torch.load(weights_only=True) cannot read that",
-                        bth_kind_phrase(berth_value_kind(value)));
-    else if (slot)
-        *slot = BTH_MEMO_OPEN;
-}
-
 EMITTER(set)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "__builtin__", "set");
     emit_list(emitter, value, NULL);
 }
 
 EMITTER(counter)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_global(emitter, "collections", "Counter");
     emit_dict(emitter, value, NULL);
 }
 
 EMITTER(tuple)
 {
-    memo_slot_mark_open(emitter, value, slot);
     bth_emit_tuple_mark(emitter, berth_value_count(value));
     bth_emit_push_value(emitter, value, 0);
 }
 
-EMITTER(call)
-{
-    memo_slot_mark_open(emitter, value, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
-
-EMITTER(tensor)
-{
-    memo_slot_mark_open(emitter, value, slot);
-    bth_emit_tensor(emitter, value, 0);
-}
-
-/* Without a step the value is complete at once. */
+/* Without a step the value is complete at once. A value that is stored when it is complete cannot
+ * contain itself. */
 static const struct {
     void (*begin)(bth_emitter *emitter, const berth_value *value, uint32_t *slot);
     void (*step)(bth_emitter *emitter, bth_walk_frame *frame);
+    bool is_stored_complete;
 } kinds[] = {
-    [BERTH_KIND_NONE] = {emit_none, NULL},
-    [BERTH_KIND_BOOL] = {emit_boolean, NULL},
-    [BERTH_KIND_INT] = {emit_int, NULL},
-    [BERTH_KIND_FLOAT] = {emit_float, NULL},
-    [BERTH_KIND_COMPLEX] = {emit_complex, NULL},
-    [BERTH_KIND_STR] = {emit_str, NULL},
-    [BERTH_KIND_BYTES] = {emit_bytes, NULL},
-    [BERTH_KIND_BYTEARRAY] = {emit_bytearray, NULL},
-    [BERTH_KIND_LIST] = {emit_list, emit_list_step},
-    [BERTH_KIND_TUPLE] = {emit_tuple, emit_tuple_step},
-    [BERTH_KIND_DICT] = {emit_dict, emit_dict_step},
-    [BERTH_KIND_ORDERED_DICT] = {emit_ordered_dict, emit_dict_step},
-    [BERTH_KIND_SET] = {emit_set, emit_list_step},
-    [BERTH_KIND_COUNTER] = {emit_counter, emit_dict_step},
-    [BERTH_KIND_SIZE] = {emit_size, NULL},
-    [BERTH_KIND_DEVICE] = {emit_device, NULL},
-    [BERTH_KIND_DTYPE] = {emit_dtype, NULL},
-    [BERTH_KIND_QSCHEME] = {emit_qscheme, NULL},
-    [BERTH_KIND_LAYOUT] = {emit_layout, NULL},
-    [BERTH_KIND_STORAGE] = {emit_storage, NULL},
-    [BERTH_KIND_GLOBAL] = {emit_global, NULL},
-    [BERTH_KIND_TENSOR] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_SPARSE] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_NESTED] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_PARAMETER] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_SUBCLASS] = {emit_tensor, bth_emit_tensor_step},
-    [BERTH_KIND_CALL] = {emit_call, emit_call_step},
+    [BERTH_KIND_NONE] = {emit_none, NULL, false},
+    [BERTH_KIND_BOOL] = {emit_boolean, NULL, false},
+    [BERTH_KIND_INT] = {emit_int, NULL, false},
+    [BERTH_KIND_FLOAT] = {emit_float, NULL, false},
+    [BERTH_KIND_COMPLEX] = {emit_complex, NULL, false},
+    [BERTH_KIND_STR] = {emit_str, NULL, false},
+    [BERTH_KIND_BYTES] = {emit_bytes, NULL, false},
+    [BERTH_KIND_BYTEARRAY] = {emit_bytearray, NULL, false},
+    [BERTH_KIND_LIST] = {emit_list, emit_sequence_step, false},
+    [BERTH_KIND_TUPLE] = {emit_tuple, emit_sequence_step, true},
+    [BERTH_KIND_DICT] = {emit_dict, emit_dict_step, false},
+    [BERTH_KIND_ORDERED_DICT] = {emit_ordered_dict, emit_dict_step, false},
+    [BERTH_KIND_SET] = {emit_set, emit_sequence_step, true},
+    [BERTH_KIND_COUNTER] = {emit_counter, emit_dict_step, true},
+    [BERTH_KIND_SIZE] = {emit_size, NULL, false},
+    [BERTH_KIND_DEVICE] = {emit_device, NULL, false},
+    [BERTH_KIND_DTYPE] = {emit_dtype, NULL, false},
+    [BERTH_KIND_QSCHEME] = {emit_qscheme, NULL, false},
+    [BERTH_KIND_LAYOUT] = {emit_layout, NULL, false},
+    [BERTH_KIND_STORAGE] = {emit_storage, NULL, false},
+    [BERTH_KIND_GLOBAL] = {emit_global, NULL, false},
+    [BERTH_KIND_TENSOR] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_SPARSE] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_NESTED] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_PARAMETER] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_SUBCLASS] = {emit_tensor, bth_emit_tensor_step, true},
+    [BERTH_KIND_CALL] = {emit_call, emit_call_step, true},
 };
 
 /* ---- any value ---- */
@@ -394,38 +647,35 @@ static const struct {
 void bth_emit_value(bth_emitter *emitter, const berth_value *value)
 {
     uint32_t *slot = bth_emitter_memo_slot(emitter, value);
-    if (!bth_emit_fetch_if_in_memo(emitter, slot))
-        kinds[berth_value_kind(value)].begin(emitter, value, slot);
+    berth_kind kind = berth_value_kind(value);
+    if (emit_fetch_if_in_memo(emitter, slot))
+        return;
+    if (slot && kinds[kind].is_stored_complete) {
+        if (*slot == BTH_MEMO_OPEN) /* Python writes POP */
+            BTH_EMIT_REFUSE(emitter,
+                            "%s contains itself: torch.load(weights_only=True) cannot read that",
+                            bth_kind_phrase(kind));
+        *slot = BTH_MEMO_OPEN;
+    }
+    kinds[kind].begin(emitter, value, slot);
 }
 
 void bth_emit_torch_size(bth_emitter *emitter, const int64_t *shape, int32_t rank, uint32_t *slot)
 {
     bth_emit_global(emitter, "torch", "Size");
     bth_emit_ints(emitter, shape, rank);
-    bth_emit_tuple_end_reduce_and_memo(emitter, 1, slot);
+    emit_tuple_end_reduce_and_memo(emitter, 1, slot);
 }
 
 void bth_emit_tensor_layout(bth_emitter *emitter, berth_layout_kind layout)
 {
     const char *text = bth_layout_names[layout];
     uint32_t *slot = &emitter->layouts[layout]; /* one object a layout */
-    if (bth_emit_fetch_if_in_memo(emitter, slot))
+    if (emit_fetch_if_in_memo(emitter, slot))
         return;
     bth_emit_global(emitter, "torch.serialization", "_get_layout");
     bth_emit_text(emitter, text, strlen(text), NULL);
-    bth_emit_tuple_end_reduce_and_memo(emitter, 1, slot);
-}
-
-/* The next step of the value on top. */
-static void emit_step(bth_emitter *emitter)
-{
-    bth_walk_frame *frame = &emitter->walk.frames[emitter->walk.n_frames - 1];
-    if (!(frame->note & BTH_NOTE_BUILD)) {
-        kinds[berth_value_kind(frame->value)].step(emitter, frame);
-        return;
-    }
-    bth_emit_op(emitter, BTH_OP_BUILD);
-    bth_walk_pop(&emitter->walk);
+    emit_tuple_end_reduce_and_memo(emitter, 1, slot);
 }
 
 /* ---- the whole pickle ---- */
@@ -439,26 +689,6 @@ static void *emitter_allocate_array(bth_emitter *emitter, size_t n, size_t item_
     return memory;
 }
 
-static void emit_pickle_of_root(bth_emitter *emitter, const berth_value *root)
-{
-    const berth_tree *tree = bth_value_tree(root);
-    size_t n_storages = bth_tree_n_storages(tree);
-    emitter->nodes = emitter_allocate_array(emitter, bth_tree_n_ids(tree), sizeof *emitter->nodes);
-    emitter->out.storages =
-        emitter_allocate_array(emitter, n_storages, sizeof *emitter->out.storages);
-    emitter->out.dtypes = emitter_allocate_array(emitter, n_storages, sizeof *emitter->out.dtypes);
-    emitter->keys = emitter_allocate_array(emitter, n_storages, sizeof *emitter->keys);
-    emitter->positions = emitter_allocate_array(emitter, n_storages, sizeof *emitter->positions);
-    if (emitter->error->code != BERTH_OK)
-        return;
-    bth_emit_op(emitter, BTH_OP_PROTO);
-    bth_emit_op(emitter, 2);
-    bth_emit_value(emitter, root);
-    while (emitter->walk.n_frames > 0 && emitter->error->code == BERTH_OK)
-        emit_step(emitter);
-    bth_emit_op(emitter, BTH_OP_STOP);
-}
-
 int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled,
                      berth_error *error)
 {
@@ -467,11 +697,32 @@ int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled
         return bth_fail(error, BERTH_E_ARGUMENT, BTH_PICKLE_RECORD, BERTH_NO_OFFSET,
                         "no value to save");
     bth_emitter emitter = {.error = error, .foreign = foreign};
-    emit_pickle_of_root(&emitter, root);
+    const berth_tree *tree = bth_value_tree(root);
+    size_t n_storages = bth_tree_n_storages(tree);
+    bth_pickled *out = &emitter.out;
+    emitter.nodes = emitter_allocate_array(&emitter, bth_tree_n_ids(tree), sizeof *emitter.nodes);
+    out->storages = emitter_allocate_array(&emitter, n_storages, sizeof *out->storages);
+    out->dtypes = emitter_allocate_array(&emitter, n_storages, sizeof *out->dtypes);
+    emitter.keys = emitter_allocate_array(&emitter, n_storages, sizeof *emitter.keys);
+    emitter.positions = emitter_allocate_array(&emitter, n_storages, sizeof *emitter.positions);
+    bth_emit_op(&emitter, BTH_OP_PROTO);
+    bth_emit_op(&emitter, 2);
     if (error->code == BERTH_OK)
-        *pickled = emitter.out;
+        bth_emit_value(&emitter, root);
+    while (emitter.walk.n_frames > 0 && error->code == BERTH_OK) {
+        bth_walk_frame *frame = &emitter.walk.frames[emitter.walk.n_frames - 1];
+        if (frame->note & BTH_NOTE_BUILD) {
+            bth_emit_op(&emitter, BTH_OP_BUILD);
+            bth_walk_pop(&emitter.walk);
+        } else {
+            kinds[berth_value_kind(frame->value)].step(&emitter, frame);
+        }
+    }
+    bth_emit_op(&emitter, BTH_OP_STOP);
+    if (error->code == BERTH_OK)
+        *pickled = *out;
     else
-        bth_pickled_free(&emitter.out);
+        bth_pickled_free(out);
     bth_release(emitter.nodes);
     bth_release(emitter.keys);
     bth_release(emitter.positions);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What torch.Tensor.__reduce_ex__ and its kin pickle: FORMAT.md 6. */
-#include "format/pickle/pickle_emit.h"
+#include "format/pickle/pickle_write.h"
 
 #include <string.h>
 
@@ -8,25 +8,6 @@
 #include "format/values/value.h"
 
 /* ---- storages ---- */
-
-/* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
-static void storage_check_can_be_byteswapped(bth_emitter *emitter, const berth_storage *storage,
-                                             berth_dtype dtype)
-{
-    bool typed = bth_dtype_storage_class(dtype) != NULL;
-    if (!typed && bth_dtype_swap_nbytes(dtype) > 1)
-        BTH_EMIT_REFUSE(
-            emitter,
-            "torch.%s cannot be saved in the other byte order: PyTorch would not swap it "
-            "back",
-            berth_dtype_name(dtype));
-    if (typed && storage->nbytes % berth_dtype_nbytes(dtype) != 0)
-        BTH_EMIT_REFUSE(
-            emitter,
-            "a storage of %llu bytes, not a multiple of torch.%s, cannot be saved in the other "
-            "byte order",
-            (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
-}
 
 /* The number of a storage in the file. Storages are numbered in the order of their first use. */
 static size_t storage_find_or_assign_number(bth_emitter *emitter, const berth_storage *storage,
@@ -50,8 +31,24 @@ static size_t storage_find_or_assign_number(bth_emitter *emitter, const berth_st
     return *position - 1;
 }
 
-static void storage_emit_key(bth_emitter *emitter, size_t number)
+void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
+    const char *class = bth_dtype_storage_class(dtype);
+    size_t item_nbytes = class ? berth_dtype_nbytes(dtype) : 1;
+    /* PyTorch swaps by storage class and never an UntypedStorage (FORMAT.md 7). */
+    if (emitter->foreign && !class && bth_dtype_swap_nbytes(dtype) > 1)
+        BTH_EMIT_REFUSE(
+            emitter,
+            "torch.%s cannot be saved in the other byte order: PyTorch would not swap it "
+            "back",
+            berth_dtype_name(dtype));
+    if (emitter->foreign && storage->nbytes % item_nbytes != 0)
+        BTH_EMIT_REFUSE(
+            emitter,
+            "a storage of %llu bytes, not a multiple of torch.%s, cannot be saved in the other "
+            "byte order",
+            (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
+    size_t number = storage_find_or_assign_number(emitter, storage, dtype);
     char digits[24];
     size_t n = 0;
     size_t rest = number;
@@ -59,25 +56,15 @@ static void storage_emit_key(bth_emitter *emitter, size_t number)
         digits[sizeof digits - ++n] = (char)('0' + rest % 10);
         rest /= 10;
     } while (rest > 0);
-    bth_emit_text(emitter, digits + sizeof digits - n, n, &emitter->keys[number]);
-}
-
-void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
-{
-    if (emitter->foreign)
-        storage_check_can_be_byteswapped(emitter, storage, dtype);
-    size_t number = storage_find_or_assign_number(emitter, storage, dtype);
-    const char *class = bth_dtype_storage_class(dtype);
+    size_t location_nbytes = strlen(storage->location);
+    int constant = bth_constant_text_find(storage->location, location_nbytes);
     bth_emit_op(emitter, BTH_OP_MARK);
     bth_emit_constant_text(emitter, BTH_TEXT_STORAGE);
     bth_emit_global(emitter, class ? "torch" : "torch.storage", class ? class : "UntypedStorage");
-    storage_emit_key(emitter, number);
-    size_t location_nbytes = strlen(storage->location);
-    int constant = bth_constant_text_find(storage->location, location_nbytes);
+    bth_emit_text(emitter, digits + sizeof digits - n, n, &emitter->keys[number]);
     /* 'cpu' is a constant of torch's code; 'cuda:0' is put together each time. */
     bth_emit_text(emitter, storage->location, location_nbytes,
                   constant < 0 ? NULL : &emitter->constants[constant]);
-    size_t item_nbytes = class ? berth_dtype_nbytes(dtype) : 1;
     bth_emit_int(emitter, (int64_t)(storage->nbytes / item_nbytes));
     bth_emit_tuple_end(emitter, 5, NULL);
     bth_emit_op(emitter, BTH_OP_BINPERSID);
@@ -163,45 +150,6 @@ static bool tensor_emits_requires_grad(const berth_tensor *tensor, bool is_detac
     return !is_detached && tensor->flags & BERTH_REQUIRES_GRAD;
 }
 
-/* ---- tensors without inner values ---- */
-
-static void tensor_emit_dense_arguments(bth_emitter *emitter, const berth_tensor *tensor,
-                                        bool requires_grad)
-{
-    bth_emit_op(emitter, BTH_OP_MARK);
-    tensor_emit_storage_and_shape(emitter, tensor);
-    tensor_emit_grad_and_hooks(emitter, requires_grad);
-    if (!bth_dtype_storage_class(tensor->dtype))
-        bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
-    if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
-        tensor_emit_metadata(emitter, tensor->flags);
-    bth_emit_tuple_end(emitter, 6, NULL); /* or more */
-}
-
-static void tensor_emit_meta_arguments(bth_emitter *emitter, const berth_tensor *tensor,
-                                       bool requires_grad)
-{
-    bth_emit_op(emitter, BTH_OP_MARK);
-    bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
-    bth_emit_ints(emitter, tensor->shape, tensor->rank);
-    bth_emit_ints(emitter, tensor->stride, tensor->rank);
-    bth_emit_bool(emitter, requires_grad);
-    bth_emit_tuple_end(emitter, 4, NULL);
-}
-
-static void tensor_emit_quantized_arguments(bth_emitter *emitter, const berth_tensor *tensor,
-                                            bool requires_grad)
-{
-    bth_emit_op(emitter, BTH_OP_MARK);
-    tensor_emit_storage_and_shape(emitter, tensor);
-    bth_emit_qscheme(emitter, tensor->qscheme);
-    bth_emit_float(emitter, tensor->scale);
-    bth_emit_int(emitter, tensor->zero_point);
-    bth_emit_tuple_end(emitter, 3, NULL);
-    tensor_emit_grad_and_hooks(emitter, requires_grad);
-    bth_emit_tuple_end(emitter, 7, NULL);
-}
-
 /* Emits the arguments of a tensor that has no inner values; false if it has some. */
 static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_value *inner,
                                               bool is_detached)
@@ -210,12 +158,28 @@ static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_
     if (!tensor || tensor_is_per_channel(tensor))
         return false;
     bool requires_grad = tensor_emits_requires_grad(tensor, is_detached);
-    if (tensor->flags & BERTH_META)
-        tensor_emit_meta_arguments(emitter, tensor, requires_grad);
-    else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        tensor_emit_quantized_arguments(emitter, tensor, requires_grad);
-    else
-        tensor_emit_dense_arguments(emitter, tensor, requires_grad);
+    bth_emit_op(emitter, BTH_OP_MARK);
+    if (tensor->flags & BERTH_META) {
+        bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
+        bth_emit_ints(emitter, tensor->shape, tensor->rank);
+        bth_emit_ints(emitter, tensor->stride, tensor->rank);
+        bth_emit_bool(emitter, requires_grad);
+    } else if (tensor->qscheme != BERTH_NOT_QUANTIZED) {
+        tensor_emit_storage_and_shape(emitter, tensor);
+        bth_emit_qscheme(emitter, tensor->qscheme);
+        bth_emit_float(emitter, tensor->scale);
+        bth_emit_int(emitter, tensor->zero_point);
+        bth_emit_tuple_end(emitter, 3, NULL);
+        tensor_emit_grad_and_hooks(emitter, requires_grad);
+    } else {
+        tensor_emit_storage_and_shape(emitter, tensor);
+        tensor_emit_grad_and_hooks(emitter, requires_grad);
+        if (!bth_dtype_storage_class(tensor->dtype))
+            bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
+        if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
+            tensor_emit_metadata(emitter, tensor->flags);
+    }
+    bth_emit_tuple_end(emitter, 4, NULL); /* or more */
     return true;
 }
 
@@ -286,23 +250,6 @@ static const berth_value *parameter_emit_until_inner_value(bth_emitter *emitter,
     return NULL;
 }
 
-static const berth_value *tensor_emit_until_inner_value(bth_emitter *emitter,
-                                                        const bth_walk_frame *frame)
-{
-    const berth_value *inner = value_unwrap_subclass(frame->value);
-    switch (berth_value_kind(inner)) {
-    case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return tensor_parts_emit_until_inner_value(emitter, inner, frame->step);
-    case BERTH_KIND_PARAMETER:
-        return parameter_emit_until_inner_value(emitter, frame->value, frame->step);
-    default: /* a flat one is complete */
-        return tensor_is_per_channel(berth_as_tensor(inner))
-                   ? per_channel_emit_until_inner_value(emitter, frame, inner)
-                   : NULL;
-    }
-}
-
 /* ---- the reduce around them ---- */
 
 /* Whether attributes come through _rebuild_from_type_v2; a Parameter has its own function. */
@@ -323,17 +270,22 @@ static void tensor_emit_reduce_and_memo(bth_emitter *emitter, const berth_value 
 void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
 {
     const berth_value *value = frame->value, *argument = NULL;
+    const berth_value *inner = value_unwrap_subclass(value);
+    berth_kind kind = berth_value_kind(inner);
     if (frame->note & BTH_NOTE_TYPE) {
         frame->note &= ~(uint32_t)BTH_NOTE_TYPE;
-        (void)tensor_try_emit_arguments_at_once(emitter, value_unwrap_subclass(value), false);
+        (void)tensor_try_emit_arguments_at_once(emitter, inner, false);
     }
     frame->step++;                    /* 0 at first */
     if (frame->note & BTH_NOTE_STATE) /* (function, type, arguments, state) */
         bth_emit_tuple_end(emitter, 4, NULL);
-    else
-        argument = tensor_emit_until_inner_value(emitter, frame);
-    if (argument && frame->step == 0 &&
-        berth_value_kind(value_unwrap_subclass(value)) == BERTH_KIND_PARAMETER) {
+    else if (kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED)
+        argument = tensor_parts_emit_until_inner_value(emitter, inner, frame->step);
+    else if (kind == BERTH_KIND_PARAMETER)
+        argument = parameter_emit_until_inner_value(emitter, value, frame->step);
+    else if (tensor_is_per_channel(berth_as_tensor(inner))) /* another one is complete */
+        argument = per_channel_emit_until_inner_value(emitter, frame, inner);
+    if (argument && frame->step == 0 && kind == BERTH_KIND_PARAMETER) {
         bth_emit_tensor(emitter, argument, BTH_NOTE_DETACHED);
     } else if (argument) {
         bth_emit_value(emitter, argument);
@@ -346,28 +298,20 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     }
 }
 
-static const char *bare_tensor_rebuild_function(const berth_tensor *tensor)
+static const char *tensor_rebuild_function(const berth_value *value)
 {
+    const berth_value *inner = value_unwrap_subclass(value);
+    const berth_tensor *tensor = value_as_bare_tensor(inner);
+    if (!tensor && berth_value_kind(inner) == BERTH_KIND_PARAMETER)
+        return value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
+    if (!tensor)
+        return berth_value_kind(inner) == BERTH_KIND_SPARSE ? "_rebuild_sparse_tensor"
+                                                            : "_rebuild_nested_tensor";
     if (tensor->flags & BERTH_META)
         return "_rebuild_meta_tensor_no_storage";
     if (tensor->qscheme != BERTH_NOT_QUANTIZED)
         return "_rebuild_qtensor";
     return bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
-}
-
-static const char *tensor_rebuild_function(const berth_value *value)
-{
-    const berth_value *inner = value_unwrap_subclass(value);
-    switch (berth_value_kind(inner)) {
-    case BERTH_KIND_SPARSE:
-        return "_rebuild_sparse_tensor";
-    case BERTH_KIND_NESTED:
-        return "_rebuild_nested_tensor";
-    case BERTH_KIND_PARAMETER:
-        return value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
-    default:
-        return bare_tensor_rebuild_function(berth_as_tensor(inner));
-    }
 }
 
 /*

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Globals, and the values that REDUCE builds of them (P1); tensors: pickle_build_tensors.c. */
+/* Globals, and the values that REDUCE builds of them (P1); tensors: pickle_tensors.c. */
 #include "tests/support/format/pickle_assembler.h"
 
 /* ---- globals ---- */

@@ -1,21 +1,151 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What REDUCE builds of torch._utils and torch._tensor: tensors of every kind (FORMAT.md 6), each
- * checked against its storage by the value layer (T1, T2, T4), and BUILD.
+ * What REDUCE, NEWOBJ and BUILD make. No code of a file is called: each known function has one here
+ * that makes nodes. Tensors (FORMAT.md 6) are checked against their storages by the value layer
+ * (T1, T2, T4).
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "format/pickle/pickle_machine.h"
 
+/*
+ * Makes the object of a REDUCE, of one row of pickle_globals.def, from checked arguments. NULL:
+ * error or tree has failed.
+ */
+#define BUILDER(name)                                                                              \
+    static berth_value *build_##name(bth_unpickler *unpickler,                                     \
+                                     __attribute__((unused)) const bth_known *known,               \
+                                     berth_value *const *items, __attribute__((unused)) size_t n)
+#define BTH_CALLABLE(module, name, build, wanted, optional) BUILDER(build);
+#include "format/pickle/pickle_globals.def"
+
+/* ---- values that are no tensors ---- */
+
+/* Whether it is a FLOAT or an INT of 64 bits. */
+static bool value_as_double(const berth_value *value, double *number)
+{
+    int64_t integer;
+    bool is_int = berth_as_int(value, &integer);
+    *number = is_int ? (double)integer : bth_value_real(value);
+    return is_int || bth_node_is(value, BERTH_KIND_FLOAT);
+}
+
+BUILDER(ordered_dict)
+{
+    if (n == 0)
+        return berth_make_dict(unpickler->tree, BERTH_KIND_ORDERED_DICT);
+    return bth_ordered_dict_from_pairs(unpickler->tree, items[0]);
+}
+
+BUILDER(counter)
+{
+    return bth_counter_from_dict(unpickler->tree, n ? items[0] : NULL);
+}
+
+BUILDER(set)
+{
+    return bth_set_from_list(unpickler->tree, n ? items[0] : NULL);
+}
+
+BUILDER(size)
+{
+    return bth_size_from_tuple(unpickler->tree, items[0]);
+}
+
+BUILDER(complex)
+{
+    double real, imaginary; /* numbers, as their letters say */
+    (void)value_as_double(items[0], &real);
+    (void)value_as_double(items[1], &imaginary);
+    return berth_make_complex(unpickler->tree, real, imaginary);
+}
+
+/* torch.device('cuda', 1), ('cuda') and ('cuda:1'). */
+BUILDER(device)
+{
+    /* Those that PyTorch knows by itself. */
+    static const char *const types[] = {
+        "cpu",    "cuda", "ipu",  "xpu",  "mkldnn", "opengl",        "opencl",
+        "ideep",  "hip",  "ve",   "fpga", "maia",   "xla",           "lazy",
+        "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
+    };
+    size_t nbytes;
+    const char *text = berth_as_text(items[0], &nbytes);
+    char type[40] = "";
+    int64_t index = -1;
+    size_t type_nbytes = strcspn(text, ":");
+    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
+    if (good && n == 2) {
+        (void)berth_as_int(items[1], &index); /* it is an int: see reduce_check_arguments() */
+        good = type_nbytes == nbytes && index >= 0;
+    }
+    if (good && type_nbytes < nbytes) {
+        const char *digits = text + type_nbytes + 1;
+        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
+        index = good ? strtol(digits, NULL, 10) : -1;
+    }
+    if (good) {
+        memcpy(type, text, type_nbytes);
+        type[type_nbytes] = 0;
+    }
+    bool known_type = false;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        known_type |= strcmp(type, types[i]) == 0;
+    if (!known_type)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
+                                   known->module, known->name);
+    return berth_make_device(unpickler->tree, type, index);
+}
+
+/* Of a str, as its letter says. */
+static bool encoding_is_latin1(const berth_value *value)
+{
+    const char *name = berth_as_text(value, NULL);
+    return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
+}
+
+static berth_value *encoding_refuse(bth_unpickler *unpickler, const bth_known *known)
+{
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1",
+                               known->module, known->name);
+}
+
+BUILDER(encode)
+{
+    if (!encoding_is_latin1(items[1]))
+        return encoding_refuse(unpickler, known);
+    return bth_bytes_from_latin1(unpickler->tree, items[0]);
+}
+
+/* bytearray(), bytearray(bytes), and as Python before 3.8 wrote it, bytearray(text, 'latin-1'). */
+BUILDER(bytearray)
+{
+    berth_value *bytes = n ? items[0] : NULL;
+    if (n == 2 ? !encoding_is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
+        return encoding_refuse(unpickler, known);
+    if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
+        bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
+    if (n && !bytes)
+        return NULL;
+    return bth_bytearray_from_bytes(unpickler->tree, bytes);
+}
+
+BUILDER(layout)
+{
+    const char *name = berth_as_text(items[0], NULL);
+    for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++)
+        if (strcmp(name, bth_layout_names[layout]) == 0)
+            return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout",
+                               known->module, known->name);
+}
+
+/* ---- tensors of a storage ---- */
+
 /* Order of the arguments that all strided tensors share. */
 enum { STORAGE, OFFSET, SIZE, STRIDE };
-
-/* The value of an int of 64 bits. */
-static int64_t argument_get_int64(const berth_value *value)
-{
-    return ((const struct int_node *)value)->value;
-}
 
 static uint32_t argument_get_requires_grad_flag(const berth_value *requires_grad)
 {
@@ -42,7 +172,7 @@ static berth_value *tensor_make(bth_unpickler *unpickler, berth_tensor *tensor,
                                 berth_value *const *arguments)
 {
     tensor->storage = ((const struct storage_node *)arguments[STORAGE])->storage;
-    tensor->storage_offset = argument_get_int64(arguments[OFFSET]);
+    tensor->storage_offset = ((const struct int_node *)arguments[OFFSET])->value;
     if (!tensor_read_shape(unpickler, tensor, arguments[SIZE], arguments[STRIDE]))
         return NULL;
     return bth_tensor_adopt(unpickler->tree, tensor);
@@ -80,13 +210,13 @@ static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *know
     return true;
 }
 
-BTH_BUILDER(tensor_v1)
+BUILDER(tensor_v1)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE])};
     return tensor_make(unpickler, &tensor, items);
 }
 
-BTH_BUILDER(tensor_v2)
+BUILDER(tensor_v2)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[4])};
@@ -95,7 +225,7 @@ BTH_BUILDER(tensor_v2)
     return tensor_make(unpickler, &tensor, items);
 }
 
-BTH_BUILDER(tensor_v3)
+BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
                            .flags = argument_get_requires_grad_flag(items[4])};
@@ -108,7 +238,7 @@ BTH_BUILDER(tensor_v3)
     return tensor_make(unpickler, &tensor, items);
 }
 
-BTH_BUILDER(meta)
+BUILDER(meta)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[0]),
                            .flags = BERTH_META | argument_get_requires_grad_flag(items[3])};
@@ -138,7 +268,7 @@ static bool quantizer_read(const bth_unpickler *unpickler, const berth_value *pa
     tensor->qscheme = bth_value_as_qscheme(items[0]);
     switch (tensor->qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && bth_node_as_double(items[1], &tensor->scale) &&
+        return n == 3 && value_as_double(items[1], &tensor->scale) &&
                berth_as_int(items[2], &tensor->zero_point);
     case BERTH_PER_CHANNEL_AFFINE:
     case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
@@ -153,7 +283,7 @@ static bool quantizer_read(const bth_unpickler *unpickler, const berth_value *pa
     }
 }
 
-BTH_BUILDER(qtensor)
+BUILDER(qtensor)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[5])};
@@ -168,7 +298,7 @@ BTH_BUILDER(qtensor)
 /* ---- tensors of several parts ---- */
 
 /* COO: (indices, values, size, is_coalesced), the last since 2.1. The others: three and size. */
-BTH_BUILDER(sparse)
+BUILDER(sparse)
 {
     berth_value *const *parts = items;
     const int64_t *shape;
@@ -193,30 +323,17 @@ BTH_BUILDER(sparse)
     return bth_sparse_adopt(unpickler->tree, layout, shape, rank, parts, is_coalesced);
 }
 
-BTH_BUILDER(nested)
+BUILDER(nested)
 {
     return berth_make_nested(unpickler->tree, items);
 }
 
-BTH_BUILDER(parameter)
+BUILDER(parameter)
 {
     return berth_make_parameter(unpickler->tree, items[0], bth_value_bool(items[1]));
 }
 
-/*
- * PyTorch reads the dicts of a state now, so they must not grow later. Their names are checked.
- */
-static void attributes_mark_used(berth_value *state)
-{
-    bool pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
-    for (size_t i = 0; i < (pair ? 2u : 1u); i++) {
-        berth_value *part = pair ? bth_value_item(state, i) : state;
-        if (bth_node_kind(part) == BERTH_KIND_DICT)
-            part->flags |= BTH_NODE_USED | BTH_NODE_ATTRIBUTES;
-    }
-}
-
-/* P5 */
+/* P5: the names of its attributes are checked. */
 static berth_value *unpickle_make_subclass(bth_unpickler *unpickler, const bth_known *known,
                                            berth_value *tensor, berth_value *state)
 {
@@ -228,17 +345,23 @@ static berth_value *unpickle_make_subclass(bth_unpickler *unpickler, const bth_k
     if (!bth_state_attributes_are_allowed(state, problem, sizeof problem))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s with %s", known->module,
                                    known->name, problem);
-    attributes_mark_used(state);
+    /* PyTorch reads the dicts of a state now, so they must not grow later. */
+    bool is_pair = bth_node_kind(state) == BERTH_KIND_TUPLE;
+    for (size_t i = 0; i < (is_pair ? 2u : 1u); i++) {
+        berth_value *part = is_pair ? bth_value_item(state, i) : state;
+        if (bth_node_kind(part) == BERTH_KIND_DICT)
+            part->flags |= BTH_NODE_USED | BTH_NODE_ATTRIBUTES;
+    }
     return berth_make_subclass(unpickler->tree, tensor, state);
 }
 
-BTH_BUILDER(parameter_with_state)
+BUILDER(parameter_with_state)
 {
-    berth_value *parameter = bth_build_parameter(unpickler, known, items, n);
+    berth_value *parameter = build_parameter(unpickler, known, items, n);
     return parameter ? unpickle_make_subclass(unpickler, known, parameter, items[3]) : NULL;
 }
 
-/* ---- BUILD ---- */
+/* ---- pending objects, and BUILD ---- */
 
 /* Hooks are never saved: None or an empty OrderedDict stands for them. */
 static bool is_no_hooks(const berth_value *value)
@@ -248,20 +371,17 @@ static bool is_no_hooks(const berth_value *value)
            (kind == BERTH_KIND_ORDERED_DICT && berth_value_count(value) == 0);
 }
 
-/* (requires_grad, volatile, hooks) */
-static bool state_is_of_old_parameter(berth_value *const *items, size_t n)
+berth_value *bth_unpickle_resolve_pending(bth_unpickler *unpickler, berth_value *slot)
 {
-    return n == 3 && bth_node_kind(items[0]) == BERTH_KIND_BOOL &&
-           bth_node_kind(items[1]) == BERTH_KIND_BOOL && is_no_hooks(items[2]);
-}
-
-/* (storage, offset, size, stride); dtype NONE: any storage class. */
-static bool state_is_of_old_tensor(berth_value *const *items, size_t n, berth_dtype dtype)
-{
-    int64_t offset;
-    return n == 4 && bth_node_kind(items[STORAGE]) == BERTH_KIND_STORAGE &&
-           berth_as_int(items[OFFSET], &offset) &&
-           (dtype == BERTH_DTYPE_NONE || storage_class_tensor_dtype(items[STORAGE]) == dtype);
+    bth_pending *pending = (bth_pending *)((uintptr_t)slot & ~(uintptr_t)BTH_TAG_BITS);
+    if (pending->value)
+        return pending->value;
+    if (!pending->tensor)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a tensor is used before its BUILD");
+    pending->value = berth_make_parameter(unpickler->tree, pending->tensor, pending->requires_grad);
+    if (!pending->value)
+        bth_unpickle_fail_by_tree_error(unpickler, "torch.nn.parameter Parameter");
+    return pending->value;
 }
 
 /* The second step of a Parameter or tensor from before 0.4. */
@@ -272,14 +392,19 @@ static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pendin
     size_t n = bth_node_tuple_items(state, &items);
     bool once = !pending->value;
     if (pending->tensor) {
-        if (!once || !state_is_of_old_parameter(items, n))
+        if (!once || n != 3 || bth_node_kind(items[0]) != BERTH_KIND_BOOL ||
+            bth_node_kind(items[1]) != BERTH_KIND_BOOL || !is_no_hooks(items[2]))
             return bth_unpickle_fail(
                 unpickler, BERTH_E_PICKLE,
                 "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
         pending->value =
             berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
-        if (!once || !state_is_of_old_tensor(items, n, pending->dtype))
+        int64_t offset;
+        if (!once || n != 4 || bth_node_kind(items[STORAGE]) != BERTH_KIND_STORAGE ||
+            !berth_as_int(items[OFFSET], &offset) ||
+            (pending->dtype != BERTH_DTYPE_NONE &&
+             pending->dtype != storage_class_tensor_dtype(items[STORAGE])))
             return bth_unpickle_fail(
                 unpickler, BERTH_E_PICKLE,
                 "BUILD of a tensor wants (storage, offset, size, stride), once");
@@ -315,12 +440,7 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
     return 0;
 }
 
-/*
- * REDUCE and NEWOBJ: checks the kinds of arguments (P1) and chooses the builder. No code of a file
- * is called: each known global has a function that builds nodes.
- */
-
-/* ---- argument shapes ---- */
+/* ---- the kinds of arguments ---- */
 
 /* What a letter of pickle_globals.def stands for. */
 static const struct letter {
@@ -358,27 +478,20 @@ static bool argument_has_expected_kind(char letter, const berth_value *value)
     return letter != 'o' || is_no_hooks(value);
 }
 
-static int reduce_fail_count(bth_unpickler *unpickler, const bth_known *known, size_t n)
-{
-    const char *plural = known->max_arguments == 1 ? "" : "s";
-    if (known->min_arguments == known->max_arguments)
-        (void)bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d argument%s, got %zu",
-                                known->module, known->name, known->max_arguments, plural, n);
-    else
-        (void)bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                "%s %s wants %d %s %d argument%s, got %zu", known->module,
-                                known->name, known->min_arguments,
-                                known->max_arguments == known->min_arguments + 1 ? "or" : "to",
-                                known->max_arguments, plural, n);
-    return BERTH_E_PICKLE;
-}
-
 static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *known,
                                   berth_value *const *items, size_t n)
 {
     const char *wanted = known->arguments;
-    if (n < known->min_arguments || n > known->max_arguments)
-        return reduce_fail_count(unpickler, known, n);
+    if (n < known->min_arguments || n > known->max_arguments) {
+        char most[16] = "";
+        if (known->max_arguments > known->min_arguments)
+            (void)snprintf(most, sizeof most, " %s %d",
+                           known->max_arguments == known->min_arguments + 1 ? "or" : "to",
+                           known->max_arguments);
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d%s argument%s, got %zu",
+                                 known->module, known->name, known->min_arguments, most,
+                                 known->max_arguments == 1 ? "" : "s", n);
+    }
     for (size_t i = 0; i < n; i++)
         if (!argument_has_expected_kind(wanted[i], items[i]))
             return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
@@ -388,8 +501,9 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
     return 0;
 }
 
-static const bth_builder builders[] = {
-#define BTH_CALLABLE(module, name, build, wanted, optional) [BTH_BUILD_##build] = bth_build_##build,
+static berth_value *(*const builders[])(bth_unpickler *unpickler, const bth_known *known,
+                                        berth_value *const *items, size_t n) = {
+#define BTH_CALLABLE(module, name, build, wanted, optional) [BTH_BUILD_##build] = build_##build,
 #include "format/pickle/pickle_globals.def"
 };
 
@@ -422,22 +536,11 @@ static bool function_rebuilds_tensor(const berth_value *value)
            function->build != BTH_BUILD_parameter_with_state;
 }
 
-static bool type_is_torch_tensor(const berth_value *value)
-{
-    const bth_known *type = bth_node_known_global(value);
-    return type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
-}
-
-/* A class by its name, or one within another: getattr(Outer, 'Inner'). */
-static bool value_can_be_inert_class(const berth_value *value)
-{
-    return bth_node_is(value, BERTH_KIND_GLOBAL) || bth_node_is(value, BERTH_KIND_CALL);
-}
-
 /* Only PyTorch's own functions and plain tensors; inert also tensors of any class. */
-BTH_BUILDER(from_type_v2)
+BUILDER(from_type_v2)
 {
-    bool is_plain = type_is_torch_tensor(items[1]);
+    const bth_known *type = bth_node_known_global(items[1]);
+    bool is_plain = type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
     bool is_allowed = is_plain || unpickler->rules->inert; /* reduce_is_kept_inert has looked */
     if (!function_rebuilds_tensor(items[0]) || !is_allowed)
         return BTH_UNPICKLE_REFUSE(
@@ -460,52 +563,38 @@ static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *kno
                                why);
 }
 
-static berth_value *reduce_make_pending_value(bth_unpickler *unpickler, bth_pending pending)
+/*
+ * Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
+ * rest.
+ */
+static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_known *known,
+                                         berth_value *arguments)
 {
-    bth_pending *kept = bth_tree_allocate(unpickler->tree, sizeof *kept);
-    if (!kept) {
+    bool is_parameter = known->what == BTH_IS_PARAMETER_CLASS;
+    berth_value *const *items = &arguments;
+    size_t n = bth_node_tuple_items(arguments, &items);
+    bth_known checked = *known;
+    if (is_parameter) {
+        checked.arguments = "Tb";
+        checked.min_arguments = 1;
+        checked.max_arguments = 2;
+    }
+    if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
+        return NULL;
+    bth_pending *pending = bth_tree_allocate(unpickler->tree, sizeof *pending);
+    if (!pending) {
         bth_unpickle_fail_by_tree_error(unpickler, "Parameter");
         return NULL;
     }
-    *kept = pending;
+    *pending = (bth_pending){0};
+    if (is_parameter) {
+        pending->tensor = items[0];
+        pending->requires_grad = n < 2 || bth_value_bool(items[1]);
+    } else {
+        pending->dtype = (berth_dtype)known->number;
+    }
     unpickler->has_pending = true;
-    return (berth_value *)((uintptr_t)kept | BTH_TAG_PENDING);
-}
-
-/* Parameter(tensor, requires_grad): files from before 0.4, which set the rest by BUILD. */
-static berth_value *reduce_begin_parameter(bth_unpickler *unpickler, const bth_known *known,
-                                           berth_value *arguments)
-{
-    bth_known checked = *known;
-    checked.arguments = "Tb";
-    checked.min_arguments = 1;
-    checked.max_arguments = 2;
-    berth_value *const *items = &arguments;
-    size_t n = bth_node_tuple_items(arguments, &items);
-    if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
-        return NULL;
-    return reduce_make_pending_value(
-        unpickler,
-        (bth_pending){.tensor = items[0], .requires_grad = n < 2 || bth_value_bool(items[1])});
-}
-
-/* FloatTensor(): BUILD sets its storage, offset, size and stride. */
-static berth_value *reduce_begin_tensor(bth_unpickler *unpickler, const bth_known *known,
-                                        berth_value *arguments)
-{
-    if (reduce_check_arguments(unpickler, known, &arguments, berth_value_count(arguments)) < 0)
-        return NULL;
-    return reduce_make_pending_value(unpickler, (bth_pending){.dtype = (berth_dtype)known->number});
-}
-
-/* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
-static bool reduce_newobj_is_allowed(const bth_known *known, berth_value *arguments)
-{
-    if (known->what == BTH_IS_PARAMETER_CLASS)
-        return true;
-    bool empty = berth_value_count(arguments) == 0;
-    return empty && (known->what == BTH_IS_TENSOR_CLASS || known->build == BTH_BUILD_ordered_dict ||
-                     known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set);
+    return (berth_value *)((uintptr_t)pending | BTH_TAG_PENDING);
 }
 
 /* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
@@ -515,7 +604,7 @@ static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known
     berth_value *const *items;
     return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
            bth_node_tuple_items(arguments, &items) == 4 &&
-           !(function_rebuilds_tensor(items[0]) && value_can_be_inert_class(items[1]));
+           !(function_rebuilds_tensor(items[0]) && bth_node_can_be_inert_class(items[1]));
 }
 
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
@@ -535,7 +624,11 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     const bth_known *known = bth_node_known_global(callable);
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_new(unpickler->tree, callable, arguments, new_object);
-    if (new_object && !reduce_newobj_is_allowed(known, arguments))
+    /* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
+    if (new_object && known->what != BTH_IS_PARAMETER_CLASS &&
+        !(berth_value_count(arguments) == 0 &&
+          (known->what == BTH_IS_TENSOR_CLASS || known->build == BTH_BUILD_ordered_dict ||
+           known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set)))
         return reduce_refuse(unpickler, known, "no pickler makes it this way");
     switch (known->what) {
     case BTH_IS_CALLABLE:
@@ -543,9 +636,8 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
             return bth_call_new(unpickler->tree, callable, arguments, new_object);
         return reduce_check_and_build(unpickler, known, arguments);
     case BTH_IS_PARAMETER_CLASS:
-        return reduce_begin_parameter(unpickler, known, arguments);
     case BTH_IS_TENSOR_CLASS:
-        return reduce_begin_tensor(unpickler, known, arguments);
+        return reduce_begin_pending(unpickler, known, arguments);
     default:
         return reduce_refuse(unpickler, known, "it may be named, but not called");
     }

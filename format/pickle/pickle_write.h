@@ -4,8 +4,8 @@
  * recurses (P3): a container enters the walk, and its step function is called until it leaves.
  * After the first failure nothing more is written.
  */
-#ifndef BTH_FORMAT_PICKLE_PICKLE_EMIT_H
-#define BTH_FORMAT_PICKLE_PICKLE_EMIT_H
+#ifndef BTH_FORMAT_PICKLE_PICKLE_WRITE_H
+#define BTH_FORMAT_PICKLE_PICKLE_WRITE_H
 
 #include "berth/more.h"
 #include "format/pickle/pickle_opcodes.h"
@@ -74,18 +74,14 @@ typedef struct bth_emitter {
                     __VA_ARGS__))
 #define BTH_PICKLE_RECORD "data.pkl"
 
-/* ---- bytes (pickle_emit.c) ---- */
+/* ---- bytes (pickle_write.c) ---- */
 
 void bth_emit_op(bth_emitter *emitter, int op);
 void bth_emit_bool(bth_emitter *emitter, bool value);
 void bth_emit_int(bth_emitter *emitter, int64_t value);
 void bth_emit_float(bth_emitter *emitter, double value);
-/* Two's complement, little-endian, nbytes > 0. */
-void bth_emit_bigint(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes);
 /* BINUNICODE and its memo store; or a memo fetch, if the slot holds a number. */
 void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot);
-/* The same for bytes as latin-1 text. */
-void bth_emit_bytes_as_latin1_text(bth_emitter *emitter, const uint8_t *bytes, size_t nbytes);
 /* One of BTH_TEXT_…. */
 void bth_emit_constant_text(bth_emitter *emitter, int constant);
 /* The position of a text in BTH_TEXT_…, or -1. */
@@ -93,8 +89,6 @@ int bth_constant_text_find(const char *text, size_t nbytes);
 
 /* Stores the last object in the memo. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
-/* Emits a memo fetch and returns true, if the slot holds a number. */
-bool bth_emit_fetch_if_in_memo(bth_emitter *emitter, const uint32_t *slot);
 
 /* GLOBAL, stored or fetched by its text. The text must live as long as the emitter. */
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name);
@@ -105,8 +99,6 @@ void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot);
 void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
 /* A tuple of ints that does not occur again. */
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n);
-/* Ends a call: the tuple of the n arguments just written, REDUCE, and the memo store. */
-void bth_emit_tuple_end_reduce_and_memo(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* OrderedDict(). */
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 
