@@ -10,7 +10,7 @@
 #include "format/zip/zip.h"
 #include "format/zip/zip_inner.h"
 
-/* Parses local headers (FORMAT.md section 2); zip_record.c compares them with the directory. */
+/* ---- the local header (FORMAT.md section 2) ---- */
 
 /*
  * Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
@@ -47,26 +47,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
     return 1;
 }
 
-/* Up to three values of 8 bytes. PyTorch writes only the header offset if only that is large. */
-static int local_read_zip64(const bth_zip_extra *extra, uint64_t header_offset,
-                            bth_zip_local *local, berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
-
-    if (local->has_zip64)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
-                        "a second ZIP64 extra field in the local header");
-    if (extra->nbytes % 8 != 0 || extra->nbytes > sizeof local->zip64)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
-                        "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or 24",
-                        extra->nbytes);
-    local->has_zip64 = true;
-    local->n_zip64 = extra->nbytes / 8u;
-    for (size_t i = 0; i < local->n_zip64; i++)
-        local->zip64[i] = bth_cursor_u64(&cursor);
-    return BERTH_OK;
-}
-
 /*
  * A size of the header: its own field, or the value of the zip64 field if that is saturated or
  * absent.
@@ -80,6 +60,8 @@ static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32
     return local->n_zip64 >= 2 ? local->zip64[i] : 0;
 }
 
+/* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if only
+ * that is large. */
 static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
                             berth_error *error)
 {
@@ -88,10 +70,23 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
     bth_zip_extra extra;
     int more;
 
-    while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0)
-        if (extra.id == BTH_ZIP_EXTRA_ZIP64 &&
-            local_read_zip64(&extra, header_offset, local, error) < 0)
-            return error->code;
+    while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0) {
+        if (extra.id != BTH_ZIP_EXTRA_ZIP64)
+            continue;
+        if (local->has_zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a second ZIP64 extra field in the local header");
+        if (extra.nbytes % 8 != 0 || extra.nbytes > sizeof local->zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or "
+                            "24",
+                            extra.nbytes);
+        bth_cursor values = bth_cursor_make(extra.bytes, extra.nbytes);
+        local->has_zip64 = true;
+        local->n_zip64 = extra.nbytes / 8u;
+        for (size_t i = 0; i < local->n_zip64; i++)
+            local->zip64[i] = bth_cursor_u64(&values);
+    }
     if (more < 0)
         return more;
     bool saturated = local->field_nbytes == BTH_ZIP_SATURATED32 ||
@@ -166,16 +161,6 @@ static int record_check_late_field(uint64_t local, uint64_t directory, const cha
     return record_check_field(local, directory, what, entry, error);
 }
 
-static int record_check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
-                                  berth_error *error)
-{
-    if (local->crc32 == entry->crc32 || (local->crc32 == 0 && bth_zip_has_descriptor(entry->flags)))
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
-                    local->crc32, entry->crc32);
-}
-
 /* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
 static int record_check_size_field(uint32_t field, uint64_t directory, const char *what,
                                    const bth_zip_entry *entry, berth_error *error)
@@ -208,33 +193,6 @@ static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *e
     return BERTH_OK;
 }
 
-static int record_check_name(const bth_zip_local *local, const bth_zip_entry *entry,
-                             berth_error *error)
-{
-    if (!entry->name || (local->name_nbytes == entry->name_nbytes &&
-                         memcmp(local->name, entry->name, entry->name_nbytes) == 0))
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "the local header's name is '%.*s', the directory's '%s'",
-                    (int)local->name_nbytes, local->name, entry->name);
-}
-
-/* Z5; sets entry->data_offset. */
-static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
-{
-    if (record_check_name(local, entry, error) < 0 ||
-        record_check_field(local->method, entry->method, "method", entry, error) < 0 ||
-        record_check_field(local->flags, entry->flags, "flags", entry, error) < 0 ||
-        record_check_crc_field(local, entry, error) < 0 ||
-        record_check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
-        record_check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
-                                "compressed size", entry, error) < 0 ||
-        record_check_zip64(local, entry, error) < 0)
-        return error->code;
-    entry->data_offset = local->data_offset;
-    return BERTH_OK;
-}
-
 /* Z7: no record overlaps the next. */
 static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *error)
 {
@@ -260,14 +218,32 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     return code < 0 ? code : bth_zip_parse_local_header(bytes, nbytes, header_offset, local, error);
 }
 
+/* Z5 */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error)
 {
     bth_zip_local local;
 
-    if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0 ||
-        record_check_local(&local, entry, error) < 0)
+    if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0)
         return error->code;
+    if (entry->name && (local.name_nbytes != entry->name_nbytes ||
+                        memcmp(local.name, entry->name, entry->name_nbytes) != 0))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "the local header's name is '%.*s', the directory's '%s'",
+                        (int)local.name_nbytes, local.name, entry->name);
+    if (record_check_field(local.method, entry->method, "method", entry, error) < 0 ||
+        record_check_field(local.flags, entry->flags, "flags", entry, error) < 0)
+        return error->code;
+    if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !bth_zip_has_descriptor(entry->flags)))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
+                        local.crc32, entry->crc32);
+    if (record_check_size_field(local.field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
+        record_check_size_field(local.field_compressed_nbytes, entry->compressed_nbytes,
+                                "compressed size", entry, error) < 0 ||
+        record_check_zip64(&local, entry, error) < 0)
+        return error->code;
+    entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
 }
 
@@ -279,27 +255,22 @@ static uint64_t record_data_end(const bth_zip_entry *entry)
 }
 
 /* Z6: 16 or 24 bytes with a signature, 12 or 20 without: all that lies before the next entry. */
-static int record_check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
+int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
-    uint64_t between = entry->next_offset - record_data_end(entry);
+    uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
 
+    *end_offset = data_end;
+    if (!bth_zip_has_descriptor(entry->flags))
+        return BERTH_OK;
+    *end_offset = entry->next_offset;
     if (record_check_no_overlap(entry, error) < 0)
         return error->code;
     if (between == 12 || between == 16 || between == 20 || between == 24)
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
                     "%" PRIu64 " bytes lie between the data and the next entry, but a "
                     "descriptor has 12, 16, 20 or 24",
                     between);
-}
-
-int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
-{
-    *end_offset = record_data_end(entry);
-    if (!bth_zip_has_descriptor(entry->flags))
-        return BERTH_OK;
-    *end_offset = entry->next_offset;
-    return record_check_descriptor_size(entry, error);
 }
 
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
@@ -309,62 +280,44 @@ bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
     return bth_zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
-static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
-                                          const bth_zip_entry *entry, berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(bytes, nbytes);
-    size_t width = nbytes >= 20 ? 8 : 4;
-
-    if (nbytes % 8 == 0) {
-        uint32_t signature = bth_cursor_u32(&cursor);
-        if (signature != BTH_ZIP_DESCRIPTOR_SIGNATURE)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                            "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", signature,
-                            BTH_ZIP_DESCRIPTOR_SIGNATURE);
-    }
-    uint32_t crc32 = bth_cursor_u32(&cursor);
-    uint64_t compressed = bth_cursor_integer(&cursor, width);
-    uint64_t whole = bth_cursor_integer(&cursor, width);
-    if (crc32 == entry->crc32 && compressed == entry->compressed_nbytes && whole == entry->nbytes)
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                    "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
-                    ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
-                    crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
-                    entry->nbytes);
-}
-
-/*
- * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
- * moves the data by 4 bytes; they then end with the descriptor's signature.
- */
-static int record_check_signature_not_cut_off(const uint8_t *before, const bth_zip_entry *entry,
-                                              berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(before, 4);
-
-    if (bth_cursor_u32(&cursor) != BTH_ZIP_DESCRIPTOR_SIGNATURE)
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                    "a descriptor without a signature, but the bytes before it are one");
-}
-
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error)
 {
-    uint64_t end, before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
+    uint64_t end, data_end = record_data_end(entry);
+    uint64_t before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
 
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
-    if (bth_zip_has_descriptor(entry->flags)) {
-        uint64_t begin = record_data_end(entry) - before;
-        if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && record_check_signature_not_cut_off(bytes, entry, error) < 0) ||
-            record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
-                                           error) < 0)
-            return error->code;
+    if (!bth_zip_has_descriptor(entry->flags)) {
+        entry->end_offset = end;
+        return BERTH_OK;
     }
+    size_t nbytes = (size_t)(end - data_end), width = nbytes >= 20 ? 8 : 4;
+    if (input->get(input->context, data_end - before, nbytes + before, ahead, &bytes, error) < 0)
+        return error->code;
+    bth_cursor cursor = bth_cursor_make(bytes, nbytes + (size_t)before);
+    uint32_t first = bth_cursor_u32(&cursor);
+    /*
+     * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+     * moves the data by 4 bytes; they then end with the descriptor's signature.
+     */
+    if (before > 0 && first == BTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "a descriptor without a signature, but the bytes before it are one");
+    if (before == 0 && first != BTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", first,
+                        BTH_ZIP_DESCRIPTOR_SIGNATURE);
+    uint32_t crc32 = bth_cursor_u32(&cursor);
+    uint64_t compressed = bth_cursor_integer(&cursor, width);
+    uint64_t whole = bth_cursor_integer(&cursor, width);
+    if (crc32 != entry->crc32 || compressed != entry->compressed_nbytes || whole != entry->nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
+                        ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
+                        crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
+                        entry->nbytes);
     entry->end_offset = end;
     return BERTH_OK;
 }
