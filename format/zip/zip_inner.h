@@ -45,9 +45,6 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 
 /* ---- zip_names.c ---- */
 
-/* Whether a name, which is not empty, ends with '/': it is that of a folder. */
-bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes);
-
 /* Builds directory->index over the records; two of one name are refused (Z8). */
 int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
 
