@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"
-#include "format/zip/zip_inner.h"
 
 /* Which bytes of the file belong to which entry (Z7). */
 

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/zip_inner.h"
-
 #include <inttypes.h>
 #include <string.h>
 

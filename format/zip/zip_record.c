@@ -8,7 +8,12 @@
 #include "format/checksum.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"
-#include "format/zip/zip_inner.h"
+
+/* Whether sizes and CRC follow the data (bit 3). */
+static bool zip_has_descriptor(uint16_t flags)
+{
+    return (flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
+}
 
 /* ---- the local header (FORMAT.md section 2) ---- */
 
@@ -53,8 +58,7 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
  */
 static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32_t field, size_t i)
 {
-    bool absent =
-        field == BTH_ZIP_SATURATED32 || (field == 0 && bth_zip_has_descriptor(local->flags));
+    bool absent = field == BTH_ZIP_SATURATED32 || (field == 0 && zip_has_descriptor(local->flags));
     if (!absent)
         return field;
     return local->n_zip64 >= 2 ? local->zip64[i] : 0;
@@ -91,7 +95,7 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
         return more;
     bool saturated = local->field_nbytes == BTH_ZIP_SATURATED32 ||
                      local->field_compressed_nbytes == BTH_ZIP_SATURATED32;
-    if (saturated && local->n_zip64 < 2 && !bth_zip_has_descriptor(local->flags))
+    if (saturated && local->n_zip64 < 2 && !zip_has_descriptor(local->flags))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "the local header's sizes are in no ZIP64 extra field");
     local->nbytes = local_get_size_field_or_zip64(local, local->field_nbytes, 0);
@@ -156,7 +160,7 @@ static int record_check_field(uint64_t local, uint64_t directory, const char *wh
 static int record_check_late_field(uint64_t local, uint64_t directory, const char *what,
                                    const bth_zip_entry *entry, berth_error *error)
 {
-    if (local == 0 && bth_zip_has_descriptor(entry->flags))
+    if (local == 0 && zip_has_descriptor(entry->flags))
         return BERTH_OK;
     return record_check_field(local, directory, what, entry, error);
 }
@@ -234,7 +238,7 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
     if (record_check_field(local.method, entry->method, "method", entry, error) < 0 ||
         record_check_field(local.flags, entry->flags, "flags", entry, error) < 0)
         return error->code;
-    if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !bth_zip_has_descriptor(entry->flags)))
+    if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !zip_has_descriptor(entry->flags)))
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
                         local.crc32, entry->crc32);
@@ -260,7 +264,7 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
     uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
 
     *end_offset = data_end;
-    if (!bth_zip_has_descriptor(entry->flags))
+    if (!zip_has_descriptor(entry->flags))
         return BERTH_OK;
     *end_offset = entry->next_offset;
     if (record_check_no_overlap(entry, error) < 0)
@@ -277,7 +281,7 @@ bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
 
-    return bth_zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
+    return zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
@@ -289,7 +293,7 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
 
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
-    if (!bth_zip_has_descriptor(entry->flags)) {
+    if (!zip_has_descriptor(entry->flags)) {
         entry->end_offset = end;
         return BERTH_OK;
     }
