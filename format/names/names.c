@@ -3,11 +3,11 @@
  * The walk that lists tensors: linear time, no recursion (P3). Only edges that lead to a tensor
  * have an entry. The hash of a short name is computed from its parent's hash, without the text.
  */
-#include "base/seeded_hash.h"
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "format/values/value.h"
 
 #include <string.h>

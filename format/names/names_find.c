@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Finds values by name. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"

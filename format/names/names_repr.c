@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Text that grows, and keys of dicts as Python's repr shows them. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/memory.h"
 #include "base/shown_text.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The texts of names: steps, short names and paths. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"
