@@ -89,15 +89,54 @@ static bool json_read_shape(const json_t *array, int64_t *shape, int32_t *rank)
     return true;
 }
 
-/* S2: its offsets are inside the file. */
+/* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
+static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
+{
+    if (dtype != BERTH_FLOAT4_E2M1FN_X2)
+        return true;
+    if (rank == 0 || shape[rank - 1] % 2 != 0)
+        return false;
+    shape[rank - 1] /= 2;
+    return true;
+}
+
+static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
+{
+    uint64_t product = item;
+
+    for (int32_t i = 0; i < rank; i++)
+        if (!bth_try_multiply(product, (uint64_t)shape[i], &product))
+            return false;
+    return product == nbytes;
+}
+
+/* S2: two offsets, inside the file. */
+static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uint64_t data_nbytes,
+                               berth_error *error)
+{
+    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    char why[128];
+
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
+                              error);
+    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        return fail_in_tensor(tensor->name, BERTH_E_TENSOR, "its data_offsets are no range", error);
+    tensor->begin = (uint64_t)json_integer_value(begin);
+    tensor->end = (uint64_t)json_integer_value(end);
+    if (tensor->end <= data_nbytes)
+        return 0;
+    (void)snprintf(why, sizeof why, "it ends %llu bytes behind the end of the file" BTH_CUT_OFF,
+                   (unsigned long long)(tensor->end - data_nbytes));
+    return fail_in_tensor(tensor->name, BERTH_E_TENSOR, why, error);
+}
+
 static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
                              berth_error *error)
 {
     header_tensor *tensor = &reading->tensors[reading->n_tensors];
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    char why[128];
+    char why[80];
 
     *tensor = (header_tensor){.name = name,
                               .index = reading->n_tensors,
@@ -109,19 +148,9 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
         (void)snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
         return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
     }
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return fail_in_tensor(name, BERTH_E_ARCHIVE, "its data_offsets are no two integers", error);
-    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return fail_in_tensor(name, BERTH_E_TENSOR, "its data_offsets are no range", error);
-    tensor->begin = (uint64_t)json_integer_value(begin);
-    tensor->end = (uint64_t)json_integer_value(end);
-    if (tensor->end > reading->data_nbytes) {
-        (void)snprintf(why, sizeof why, "it ends %llu bytes behind the end of the file" BTH_CUT_OFF,
-                       (unsigned long long)(tensor->end - reading->data_nbytes));
-        return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
-    }
     reading->n_tensors++;
-    return 0;
+    return tensor_read_offsets(tensor, json_object_get(entry, "data_offsets"), reading->data_nbytes,
+                               error);
 }
 
 /* S3: as many bytes as the shape and the dtype need. Makes the tensor; NULL: an error. */
@@ -130,22 +159,14 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
 {
     int64_t shape[BERTH_MAX_RANK];
     berth_tensor tensor = {.dtype = from->dtype, .shape = shape};
-    uint64_t nbytes = from->end - from->begin, needed = berth_dtype_nbytes(from->dtype);
+    uint64_t nbytes = from->end - from->begin;
     const char *why = NULL;
 
     if (!json_read_shape(from->shape, shape, &tensor.rank))
         why = "its shape is no list of at most 64 sizes";
-    if (!why && from->dtype == BERTH_FLOAT4_E2M1FN_X2) {
-        /* F4 shapes count elements, PyTorch's count bytes of two. */
-        if (tensor.rank == 0 || shape[tensor.rank - 1] % 2 != 0)
-            why = "PyTorch has F4 in pairs only: its last dimension must be even";
-        else
-            shape[tensor.rank - 1] /= 2;
-    }
-    bool fits = true;
-    for (int32_t i = 0; i < tensor.rank && fits; i++)
-        fits = bth_try_multiply(needed, (uint64_t)shape[i], &needed);
-    if (!why && (!fits || needed != nbytes))
+    else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
+        why = "PyTorch has F4 in pairs only: its last dimension must be even";
+    else if (!shape_has_nbytes(shape, tensor.rank, berth_dtype_nbytes(from->dtype), nbytes))
         why = "its shape and dtype do not fit its number of bytes";
     if (why) {
         (void)fail_in_tensor(from->name, BERTH_E_TENSOR, why, error);
