@@ -137,8 +137,9 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     if (!cursor.good)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
                         "a local header does not end within %zu bytes", nbytes);
-    if (local_read_sizes(bth_cursor_make(extras, extra_nbytes), header_offset, &read, error) < 0)
-        return error->code;
+    int code = local_read_sizes(bth_cursor_make(extras, extra_nbytes), header_offset, &read, error);
+    if (code < 0)
+        return code;
     read.data_offset = header_offset + cursor.at;
     *local = read;
     return BERTH_OK;
