@@ -1,35 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "format/layout.h"
 
-#include <stdbool.h>
-
 #include "base/memory.h"
-
-/* Sizes and offsets that are not below the saturated value go into the zip64 extra field. */
-static uint32_t layout_zip64_nbytes(uint64_t cursor, uint64_t nbytes)
-{
-    bool wide_size = nbytes >= BTH_ZIP_SATURATED32;
-    bool wide_offset = cursor >= BTH_ZIP_SATURATED32;
-    if (!wide_size && !wide_offset)
-        return 0;
-    return 4u + (wide_size ? 16u : 0u) + (wide_offset ? 8u : 0u);
-}
-
-/* An empty record has no descriptor: FORMAT.md section 2. */
-static uint32_t layout_descriptor_nbytes(uint32_t zip64, uint64_t nbytes)
-{
-    if (nbytes == 0)
-        return 0;
-    return zip64 > 0 ? 24 : 16;
-}
 
 int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
                              uint32_t alignment, bth_layout_entry *entry)
 {
     if (alignment == 0 || alignment > BTH_MAX_ALIGNMENT_READ || name_nbytes > UINT16_MAX)
         return -1;
-    uint32_t zip64 = layout_zip64_nbytes(cursor, nbytes);
-    uint32_t descriptor = layout_descriptor_nbytes(zip64, nbytes);
+    /* Sizes and offsets that are not below the saturated value go into the zip64 extra field. */
+    uint32_t values = nbytes >= BTH_ZIP_SATURATED32 ? 16 : 0;
+    values += cursor >= BTH_ZIP_SATURATED32 ? 8 : 0;
+    uint32_t zip64 = values > 0 ? 4 + values : 0;
+    /* An empty record has no descriptor: FORMAT.md section 2. */
+    uint32_t descriptor = nbytes == 0 ? 0 : zip64 > 0 ? 24 : 16;
     uint64_t start, data, next;
     if (!bth_try_add(cursor, BTH_ZIP_LOCAL_NBYTES + name_nbytes + zip64 + 4, &start))
         return -1;

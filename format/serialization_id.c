@@ -85,9 +85,9 @@ static void names_insert_range(bth_id_names *names, size_t first, size_t last)
     }
 }
 
-/* Gives the first n names the places of the list's order: neighbours lie side by side from now on.
- */
-static void names_sort(bth_id_names *names, size_t n)
+/* Inserts the first n names again, in the order of the list: that reverses much of it. They get the
+ * places of that order, so that neighbours lie side by side from now on. */
+static void names_grow(bth_id_names *names, size_t n)
 {
     size_t n_sorted = 0;
 
@@ -95,12 +95,6 @@ static void names_sort(bth_id_names *names, size_t n)
         names->sorted[n_sorted++] = names->hashes[place];
     assert(n_sorted == n);
     memcpy(names->hashes + 1, names->sorted, n * sizeof *names->hashes);
-}
-
-/* Inserts n names again, in the order of the list: that reverses much of it. */
-static void names_grow(bth_id_names *names, size_t n)
-{
-    names_sort(names, n);
     names->n_buckets++;
     memset(names->buckets, 0, (size_t)*names->n_buckets * sizeof *names->buckets);
     names->next[0] = 0;

@@ -93,6 +93,11 @@ static int weight_read_meta(weight *of, berth_error *error)
     int64_t dtype = json_read_size(json_object_get(of->meta, "dtype"));
     berth_tensor *tensor = &of->tensor;
 
+    if (!json_is_false(json_object_get(of->entry, "use_pickle")))
+        return weight_fail(of, BERTH_E_UNSUPPORTED,
+                           "a tensor subclass, which torch.export stores as a pickle of its own: "
+                           "only torch.export.load reads it, and runs what is in it",
+                           error);
     if (!json_is_object(of->meta))
         return weight_fail(of, BERTH_E_ARCHIVE, "it has no tensor_meta", error);
     if (dtype >= 0 && dtype < (int64_t)(sizeof dtypes / sizeof *dtypes))
@@ -113,26 +118,16 @@ static int weight_read_meta(weight *of, berth_error *error)
     return 0;
 }
 
-/* "cpu", "cuda:0", as PyTorch names devices. False: it is too long for one. */
-static bool weight_name_device(const weight *of, char *location, size_t nbytes)
-{
-    const json_t *device = json_object_get(of->meta, "device");
-    const char *type = json_string_value(json_object_get(device, "type"));
-    int64_t index = json_read_size(json_object_get(device, "index"));
-    int n = index < 0
-                ? snprintf(location, nbytes, "%s", type ? type : "cpu")
-                : snprintf(location, nbytes, "%s:%lld", type ? type : "cpu", (long long)index);
-
-    return n < (int)nbytes;
-}
-
 /* E3: the record is there. Weights with the same record share its storage. */
 static int weight_find_storage(weight *of, berth_error *error)
 {
     const char *path = json_string_value(json_object_get(of->entry, "path_name"));
     const size_t skipped = sizeof "data/" - 1; /* it is in no key */
     berth_dtype dtype = bth_dtype_to_storage_dtype(of->tensor.dtype);
-    char location[32];
+    const json_t *device = json_object_get(of->meta, "device");
+    const char *type = json_string_value(json_object_get(device, "type"));
+    int64_t index = json_read_size(json_object_get(device, "index"));
+    char location[32]; /* "cpu", "cuda:0", as PyTorch names devices */
     uint64_t nbytes;
     int n =
         snprintf(of->record, sizeof of->record, BTH_EXPORTED_WEIGHTS_PREFIX "%s", path ? path : "");
@@ -148,11 +143,14 @@ static int weight_find_storage(weight *of, berth_error *error)
     if (nbytes % berth_dtype_nbytes(of->tensor.dtype) != 0)
         return weight_fail(of, BERTH_E_TENSOR,
                            "its record does not hold a whole number of its elements", error);
-    if (!weight_name_device(of, location, sizeof location))
+    int location_nbytes = index < 0 ? snprintf(location, sizeof location, "%s", type ? type : "cpu")
+                                    : snprintf(location, sizeof location, "%s:%lld",
+                                               type ? type : "cpu", (long long)index);
+    if (location_nbytes >= (int)sizeof location)
         return weight_fail(of, BERTH_E_UNSUPPORTED, "its device has no name of PyTorch's", error);
     of->tensor.storage =
         bth_tree_find_or_add_storage(of->tree, of->record + skipped, (size_t)n - skipped, dtype,
-                                     nbytes, location, strlen(location));
+                                     nbytes, location, (size_t)location_nbytes);
     return of->tensor.storage ? 0 : berth_tree_error(of->tree, error);
 }
 
@@ -177,21 +175,6 @@ static berth_value *weight_make_value(weight *of, berth_error *error)
     return value;
 }
 
-/* NULL: an error. */
-static berth_value *weight_read(weight *of, berth_error *error)
-{
-    if (!json_is_false(json_object_get(of->entry, "use_pickle"))) {
-        (void)weight_fail(of, BERTH_E_UNSUPPORTED,
-                          "a tensor subclass, which torch.export stores as a pickle of its own: "
-                          "only torch.export.load reads it, and runs what is in it",
-                          error);
-        return NULL;
-    }
-    if (weight_read_meta(of, error) < 0 || weight_find_storage(of, error) < 0)
-        return NULL;
-    return weight_make_value(of, error);
-}
-
 /* ---- all weights ---- */
 
 static int weights_read(const bth_exported_text *text, const json_t *entries, berth_tree *tree,
@@ -207,7 +190,9 @@ static int weights_read(const bth_exported_text *text, const json_t *entries, be
                      .name = name,
                      .entry = entry,
                      .meta = json_object_get(entry, "tensor_meta")};
-        berth_value *value = weight_read(&of, error);
+        if (weight_read_meta(&of, error) < 0 || weight_find_storage(&of, error) < 0)
+            return error->code;
+        berth_value *value = weight_make_value(&of, error);
         if (!value)
             return error->code;
         if (berth_dict_set(weights, name, value) < 0)

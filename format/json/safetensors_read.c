@@ -110,16 +110,6 @@ static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, ui
     return product == nbytes;
 }
 
-static int fail_unknown_dtype(const char *name, const char *dtype_name, berth_error *error)
-{
-    char why[80];
-
-    if (!dtype_name)
-        return fail_in_tensor(name, BERTH_E_ARCHIVE, "it has no dtype", error);
-    (void)snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
-    return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
-}
-
 /* S2: two offsets, inside the file. */
 static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uint64_t data_nbytes,
                                berth_error *error)
@@ -146,13 +136,18 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
 {
     header_tensor *tensor = &reading->tensors[reading->n_tensors];
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
+    char why[80];
 
     *tensor = (header_tensor){.name = name,
                               .index = reading->n_tensors,
                               .dtype = bth_safetensors_dtype_from_name(dtype_name),
                               .shape = json_object_get(entry, "shape")};
-    if (tensor->dtype == BERTH_DTYPE_NONE)
-        return fail_unknown_dtype(name, dtype_name, error);
+    if (!dtype_name)
+        return fail_in_tensor(name, BERTH_E_ARCHIVE, "it has no dtype", error);
+    if (tensor->dtype == BERTH_DTYPE_NONE) {
+        (void)snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
+        return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
+    }
     reading->n_tensors++;
     return tensor_read_offsets(tensor, json_object_get(entry, "data_offsets"), reading->data_nbytes,
                                error);
@@ -220,19 +215,6 @@ static int header_check_ranges(header_reading *reading, berth_error *error)
     return 0;
 }
 
-static int header_make_values(header_reading *reading, berth_error *error)
-{
-    reading->contents->root = berth_make_dict(reading->tree, BERTH_KIND_DICT);
-    for (size_t i = 0; i < reading->n_tensors; i++) {
-        berth_value *tensor = header_make_tensor(reading, &reading->tensors[i], error);
-        if (!tensor)
-            return error->code;
-        if (berth_dict_set(reading->contents->root, reading->tensors[i].name, tensor) < 0)
-            return berth_tree_error(reading->tree, error);
-    }
-    return 0;
-}
-
 /*
  * S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
  * say what the tensor is in its module: "weight". A remark such as "best_layer": "weight" has no
@@ -283,8 +265,17 @@ static int header_read_entries(header_reading *reading, berth_error *error)
         if (error->code < 0)
             return error->code;
     }
-    return header_check_ranges(reading, error) < 0 ? error->code
-                                                   : header_make_values(reading, error);
+    if (header_check_ranges(reading, error) < 0)
+        return error->code;
+    reading->contents->root = berth_make_dict(reading->tree, BERTH_KIND_DICT);
+    for (size_t i = 0; i < reading->n_tensors; i++) {
+        berth_value *tensor = header_make_tensor(reading, &reading->tensors[i], error);
+        if (!tensor)
+            return error->code;
+        if (berth_dict_set(reading->contents->root, reading->tensors[i].name, tensor) < 0)
+            return berth_tree_error(reading->tree, error);
+    }
+    return 0;
 }
 
 /* The parser takes -0 for 0; the package refuses it. The metadata are all texts. */

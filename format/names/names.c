@@ -3,11 +3,11 @@
  * The walk that lists tensors: linear time, no recursion (P3). Only edges that lead to a tensor
  * have an entry. The hash of a short name is computed from its parent's hash, without the text.
  */
-#include "base/seeded_hash.h"
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "format/values/value.h"
 
 #include <string.h>
@@ -231,20 +231,8 @@ static int naming_push_value_if_new(struct naming *naming, const berth_value *va
 
 /*
  * A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
+ * A tensor inside another one (BTH_STEP_INNER) is not listed by itself.
  */
-static int naming_add_tensor_and_parts(struct naming *naming, const berth_value *value,
-                                       uint32_t entry)
-{
-    if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_append_tensor(naming, entry) < 0))
-        return naming->error->code;
-    const berth_value *part;
-    for (uint32_t i = 0; (part = bth_tensor_part(value, i)); i++)
-        if (naming_append_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
-            return naming->error->code;
-    return tensor_has_attributes(value) ? naming_push_value_if_new(naming, value, entry + 1) : 0;
-}
-
-/* A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
 static int naming_push_container_or_add_tensor(struct naming *naming, const berth_value *value,
                                                uint32_t step)
 {
@@ -257,8 +245,14 @@ static int naming_push_container_or_add_tensor(struct naming *naming, const bert
     uint32_t parent = naming->walk.n_frames ? naming_top_entry_find_or_add(naming) : NO_ENTRY;
     if (naming->error->code != BERTH_OK)
         return naming->error->code;
-    return naming_add_tensor_and_parts(naming, value,
-                                       naming_add_entry(naming, parent, step, value));
+    uint32_t entry = naming_add_entry(naming, parent, step, value);
+    if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_append_tensor(naming, entry) < 0))
+        return naming->error->code;
+    const berth_value *part;
+    for (uint32_t i = 0; (part = bth_tensor_part(value, i)); i++)
+        if (naming_append_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
+            return naming->error->code;
+    return tensor_has_attributes(value) ? naming_push_value_if_new(naming, value, entry + 1) : 0;
 }
 
 static int naming_walk(struct naming *naming)
@@ -317,14 +311,6 @@ static int names_make_slots_and_mark_shared(bth_names *names, berth_error *error
 
 /* ---- the interface ---- */
 
-static void names_compute_hash_powers(bth_names *names)
-{
-    uint64_t base = (uint64_t)(uintptr_t)names * UINT64_C(0x9e3779b97f4a7c15) % PRIME | 257;
-    names->powers[0] = 1;
-    for (int i = 1; i <= 8; i++)
-        names->powers[i] = prime_times(names->powers[i - 1], base);
-}
-
 int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
 {
     berth_tree *tree = bth_value_tree(root);
@@ -337,7 +323,10 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
         return bth_fail_memory(error, sizeof(*names));
     names->root = root;
     naming.n_expected = bth_tree_n_storages(tree) + 8;
-    names_compute_hash_powers(names);
+    uint64_t base = (uint64_t)(uintptr_t)names * UINT64_C(0x9e3779b97f4a7c15) % PRIME | 257;
+    names->powers[0] = 1;
+    for (int i = 1; i <= 8; i++)
+        names->powers[i] = prime_times(names->powers[i - 1], base);
     if (bth_walk_allocate_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
         names_make_slots_and_mark_shared(names, error) == 0)
         *made = names;

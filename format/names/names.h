@@ -6,7 +6,7 @@
 #ifndef BTH_FORMAT_NAMES_NAMES_H
 #define BTH_FORMAT_NAMES_NAMES_H
 
-#include "berth.h"
+#include "format/values/value.h"
 
 typedef struct bth_names bth_names;
 
@@ -17,6 +17,7 @@ void bth_names_free(bth_names *names);
 /* Tensors in the order of the walk; also the parts of sparse and nested tensors. */
 size_t bth_names_tensor_count(const bth_names *names);
 const berth_value *bth_names_tensor_value(const bth_names *names, size_t i);
+
 /*
  * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; if memory is short,
  * `failed`.
@@ -52,5 +53,79 @@ const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any
  */
 const berth_value *bth_names_find_value(const bth_names *names, const char *name,
                                         berth_error *error);
+
+/* ---- what names.c (the walk), names_write.c (texts) and names_find.c (look-up) share ---- */
+
+/* Bit of names_entry.hash: another tensor has the same short name. */
+#define BTH_NAME_SHARED (UINT64_C(1) << 63)
+
+/* An edge that leads to a tensor, or to a container with one: 24 bytes, no text. */
+struct names_entry {
+    const berth_value *value;
+    uint64_t hash;   /* of the short name */
+    uint32_t parent; /* entry; UINT32_MAX for the root */
+    uint32_t index;  /* item of the parent's value, or BTH_STEP_… */
+};
+
+/* The hash of a long key is kept, because a file may use one key in many dicts. */
+struct names_key {
+    const void *text;
+    uint64_t hash;
+    uint64_t power;
+};
+
+struct bth_names {
+    const berth_value *root;
+    struct names_entry *entries;
+    uint32_t n_entries;
+    uint32_t entries_capacity;
+    uint32_t *tensors; /* entries, in the order of the walk */
+    uint32_t n_tensors;
+    uint32_t tensors_capacity;
+    uint32_t *slots; /* by hash: position in `tensors` + 1; 0: free */
+    uint64_t slots_mask;
+    struct names_key *keys;
+    size_t n_keys;
+    size_t keys_mask;
+    uint64_t powers[9]; /* of the hash's base */
+};
+
+/*
+ * P3: n bytes of pickle can make a tuple whose repr has 2^n characters. So the repr of a tuple ends
+ * after this many, with "...)".
+ */
+enum { BTH_TUPLE_REPR_NBYTES = 256 };
+
+/*
+ * P3: a pickle can use one long key on many levels for a few bytes each, and a name contains it
+ * each time. A million levels of short keys stay below this.
+ */
+#define BTH_MAX_NAME_NBYTES ((size_t)16 << 20)
+
+void bth_name_text_append_bytes(bth_name_text *out, const char *text, size_t nbytes);
+void bth_name_text_append_text(bth_name_text *out, const char *text);
+/* At most 159 bytes. */
+void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
+void bth_name_text_append_repr(bth_name_text *out, const berth_value *key);
+
+/* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */
+void bth_name_text_append_short_name_step(bth_name_text *out, const berth_value *parent,
+                                          uint32_t index);
+/* One step in a path: "['a']", "[0]", ".indices". */
+void bth_name_text_append_path_step(bth_name_text *out, const berth_value *parent, uint32_t index);
+/* Replaces the text by the short name, or the path, of an entry. */
+void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
+                                    bool path);
+
+/* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */
+const char *bth_step_attribute_name(const berth_value *parent, uint32_t step);
+
+/* The hash of a short name, as of an entry. */
+uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
+/* The position in `tensors` of the first tensor of that hash, or UINT32_MAX. */
+uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Finds values by name. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -34,12 +34,6 @@ static bool int64_parse_decimal(const char *text, size_t nbytes, bool negative, 
     return true;
 }
 
-static bool key_is_str_or_int64(const berth_value *key)
-{
-    int64_t integer;
-    return berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer);
-}
-
 /* W6: a name that could not be written for lack of memory is an error, not a different name. */
 static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_error *error)
 {
@@ -49,17 +43,23 @@ static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_erro
 }
 
 /*
- * Finds up to two keys that are neither str nor int64 by their repr, and returns how many. Several
- * keys can have one repr: long tuples with the same beginning, NaNs.
+ * Finds up to two keys that are no str, by the text between the brackets of a path: an int64, or
+ * keys of other kinds by their repr. Returns how many. Several keys can have one repr: long tuples
+ * with the same beginning, NaNs.
  */
-static int keys_find_by_repr(const berth_value *dict, const char *text, size_t nbytes,
-                             size_t found[2], berth_error *error)
+static int keys_find_non_str_by_text(const berth_value *dict, const char *text, size_t nbytes,
+                                     size_t found[2], berth_error *error)
 {
     size_t n = berth_value_count(dict);
+    int64_t integer;
     int n_found = 0;
+    if (int64_parse_decimal(text, nbytes, true, &integer)) {
+        found[0] = bth_dict_find_int_position(dict, integer);
+        return found[0] != SIZE_MAX;
+    }
     for (size_t i = 0; i < n && n_found < 2; i++) {
         const berth_value *key = bth_value_key(dict, i);
-        if (key_is_str_or_int64(key))
+        if (berth_value_kind(key) == BERTH_KIND_STR || berth_as_int(key, &integer))
             continue;
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
         bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
@@ -94,17 +94,6 @@ static bool step_find_attribute_or_part(const berth_value *value, const char *te
     return false;
 }
 
-/* Finds up to two keys that are no str, by the text between the brackets of a path. */
-static int keys_find_non_str_by_text(const berth_value *dict, const char *text, size_t nbytes,
-                                     size_t found[2], berth_error *error)
-{
-    int64_t integer;
-    if (!int64_parse_decimal(text, nbytes, true, &integer))
-        return keys_find_by_repr(dict, text, nbytes, found, error);
-    found[0] = bth_dict_find_int_position(dict, integer);
-    return found[0] != SIZE_MAX;
-}
-
 /*
  * Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
  * repr, and an attribute.
@@ -134,28 +123,7 @@ static int steps_find_by_text(const berth_value *value, const char *text, size_t
 
 /* ---- paths: ['a'][0].__dict__ ---- */
 
-/* A path ends with a NUL, so no check for its end is needed. */
-static bool path_parse_hex(const char **at, size_t n, uint32_t *point)
-{
-    char digits[9] = {0};
-    if (strspn(*at, "0123456789abcdefABCDEF") < n)
-        return false;
-    memcpy(digits, *at, n);
-    *at += n;
-    *point = (uint32_t)strtoul(digits, NULL, 16);
-    return *point <= 0x10ffff;
-}
-
-static void name_text_append_utf8(bth_name_text *out, uint32_t point)
-{
-    char text[4];
-    size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; point >>= 6)
-        text[i] = (char)(0x80 | (point & 0x3f));
-    text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
-    bth_name_text_append_bytes(out, text, n);
-}
-
+/* What follows a backslash. A path ends with a NUL, so no check for its end is needed. */
 static bool path_parse_escape(const char **at, bth_name_text *out)
 {
     static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
@@ -165,11 +133,20 @@ static bool path_parse_escape(const char **at, bth_name_text *out)
         bth_name_text_append_bytes(out, &to[known - from], 1);
         return true;
     }
-    uint32_t point;
-    size_t n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!n || !path_parse_hex(at, n, &point))
+    size_t n_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+    if (!n_digits || strspn(*at, "0123456789abcdefABCDEF") < n_digits)
         return false;
-    name_text_append_utf8(out, point);
+    char digits[9] = {0}, text[4];
+    memcpy(digits, *at, n_digits);
+    *at += n_digits;
+    uint32_t point = (uint32_t)strtoul(digits, NULL, 16);
+    if (point > 0x10ffff)
+        return false;
+    size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; point >>= 6)
+        text[i] = (char)(0x80 | (point & 0x3f));
+    text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
+    bth_name_text_append_bytes(out, text, n);
     return true;
 }
 
@@ -188,14 +165,6 @@ static bool path_parse_quoted(const char **at, bth_name_text *out)
         bth_name_text_append_bytes(out, (*at)++, 1);
     }
     return *(*at)++ == quote;
-}
-
-/* Two keys have the same repr, so the path is ambiguous. */
-static bool path_fail_ambiguous_key(const char *text, size_t nbytes, berth_error *error)
-{
-    bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET, "two keys are written as %.*s",
-             (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), text);
-    return false;
 }
 
 /* Reads ['a'] or [0] or [(1, 2)] as a step; *at is then behind the bracket. */
@@ -222,8 +191,12 @@ static bool path_parse_and_find_item(const berth_value *value, const char **at, 
         int n = bth_kind_is_dict(berth_value_kind(value))
                     ? keys_find_non_str_by_text(value, *at, nbytes, keys, error)
                     : 0;
-        if (n == 2)
-            return path_fail_ambiguous_key(*at, nbytes, error);
+        if (n == 2) {
+            bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
+                     "two keys are written as %.*s",
+                     (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), *at);
+            return false;
+        }
         if (n == 1)
             found = keys[0];
         else if (!bth_kind_is_dict(berth_value_kind(value)) &&
@@ -238,15 +211,6 @@ static bool path_parse_and_find_item(const berth_value *value, const char **at, 
     return false;
 }
 
-static bool path_parse_and_find_attribute(const berth_value *value, const char **at,
-                                          const char *end, uint32_t *index)
-{
-    const char *from = ++*at;
-    while (*at < end && **at != '.' && **at != '[')
-        ++*at;
-    return step_find_attribute_or_part(value, from, (size_t)(*at - from), index);
-}
-
 /* The value of a path, or NULL. Also follows edges that the walk did not enter again. */
 static const berth_value *value_find_by_path(const berth_value *root, const char *path,
                                              berth_error *error)
@@ -255,9 +219,14 @@ static const berth_value *value_find_by_path(const berth_value *root, const char
     const char *at = path, *end = path + strlen(path);
     while (value && at < end) {
         uint32_t index;
-        bool found = *at == '['   ? path_parse_and_find_item(value, &at, end, &index, error)
-                     : *at == '.' ? path_parse_and_find_attribute(value, &at, end, &index)
-                                  : false;
+        bool found = false;
+        if (*at == '[') {
+            found = path_parse_and_find_item(value, &at, end, &index, error);
+        } else if (*at == '.') {
+            const char *from = ++at;
+            at += strcspn(at, ".[");
+            found = step_find_attribute_or_part(value, from, (size_t)(at - from), &index);
+        }
         value = found ? bth_value_child_at_step(value, index) : NULL;
     }
     return value;
@@ -282,23 +251,10 @@ struct search {
     int n_found;
 };
 
-static bool search_add_interpretation(struct search *search, uint32_t parent, uint32_t index,
-                                      size_t at)
-{
-    const berth_value *value = bth_value_child_at_step(search->readings[parent].value, index);
-    if (search->n == MAX_READINGS)
-        return false;
-    search->readings[search->n] =
-        (struct reading){.value = value, .at = at, .parent = parent, .index = index};
-    if (at > search->nbytes && search->n_found < 2)
-        search->found[search->n_found++] = search->n;
-    search->n++;
-    return true;
-}
-
-/* Tries every end of the next step, because keys may contain dots. */
+/* Tries every end of the next step, because keys may contain dots. False: too many readings. */
 static bool search_extend_interpretation(struct search *search, uint32_t i, berth_error *error)
 {
+    const berth_value *parent = search->readings[i].value;
     size_t from = search->readings[i].at;
     if (from > search->nbytes)
         return true;
@@ -306,11 +262,19 @@ static bool search_extend_interpretation(struct search *search, uint32_t i, bert
         const char *dot = memchr(search->name + end, '.', search->nbytes - end);
         end = dot ? (size_t)(dot - search->name) : search->nbytes;
         uint32_t steps[MAX_STEPS];
-        int n = steps_find_by_text(search->readings[i].value, search->name + from, end - from,
-                                   steps, error);
-        for (int step = 0; step < n; step++)
-            if (!search_add_interpretation(search, i, steps[step], end + 1))
+        int n = steps_find_by_text(parent, search->name + from, end - from, steps, error);
+        for (int step = 0; step < n; step++) {
+            if (search->n == MAX_READINGS)
                 return false;
+            search->readings[search->n] =
+                (struct reading){.value = bth_value_child_at_step(parent, steps[step]),
+                                 .at = end + 1,
+                                 .parent = i,
+                                 .index = steps[step]};
+            if (end == search->nbytes && search->n_found < 2)
+                search->found[search->n_found++] = search->n;
+            search->n++;
+        }
         if (end == search->nbytes)
             return true;
     }
@@ -381,12 +345,6 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
 
 /* ---- similar names ---- */
 
-static size_t min_of_three(size_t a, size_t b, size_t c)
-{
-    size_t smaller = a < b ? a : b;
-    return smaller < c ? smaller : c;
-}
-
 /* Levenshtein's distance of two texts of at most MAX_NEAR_NBYTES bytes. */
 static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
 {
@@ -398,15 +356,17 @@ static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, 
         row[0] = i;
         for (size_t j = 1; j <= b_nbytes; j++) {
             size_t above = row[j];
-            row[j] = min_of_three(row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
+            size_t other = above < row[j - 1] ? above + 1 : row[j - 1] + 1;
+            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
+            row[j] = changed < other ? changed : other;
             diagonal = above;
         }
     }
     return row[b_nbytes];
 }
 
-/* The most similar of the first names, or NULL; the caller releases it. */
-static char *names_find_most_similar(const bth_names *names, const char *name)
+/* The message shows the most similar of the first names. */
+static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
@@ -428,12 +388,6 @@ static char *names_find_most_similar(const bth_names *names, const char *name)
             bth_release(out.text);
         }
     }
-    return near;
-}
-
-static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
-{
-    char *near = names_find_most_similar(names, name);
     bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"%s%.*s%s",
              MAX_SHOWN_NBYTES, name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
              near ? "\"" : "");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Text that grows, and keys of dicts as Python's repr shows them. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/memory.h"
 #include "base/shown_text.h"
@@ -120,9 +120,17 @@ static void repr_complex(bth_name_text *out, double real, double imaginary)
     bth_name_text_append_text(out, alone ? "j" : "j)");
 }
 
-/* An integer of up to 255 bytes in decimal, by repeated division by 10^9. */
-static void repr_bigint(bth_name_text *out, const uint8_t *bytes, size_t nbytes)
+/* An integer: of up to 255 bytes beyond 64 bits, in decimal by repeated division by 10^9. */
+static void repr_int(bth_name_text *out, const berth_value *key)
 {
+    size_t nbytes;
+    int64_t integer;
+    const uint8_t *bytes = berth_as_bytes(key, &nbytes);
+    if (!bytes) {
+        berth_as_int(key, &integer);
+        bth_name_text_append_format(out, "%" PRId64, integer);
+        return;
+    }
     uint32_t words[64] = {0}, groups[80];
     bool negative = bytes[nbytes - 1] & 0x80;
     unsigned carry = negative;
@@ -146,19 +154,6 @@ static void repr_bigint(bth_name_text *out, const uint8_t *bytes, size_t nbytes)
     bth_name_text_append_text(out, negative ? "-" : "");
     for (size_t i = n_groups; i-- > 0;)
         bth_name_text_append_format(out, i + 1 == n_groups ? "%" PRIu32 : "%09" PRIu32, groups[i]);
-}
-
-static void repr_int(bth_name_text *out, const berth_value *key)
-{
-    size_t nbytes;
-    int64_t integer;
-    const uint8_t *bytes = berth_as_bytes(key, &nbytes);
-    if (bytes) {
-        repr_bigint(out, bytes, nbytes);
-        return;
-    }
-    berth_as_int(key, &integer);
-    bth_name_text_append_format(out, "%" PRId64, integer);
 }
 
 /* ---- text ---- */
@@ -188,12 +183,6 @@ static void repr_escape(bth_name_text *out, uint32_t point)
                                     point);
 }
 
-/* ASCII that repr writes unchanged, in any quotes. */
-static bool repr_char_is_plain_ascii(uint8_t c)
-{
-    return c >= 0x20 && c < 0x7f && c != '\\' && c != '\'';
-}
-
 /* A str, or bytes, of which only ASCII is printable. */
 static void repr_quoted(bth_name_text *out, const berth_value *key)
 {
@@ -207,7 +196,8 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
     bth_name_text_append_text(out, quote);
     size_t plain = 0; /* runs of plain characters go out at once */
     for (size_t at = 0; at < nbytes && !out->cut;) {
-        while (at < nbytes && repr_char_is_plain_ascii(text[at]))
+        while (at < nbytes && text[at] >= 0x20 && text[at] < 0x7f && text[at] != '\\' &&
+               text[at] != '\'')
             at++;
         if (at == nbytes)
             break;
@@ -253,31 +243,28 @@ static const char *call_get_attribute_name(const berth_value *value)
     return nbytes > 0 && strspn(name, identifier) == nbytes ? name : NULL;
 }
 
-/* "module Outer.Inner". More than a few levels are not shown, so that names cost no more than P3.
+/*
+ * As Python shows objects: "<module Outer.Inner 7>", with a number instead of an address. More than
+ * a few levels are not shown, so that names cost no more than P3.
  */
-static void repr_class(bth_name_text *out, const berth_value *value)
+static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 {
     enum { MAX_LEVELS = 4 };
     const char *names[MAX_LEVELS];
     size_t n = 0;
-    while (n < MAX_LEVELS && (names[n] = call_get_attribute_name(value))) {
-        value = bth_value_item(value, 0);
+    bool is_object = berth_value_kind(key) == BERTH_KIND_CALL && !call_get_attribute_name(key);
+    const berth_value *shown = is_object ? berth_value_part(key, BERTH_PART_INNER) : key;
+    while (n < MAX_LEVELS && (names[n] = call_get_attribute_name(shown))) {
+        shown = bth_value_item(shown, 0);
         n++;
     }
-    bool is_named = berth_value_kind(value) == BERTH_KIND_GLOBAL;
+    bool is_named = berth_value_kind(shown) == BERTH_KIND_GLOBAL;
+    bth_name_text_append_text(out, "<");
     bth_name_text_append_format(out, "%.100s",
-                                is_named ? berth_as_text(value, NULL)
-                                         : berth_kind_name(berth_value_kind(value)));
+                                is_named ? berth_as_text(shown, NULL)
+                                         : berth_kind_name(berth_value_kind(shown)));
     while (n-- > 0)
         bth_name_text_append_format(out, ".%.100s", names[n]);
-}
-
-/* As Python shows objects: "<module name 7>", with a number instead of an address. */
-static void repr_object_with_id(bth_name_text *out, const berth_value *key)
-{
-    bool is_object = berth_value_kind(key) == BERTH_KIND_CALL && !call_get_attribute_name(key);
-    bth_name_text_append_text(out, "<");
-    repr_class(out, is_object ? berth_value_part(key, BERTH_PART_INNER) : key);
     bth_name_text_append_format(out, " %zu>", bth_value_id(key));
 }
 
@@ -335,12 +322,6 @@ static void repr_open_tuple(bth_name_text *out, const berth_value *value, struct
     *open = (struct open_tuple){.value = value};
 }
 
-static void repr_close_tuple(bth_name_text *out, const struct open_tuple *open)
-{
-    bool size = berth_value_kind(open->value) == BERTH_KIND_SIZE;
-    bth_name_text_append_text(out, size ? "])" : open->next == 1 ? ",)" : ")");
-}
-
 static void repr_tuple(bth_name_text *out, const berth_value *key)
 {
     struct open_tuple open[BTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
@@ -352,7 +333,8 @@ static void repr_tuple(bth_name_text *out, const berth_value *key)
         struct open_tuple *top = &open[n_open - 1];
         const berth_value *item = bth_value_item(top->value, top->next);
         if (!item) {
-            repr_close_tuple(out, top);
+            bool is_size = berth_value_kind(top->value) == BERTH_KIND_SIZE;
+            bth_name_text_append_text(out, is_size ? "])" : top->next == 1 ? ",)" : ")");
             n_open--;
             continue;
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The texts of names: steps, short names and paths. */
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -89,22 +89,6 @@ void bth_name_text_append_path_step(bth_name_text *out, const berth_value *paren
 
 /* ---- entries ---- */
 
-static void name_text_append_steps(bth_name_text *out, const bth_names *names,
-                                   const uint32_t *chain, size_t n, bool path)
-{
-    for (size_t i = n; i-- > 0;) {
-        const struct names_entry *entry = &names->entries[chain[i]];
-        const berth_value *parent = names->entries[entry->parent].value;
-        if (path) {
-            bth_name_text_append_path_step(out, parent, entry->index);
-            continue;
-        }
-        if (i + 1 < n)
-            bth_name_text_append_text(out, ".");
-        bth_name_text_append_short_name_step(out, parent, entry->index);
-    }
-}
-
 void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
                                     bool path)
 {
@@ -126,7 +110,16 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
     for (uint32_t at = entry; names->entries[at].parent != UINT32_MAX;
          at = names->entries[at].parent)
         chain[n++] = at;
-    name_text_append_steps(out, names, chain, n, path);
+    for (size_t i = n; i-- > 0;) {
+        const struct names_entry *step = &names->entries[chain[i]];
+        const berth_value *parent = names->entries[step->parent].value;
+        if (!path && i + 1 < n)
+            bth_name_text_append_text(out, ".");
+        if (path)
+            bth_name_text_append_path_step(out, parent, step->index);
+        else
+            bth_name_text_append_short_name_step(out, parent, step->index);
+    }
     if (chain != few)
         bth_release(chain);
 }

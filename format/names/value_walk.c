@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "config/options.h"
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 
 struct value_walk {
     berth_walk public; /* first: what the caller's functions get */

@@ -73,24 +73,6 @@ static int inflation_fail_size(const struct inflation *inflation, const char *wh
                     entry->compressed_nbytes, entry->nbytes, why);
 }
 
-static int inflation_fetch_input(struct inflation *inflation, berth_error *error)
-{
-    const bth_zip_entry *entry = inflation->entry;
-    uint64_t left = entry->compressed_nbytes - inflation->in_nbytes;
-    uint64_t nbytes = left < INPUT_NBYTES ? left : INPUT_NBYTES;
-    const uint8_t *bytes;
-
-    if (inflation->stream.avail_in > 0 || nbytes == 0)
-        return 0;
-    if (inflation->input->get(inflation->input->context, entry->data_offset + inflation->in_nbytes,
-                              nbytes, nbytes, &bytes, error) < 0)
-        return error->code;
-    inflation->stream.next_in = (Bytef *)(uintptr_t)bytes; /* zlib does not write to it */
-    inflation->stream.avail_in = (uInt)nbytes;
-    inflation->in_nbytes += nbytes;
-    return 0;
-}
-
 /* The room for the next piece. After the record's last byte there is room for one more. */
 static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *nbytes)
 {
@@ -106,53 +88,50 @@ static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *n
     return is_kept ? output->memory + (at - output->from) : output->scratch;
 }
 
-/* Inflates one piece. *result: what zlib says. */
-static int inflation_run_piece(struct inflation *inflation, int *result, berth_error *error)
-{
-    bth_inflate_output *output = inflation->output;
-    z_stream *stream = &inflation->stream;
-    size_t room;
-    uint8_t *out = inflation_find_room(inflation, &room);
-
-    stream->next_out = out;
-    stream->avail_out = (uInt)room;
-    *result = inflate(stream, Z_NO_FLUSH);
-    size_t nbytes = room - stream->avail_out;
-    output->crc32 = bth_crc32(output->crc32, out, nbytes);
-    inflation->out_nbytes += nbytes;
-    return output->advance ? output->advance(output->context, nbytes, error) : 0;
-}
-
-static int inflation_check_result(const struct inflation *inflation, int result, berth_error *error)
-{
-    const bth_zip_entry *entry = inflation->entry;
-
-    if (result == Z_MEM_ERROR)
-        return bth_fail_memory(error, 0);
-    if (result < 0 && result != Z_BUF_ERROR)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record,
-                        entry->data_offset + inflation_consumed_nbytes(inflation),
-                        "cannot be inflated: %s",
-                        inflation->stream.msg ? inflation->stream.msg : "bad data");
-    if (inflation->out_nbytes > entry->nbytes)
-        return inflation_fail_size(inflation, "; more follows", error);
-    if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
-        return inflation_fail_size(inflation, "; the deflated data do not end there", error);
-    return 0;
-}
-
+/* Fetches input and inflates it, piece by piece, to its end. */
 static int inflation_run(struct inflation *inflation, berth_error *error)
 {
-    int result = Z_OK;
+    const bth_zip_entry *entry = inflation->entry;
+    const bth_zip_input *input = inflation->input;
+    bth_inflate_output *output = inflation->output;
+    z_stream *stream = &inflation->stream;
 
-    while (result != Z_STREAM_END)
-        if (inflation_fetch_input(inflation, error) < 0 ||
-            inflation_run_piece(inflation, &result, error) < 0 ||
-            inflation_check_result(inflation, result, error) < 0)
+    for (int result = Z_OK; result != Z_STREAM_END;) {
+        uint64_t left = entry->compressed_nbytes - inflation->in_nbytes;
+        if (stream->avail_in == 0 && left > 0) {
+            uint64_t nbytes = left < INPUT_NBYTES ? left : INPUT_NBYTES;
+            const uint8_t *bytes;
+            if (input->get(input->context, entry->data_offset + inflation->in_nbytes, nbytes,
+                           nbytes, &bytes, error) < 0)
+                return error->code;
+            stream->next_in = (Bytef *)(uintptr_t)bytes; /* zlib does not write to it */
+            stream->avail_in = (uInt)nbytes;
+            inflation->in_nbytes += nbytes;
+        }
+        size_t room;
+        uint8_t *out = inflation_find_room(inflation, &room);
+        stream->next_out = out;
+        stream->avail_out = (uInt)room;
+        result = inflate(stream, Z_NO_FLUSH);
+        size_t nbytes = room - stream->avail_out;
+        output->crc32 = bth_crc32(output->crc32, out, nbytes);
+        inflation->out_nbytes += nbytes;
+        if (output->advance && output->advance(output->context, nbytes, error) < 0)
             return error->code;
-    if (inflation_consumed_nbytes(inflation) == inflation->entry->compressed_nbytes &&
-        inflation->out_nbytes == inflation->entry->nbytes)
-        return 0;
+        if (result == Z_MEM_ERROR)
+            return bth_fail_memory(error, 0);
+        if (result < 0 && result != Z_BUF_ERROR)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record,
+                            entry->data_offset + inflation_consumed_nbytes(inflation),
+                            "cannot be inflated: %s", stream->msg ? stream->msg : "bad data");
+        if (inflation->out_nbytes > entry->nbytes)
+            return inflation_fail_size(inflation, "; more follows", error);
+        if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
+            return inflation_fail_size(inflation, "; the deflated data do not end there", error);
+    }
+    if (inflation_consumed_nbytes(inflation) == entry->compressed_nbytes &&
+        inflation->out_nbytes == entry->nbytes)
+        return BERTH_OK;
     return inflation_fail_size(inflation, "", error);
 }
 

@@ -7,6 +7,7 @@
 #define BTH_FORMAT_ZIP_ZIP_H
 
 #include "berth.h"
+#include "format/bytes.h"
 #include "format/layout.h"
 
 /* ---- numbers of the format (FORMAT.md 2, 3) ---- */
@@ -96,6 +97,8 @@ int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbyt
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error);
 void bth_zip_free_directory(bth_zip_directory *directory);
+/* Builds directory->index over the records; two of one name are refused (Z8). */
+int bth_zip_index_names(bth_zip_directory *directory, berth_error *error);
 
 /* Compares a computed CRC with the entry's (Z10): BERTH_E_CHECKSUM. A CRC of 0 of an entry that is
  * not empty was never computed: it is accepted, and *present is false. */
@@ -118,6 +121,27 @@ bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *reco
 /* The same without regard to the case of ASCII letters, as PyTorch finds records. */
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,
                                      size_t record_nbytes);
+
+typedef struct bth_zip_extra {
+    uint16_t id;
+    uint16_t nbytes;
+    const uint8_t *bytes;
+} bth_zip_extra;
+
+/* The header that has extra fields: its name, and what an error says of it. */
+typedef struct bth_zip_header {
+    const uint8_t *name;
+    size_t name_nbytes;
+    const char *record; /* NULL: not known yet */
+    uint64_t at;        /* the byte of the file where it begins */
+} bth_zip_header;
+
+/*
+ * Reads the next extra field: 1; 0: there is none; or an error: it is malformed, or gives the entry
+ * another name (Z4).
+ */
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
+                       berth_error *error);
 
 /* One local header, for reading without a directory. */
 typedef struct bth_zip_local {
@@ -186,6 +210,11 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
  */
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error);
+/*
+ * The end of an entry's data and descriptor, from its data_offset and next_offset. Fails if there
+ * is no room for a descriptor (Z6) or the data reach into the next entry (Z7).
+ */
+int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error);
 /* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry);
 

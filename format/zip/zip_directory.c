@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"
-#include "format/zip/zip_inner.h"
 
 /* Which bytes of the file belong to which entry (Z7). */
 
@@ -318,7 +317,7 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
         entry.kept.name = filling->names_at;
         entry.kept.record = filling->names_at + directory->archive_nbytes + 1;
         filling->names_at += entry.kept.name_nbytes + 1;
-        bool is_folder = bth_zip_name_is_folder(entry.name, entry.kept.name_nbytes);
+        bool is_folder = entry.name[entry.kept.name_nbytes - 1] == '/';
         if (entry_read_extra(&entry, error) < 0 ||
             entry_check(&entry, end->directory_offset, is_folder, error) < 0)
             return error->code;

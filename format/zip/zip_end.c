@@ -116,14 +116,33 @@ static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields,
     return end_check_fields(fields, "the end record", tail->file_at + at, error);
 }
 
-/* Z2: the locator points to the ZIP64 end record directly before it. */
-static int end_check_locator(const zip_tail *tail, size_t at, berth_error *error)
+/* Z2: whether there is a locator, which points to the ZIP64 end record directly before it. */
+static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, bool *there,
+                                        berth_error *error)
 {
+    const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
+    const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES, both_nbytes};
+    size_t at = end_at - BTH_ZIP_LOCATOR_NBYTES;
+
+    *there = end_at >= BTH_ZIP_LOCATOR_NBYTES &&
+             tail_has_signature_at(tail, at, BTH_ZIP_LOCATOR_SIGNATURE);
+    if (!*there) {
+        for (size_t i = 0; i < 2; i++)
+            if (end_at >= distances[i] &&
+                tail_has_signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
+                return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - distances[i],
+                                "a ZIP64 end record without a locator");
+        return BERTH_OK;
+    }
+    if (end_at < both_nbytes ||
+        !tail_has_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
+                        "a ZIP64 locator without a ZIP64 end record directly before it");
     bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_LOCATOR_NBYTES - 4);
     uint32_t disk = bth_cursor_u32(&cursor);
     uint64_t offset = bth_cursor_u64(&cursor);
     uint32_t n_disks = bth_cursor_u32(&cursor);
-    uint64_t end64_at = tail->file_at + at - BTH_ZIP_END64_RECORD_NBYTES;
+    uint64_t end64_at = tail->file_at + end_at - both_nbytes;
     if (disk != 0 || n_disks != 1)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "the ZIP64 locator names disk %" PRIu32 " of %" PRIu32
@@ -135,37 +154,6 @@ static int end_check_locator(const zip_tail *tail, size_t at, berth_error *error
                         ", but the ZIP64 end record is at byte %" PRIu64,
                         offset, end64_at);
     return BERTH_OK;
-}
-
-/* Z2: a ZIP64 end record before the end record, but no locator between them. */
-static int end_refuse_end64_without_locator(const zip_tail *tail, size_t end_at, berth_error *error)
-{
-    const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES,
-                                BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES};
-    for (size_t i = 0; i < 2; i++)
-        if (end_at >= distances[i] &&
-            tail_has_signature_at(tail, end_at - distances[i], BTH_ZIP_END64_SIGNATURE))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - distances[i],
-                            "a ZIP64 end record without a locator");
-    return BERTH_OK;
-}
-
-/* Z2: whether there is a locator, and the ZIP64 end record directly before it. */
-static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, bool *there,
-                                        berth_error *error)
-{
-    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
-    const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
-
-    *there = end_at >= locator_nbytes &&
-             tail_has_signature_at(tail, end_at - locator_nbytes, BTH_ZIP_LOCATOR_SIGNATURE);
-    if (!*there)
-        return end_refuse_end64_without_locator(tail, end_at, error);
-    if (end_at < both_nbytes ||
-        !tail_has_signature_at(tail, end_at - both_nbytes, BTH_ZIP_END64_SIGNATURE))
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + end_at - locator_nbytes,
-                        "a ZIP64 locator without a ZIP64 end record directly before it");
-    return end_check_locator(tail, end_at - locator_nbytes, error);
 }
 
 static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
@@ -197,31 +185,6 @@ static int end_compare_field(uint64_t classic, uint64_t saturated, uint64_t wide
                     classic, wide);
 }
 
-static int end_compare_classic_and_zip64(const end_fields *classic, const end_fields *wide,
-                                         uint64_t at, berth_error *error)
-{
-    if (end_compare_field(classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries,
-                          "number of entries", at, error) < 0 ||
-        end_compare_field(classic->directory_nbytes, BTH_ZIP_SATURATED32, wide->directory_nbytes,
-                          "directory size", at, error) < 0 ||
-        end_compare_field(classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
-                          "directory offset", at, error) < 0)
-        return error->code;
-    return BERTH_OK;
-}
-
-/* Z3: the directory lies inside the file and ends where the end records begin. */
-static int end_check_directory(const bth_zip_end *end, uint64_t end_records_at, berth_error *error)
-{
-    if (end->directory_offset > end_records_at ||
-        end->directory_nbytes != end_records_at - end->directory_offset)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end_records_at,
-                        "the end records begin here, but the directory has %" PRIu64
-                        " bytes from byte %" PRIu64,
-                        end->directory_nbytes, end->directory_offset);
-    return BERTH_OK;
-}
-
 int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t file_nbytes,
                      bth_zip_end *end, berth_error *error)
 {
@@ -240,14 +203,26 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
         end_read_classic(&tail, end_at, &classic, error) < 0 ||
         end_detect_end64_and_locator(&tail, end_at, &has_end64, error) < 0)
         return error->code;
-    size_t records_at = end_at;
+    uint64_t at = tail.file_at + end_at;
     wide = classic;
     if (has_end64) {
-        records_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
-        if (end_read_end64(&tail, records_at, &wide, error) < 0 ||
-            end_compare_classic_and_zip64(&classic, &wide, tail.file_at + end_at, error) < 0)
+        end_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
+        if (end_read_end64(&tail, end_at, &wide, error) < 0 ||
+            end_compare_field(classic.n_entries, BTH_ZIP_SATURATED16, wide.n_entries,
+                              "number of entries", at, error) < 0 ||
+            end_compare_field(classic.directory_nbytes, BTH_ZIP_SATURATED32, wide.directory_nbytes,
+                              "directory size", at, error) < 0 ||
+            end_compare_field(classic.directory_offset, BTH_ZIP_SATURATED32, wide.directory_offset,
+                              "directory offset", at, error) < 0)
             return error->code;
+        at = tail.file_at + end_at;
     }
     *end = (bth_zip_end){wide.directory_offset, wide.directory_nbytes, wide.n_entries};
-    return end_check_directory(end, tail.file_at + records_at, error);
+    /* Z3: the directory lies inside the file and ends where the end records begin. */
+    if (end->directory_offset > at || end->directory_nbytes != at - end->directory_offset)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                        "the end records begin here, but the directory has %" PRIu64
+                        " bytes from byte %" PRIu64,
+                        end->directory_nbytes, end->directory_offset);
+    return BERTH_OK;
 }

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/zip/zip_inner.h"
-
 #include <inttypes.h>
 #include <string.h>
 
@@ -28,12 +26,41 @@ static size_t name_count_plain_characters(const uint8_t *name, size_t nbytes)
     return odd & tops ? name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\' : sizeof(word);
 }
 
-/* Bytes from `needs_mark_from` on must be ASCII, or marked as UTF-8. */
-static int name_check_characters(const uint8_t *name, size_t name_nbytes, size_t needs_mark_from,
+/* `may_have_drive`: the first component may have one, but not alone: "c:/x" is absolute. */
+static int name_check_components(const uint8_t *name, size_t name_nbytes, bool may_have_drive,
                                  uint64_t at, berth_error *error)
 {
+    const char *text = (const char *)name;
+    size_t begin = 0;
+
+    while (begin < name_nbytes) {
+        const uint8_t *part = name + begin, *slash = memchr(part, '/', name_nbytes - begin);
+        size_t length = slash ? (size_t)(slash - part) : name_nbytes - begin;
+        /* Readers resolve an empty component, "." and ".." differently. */
+        if (length == 0 || (length == 1 && part[0] == '.') ||
+            (length == 2 && part[0] == '.' && part[1] == '.'))
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
+                            (int)length, text + begin, (int)name_nbytes, text);
+        uint8_t letter = length > 1 && part[1] == ':' ? (uint8_t)(part[0] | 0x20) : 0;
+        if (letter >= 'a' && letter <= 'z' && (!may_have_drive || begin > 0 || length == 2))
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
+                            (int)name_nbytes, text);
+        begin += length + 1;
+    }
+    return BERTH_OK;
+}
+
+int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
+                       bool with_top_folder, uint64_t at, berth_error *error)
+{
+    const char *text = (const char *)name;
     size_t length;
 
+    if (name_nbytes == 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
+    /* Bytes behind the top folder must be ASCII, or marked as UTF-8. */
+    const uint8_t *slash = memchr(name, '/', name_nbytes);
+    size_t needs_mark_from = marked_utf8 ? name_nbytes : slash ? (size_t)(slash - name) : 0;
     for (size_t i = 0; i < name_nbytes; i += length) {
         length = name_count_plain_characters(name + i, name_nbytes - i);
         if (length > 0)
@@ -53,64 +80,12 @@ static int name_check_characters(const uint8_t *name, size_t name_nbytes, size_t
                             name[i], i);
         if (name[i] == '\\')
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a backslash: '%.*s'",
-                            (int)name_nbytes, (const char *)name);
-    }
-    return BERTH_OK;
-}
-
-/* Readers resolve an empty component, "." and ".." differently. */
-static bool name_component_is_empty_or_dots(const uint8_t *component, size_t length)
-{
-    return length == 0 || (length == 1 && component[0] == '.') ||
-           (length == 2 && component[0] == '.' && component[1] == '.');
-}
-
-static bool name_component_has_drive(const uint8_t *component, size_t length)
-{
-    uint8_t letter = length > 1 ? (uint8_t)(component[0] | 0x20) : 0;
-    return letter >= 'a' && letter <= 'z' && component[1] == ':';
-}
-
-/* `may_have_drive`: the first component may have one, but not alone: "c:/x" is absolute. */
-static int name_check_components(const uint8_t *name, size_t name_nbytes, bool may_have_drive,
-                                 uint64_t at, berth_error *error)
-{
-    const char *text = (const char *)name;
-    size_t begin = 0;
-
-    while (begin < name_nbytes) {
-        const uint8_t *slash = memchr(name + begin, '/', name_nbytes - begin);
-        size_t length = slash ? (size_t)(slash - name) - begin : name_nbytes - begin;
-        if (name_component_is_empty_or_dots(name + begin, length))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
-                            (int)length, text + begin, (int)name_nbytes, text);
-        if (name_component_has_drive(name + begin, length) &&
-            (!may_have_drive || begin > 0 || length == 2))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
                             (int)name_nbytes, text);
-        begin += length + 1;
     }
-    return BERTH_OK;
-}
-
-int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
-                       bool with_top_folder, uint64_t at, berth_error *error)
-{
-    if (name_nbytes == 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
-    const uint8_t *slash = memchr(name, '/', name_nbytes);
-    size_t needs_mark_from = marked_utf8 ? name_nbytes : slash ? (size_t)(slash - name) : 0;
-    if (name_check_characters(name, name_nbytes, needs_mark_from, at, error) < 0)
-        return error->code;
     if (name[0] == '/')
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",
-                        (int)name_nbytes, (const char *)name);
+                        (int)name_nbytes, text);
     return name_check_components(name, name_nbytes, with_top_folder, at, error);
-}
-
-bool bth_zip_name_is_folder(const uint8_t *name, size_t name_nbytes)
-{
-    return name[name_nbytes - 1] == '/';
 }
 
 /* ---- finding a name ---- */
@@ -139,44 +114,43 @@ static size_t *name_index_find_slot(const bth_zip_directory *directory, name_ind
     return &index->slots[at];
 }
 
-static name_index *name_index_new(size_t n_entries, berth_error *error)
+/* Builds the index with a seed that the maker of a file cannot know: it comes from addresses. */
+int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
 {
     size_t n_slots = 8;
-    while (n_slots / 2 < n_entries)
+    while (n_slots / 2 < directory->n_entries)
         n_slots *= 2;
     size_t nbytes = sizeof(name_index) + n_slots * sizeof(size_t);
     name_index *index = bth_allocate_zeroed(nbytes);
-    if (!index) {
-        bth_fail_memory(error, nbytes);
-        return NULL;
-    }
+
+    directory->index = index;
+    if (!index)
+        return bth_fail_memory(error, nbytes);
     index->mask = n_slots - 1;
-    /* The seed comes from addresses, which the maker of a file cannot know. */
     index->seed = (uint64_t)(uintptr_t)index * UINT64_C(0x9e3779b97f4a7c15) ^
                   (uint64_t)(uintptr_t)&nbytes * UINT64_C(0xd6e8feb86659fd93);
-    return index;
-}
-
-static int name_index_refuse_duplicate(const bth_zip_entry *entry, const bth_zip_entry *first,
-                                       berth_error *error)
-{
-    if (strcmp(entry->record, first->record) == 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                        "a second record of this name; the first one is at byte %" PRIu64,
-                        first->header_offset);
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "its name differs from '%s' at byte %" PRIu64
-                    " only in case, which PyTorch ignores",
-                    first->record, first->header_offset);
-}
-
-/*
- * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of being
- * an unknown record.
- */
-static int name_index_check_small_record_case(const bth_zip_directory *directory,
-                                              berth_error *error)
-{
+    for (size_t i = 0; i < directory->n_entries; i++) {
+        bth_zip_entry *entry = &directory->entries[i];
+        size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
+        entry->name_hash = bth_hash_any_case(index->seed, entry->record, record_nbytes);
+        size_t *slot =
+            name_index_find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
+        const bth_zip_entry *first = *slot ? &directory->entries[*slot - 1] : NULL;
+        if (first && strcmp(entry->record, first->record) == 0)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                            "a second record of this name; the first one is at byte %" PRIu64,
+                            first->header_offset);
+        if (first)
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                            "its name differs from '%s' at byte %" PRIu64
+                            " only in case, which PyTorch ignores",
+                            first->record, first->header_offset);
+        *slot = i + 1;
+    }
+    /*
+     * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of
+     * being an unknown record.
+     */
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const char *record = bth_small_names[which];
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
@@ -184,25 +158,7 @@ static int name_index_check_small_record_case(const bth_zip_directory *directory
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                             "PyTorch, which ignores case, reads it as '%s'", record);
     }
-    return 0;
-}
-
-int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
-{
-    name_index *index = name_index_new(directory->n_entries, error);
-
-    directory->index = index;
-    for (size_t i = 0; index && i < directory->n_entries; i++) {
-        bth_zip_entry *entry = &directory->entries[i];
-        size_t record_nbytes = entry->name_nbytes - directory->archive_nbytes - 1;
-        entry->name_hash = bth_hash_any_case(index->seed, entry->record, record_nbytes);
-        size_t *slot =
-            name_index_find_slot(directory, index, entry->record, record_nbytes, entry->name_hash);
-        if (*slot)
-            return name_index_refuse_duplicate(entry, &directory->entries[*slot - 1], error);
-        *slot = i + 1;
-    }
-    return index ? name_index_check_small_record_case(directory, error) : error->code;
+    return BERTH_OK;
 }
 
 bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const char *record,

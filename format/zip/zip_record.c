@@ -5,9 +5,145 @@
 
 #include "base/error.h"
 #include "format/bytes.h"
+#include "format/checksum.h"
 #include "format/layout.h"
 #include "format/zip/zip.h"
-#include "format/zip/zip_inner.h"
+
+/* Whether sizes and CRC follow the data (bit 3). */
+static bool zip_has_descriptor(uint16_t flags)
+{
+    return (flags & BTH_ZIP_FLAG_DESCRIPTOR) != 0;
+}
+
+/* ---- the local header (FORMAT.md section 2) ---- */
+
+/*
+ * Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
+ * it replaces a record: a version, the CRC of the header's name, and the name.
+ */
+static bool unicode_path_is_same_name(const bth_zip_extra *extra, const bth_zip_header *header)
+{
+    bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
+    const uint8_t *version = bth_cursor_bytes(&cursor, 1);
+    uint32_t crc32 = bth_cursor_u32(&cursor);
+
+    return cursor.good && *version == 1 && bth_cursor_left(&cursor) == header->name_nbytes &&
+           memcmp(extra->bytes + cursor.at, header->name, header->name_nbytes) == 0 &&
+           crc32 == bth_crc32(0, header->name, header->name_nbytes);
+}
+
+int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
+                       berth_error *error)
+{
+    size_t begin = cursor->at;
+
+    if (bth_cursor_left(cursor) == 0)
+        return 0;
+    extra->id = bth_cursor_u16(cursor);
+    extra->nbytes = bth_cursor_u16(cursor);
+    extra->bytes = bth_cursor_bytes(cursor, extra->nbytes);
+    if (!cursor->good)
+        return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
+                        "a malformed extra field, %zu bytes before the end of the extra fields",
+                        cursor->nbytes - begin);
+    if (extra->id == BTH_ZIP_EXTRA_UNICODE_PATH && !unicode_path_is_same_name(extra, header))
+        return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
+                        "a Unicode path extra field, which gives the entry a second name");
+    return 1;
+}
+
+/*
+ * A size of the header: its own field, or the value of the zip64 field if that is saturated or
+ * absent.
+ */
+static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32_t field, size_t i)
+{
+    bool absent = field == BTH_ZIP_SATURATED32 || (field == 0 && zip_has_descriptor(local->flags));
+    if (!absent)
+        return field;
+    return local->n_zip64 >= 2 ? local->zip64[i] : 0;
+}
+
+/* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if only
+ * that is large. */
+static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
+                            berth_error *error)
+{
+    const bth_zip_header header = {(const uint8_t *)local->name, local->name_nbytes, NULL,
+                                   header_offset};
+    bth_zip_extra extra;
+    int more;
+
+    while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0) {
+        if (extra.id != BTH_ZIP_EXTRA_ZIP64)
+            continue;
+        if (local->has_zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a second ZIP64 extra field in the local header");
+        if (extra.nbytes % 8 != 0 || extra.nbytes > sizeof local->zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or "
+                            "24",
+                            extra.nbytes);
+        bth_cursor values = bth_cursor_make(extra.bytes, extra.nbytes);
+        local->has_zip64 = true;
+        local->n_zip64 = extra.nbytes / 8u;
+        for (size_t i = 0; i < local->n_zip64; i++)
+            local->zip64[i] = bth_cursor_u64(&values);
+    }
+    if (more < 0)
+        return more;
+    bool saturated = local->field_nbytes == BTH_ZIP_SATURATED32 ||
+                     local->field_compressed_nbytes == BTH_ZIP_SATURATED32;
+    if (saturated && local->n_zip64 < 2 && !zip_has_descriptor(local->flags))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "the local header's sizes are in no ZIP64 extra field");
+    local->nbytes = local_get_size_field_or_zip64(local, local->field_nbytes, 0);
+    local->compressed_nbytes =
+        local_get_size_field_or_zip64(local, local->field_compressed_nbytes, 1);
+    return BERTH_OK;
+}
+
+size_t bth_zip_local_nbytes(const uint8_t *bytes)
+{
+    bth_cursor cursor = bth_cursor_make(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
+    size_t name_nbytes = bth_cursor_u16(&cursor);
+
+    return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
+}
+
+int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
+                               bth_zip_local *local, berth_error *error)
+{
+    bth_cursor cursor = bth_cursor_make(bytes, nbytes);
+    bth_zip_local read = {0};
+    uint32_t signature = bth_cursor_u32(&cursor);
+
+    if (cursor.good && signature != BTH_ZIP_LOCAL_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "a local header begins with 0x%08" PRIx32 ", not 0x%08x", signature,
+                        BTH_ZIP_LOCAL_SIGNATURE);
+    bth_cursor_u16(&cursor); /* version */
+    read.flags = bth_cursor_u16(&cursor);
+    read.method = bth_cursor_u16(&cursor);
+    bth_cursor_u32(&cursor); /* time and date */
+    read.crc32 = bth_cursor_u32(&cursor);
+    read.field_compressed_nbytes = bth_cursor_u32(&cursor);
+    read.field_nbytes = bth_cursor_u32(&cursor);
+    read.name_nbytes = bth_cursor_u16(&cursor);
+    uint16_t extra_nbytes = bth_cursor_u16(&cursor);
+    read.name = (const char *)bth_cursor_bytes(&cursor, read.name_nbytes);
+    const uint8_t *extras = bth_cursor_bytes(&cursor, extra_nbytes);
+    if (!cursor.good)
+        return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
+                        "a local header does not end within %zu bytes", nbytes);
+    int code = local_read_sizes(bth_cursor_make(extras, extra_nbytes), header_offset, &read, error);
+    if (code < 0)
+        return code;
+    read.data_offset = header_offset + cursor.at;
+    *local = read;
+    return BERTH_OK;
+}
 
 /* ---- the local header against the directory ---- */
 
@@ -25,19 +161,9 @@ static int record_check_field(uint64_t local, uint64_t directory, const char *wh
 static int record_check_late_field(uint64_t local, uint64_t directory, const char *what,
                                    const bth_zip_entry *entry, berth_error *error)
 {
-    if (local == 0 && bth_zip_has_descriptor(entry->flags))
+    if (local == 0 && zip_has_descriptor(entry->flags))
         return BERTH_OK;
     return record_check_field(local, directory, what, entry, error);
-}
-
-static int record_check_crc_field(const bth_zip_local *local, const bth_zip_entry *entry,
-                                  berth_error *error)
-{
-    if (local->crc32 == entry->crc32 || (local->crc32 == 0 && bth_zip_has_descriptor(entry->flags)))
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
-                    local->crc32, entry->crc32);
 }
 
 /* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
@@ -72,33 +198,6 @@ static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *e
     return BERTH_OK;
 }
 
-static int record_check_name(const bth_zip_local *local, const bth_zip_entry *entry,
-                             berth_error *error)
-{
-    if (!entry->name || (local->name_nbytes == entry->name_nbytes &&
-                         memcmp(local->name, entry->name, entry->name_nbytes) == 0))
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                    "the local header's name is '%.*s', the directory's '%s'",
-                    (int)local->name_nbytes, local->name, entry->name);
-}
-
-/* Z5; sets entry->data_offset. */
-static int record_check_local(const bth_zip_local *local, bth_zip_entry *entry, berth_error *error)
-{
-    if (record_check_name(local, entry, error) < 0 ||
-        record_check_field(local->method, entry->method, "method", entry, error) < 0 ||
-        record_check_field(local->flags, entry->flags, "flags", entry, error) < 0 ||
-        record_check_crc_field(local, entry, error) < 0 ||
-        record_check_size_field(local->field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
-        record_check_size_field(local->field_compressed_nbytes, entry->compressed_nbytes,
-                                "compressed size", entry, error) < 0 ||
-        record_check_zip64(local, entry, error) < 0)
-        return error->code;
-    entry->data_offset = local->data_offset;
-    return BERTH_OK;
-}
-
 /* Z7: no record overlaps the next. */
 static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *error)
 {
@@ -124,14 +223,32 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     return code < 0 ? code : bth_zip_parse_local_header(bytes, nbytes, header_offset, local, error);
 }
 
+/* Z5 */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error)
 {
     bth_zip_local local;
 
-    if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0 ||
-        record_check_local(&local, entry, error) < 0)
+    if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0)
         return error->code;
+    if (entry->name && (local.name_nbytes != entry->name_nbytes ||
+                        memcmp(local.name, entry->name, entry->name_nbytes) != 0))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "the local header's name is '%.*s', the directory's '%s'",
+                        (int)local.name_nbytes, local.name, entry->name);
+    if (record_check_field(local.method, entry->method, "method", entry, error) < 0 ||
+        record_check_field(local.flags, entry->flags, "flags", entry, error) < 0)
+        return error->code;
+    if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !zip_has_descriptor(entry->flags)))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
+                        local.crc32, entry->crc32);
+    if (record_check_size_field(local.field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
+        record_check_size_field(local.field_compressed_nbytes, entry->compressed_nbytes,
+                                "compressed size", entry, error) < 0 ||
+        record_check_zip64(&local, entry, error) < 0)
+        return error->code;
+    entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
 }
 
@@ -143,92 +260,69 @@ static uint64_t record_data_end(const bth_zip_entry *entry)
 }
 
 /* Z6: 16 or 24 bytes with a signature, 12 or 20 without: all that lies before the next entry. */
-static int record_check_descriptor_size(const bth_zip_entry *entry, berth_error *error)
+int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
-    uint64_t between = entry->next_offset - record_data_end(entry);
+    uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
 
+    *end_offset = data_end;
+    if (!zip_has_descriptor(entry->flags))
+        return BERTH_OK;
+    *end_offset = entry->next_offset;
     if (record_check_no_overlap(entry, error) < 0)
         return error->code;
     if (between == 12 || between == 16 || between == 20 || between == 24)
         return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
                     "%" PRIu64 " bytes lie between the data and the next entry, but a "
                     "descriptor has 12, 16, 20 or 24",
                     between);
-}
-
-int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
-{
-    *end_offset = record_data_end(entry);
-    if (!bth_zip_has_descriptor(entry->flags))
-        return BERTH_OK;
-    *end_offset = entry->next_offset;
-    return record_check_descriptor_size(entry, error);
 }
 
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
 
-    return bth_zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
-}
-
-static int record_check_descriptor_fields(const uint8_t *bytes, size_t nbytes,
-                                          const bth_zip_entry *entry, berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(bytes, nbytes);
-    size_t width = nbytes >= 20 ? 8 : 4;
-
-    if (nbytes % 8 == 0) {
-        uint32_t signature = bth_cursor_u32(&cursor);
-        if (signature != BTH_ZIP_DESCRIPTOR_SIGNATURE)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                            "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", signature,
-                            BTH_ZIP_DESCRIPTOR_SIGNATURE);
-    }
-    uint32_t crc32 = bth_cursor_u32(&cursor);
-    uint64_t compressed = bth_cursor_integer(&cursor, width);
-    uint64_t whole = bth_cursor_integer(&cursor, width);
-    if (crc32 == entry->crc32 && compressed == entry->compressed_nbytes && whole == entry->nbytes)
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                    "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
-                    ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
-                    crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
-                    entry->nbytes);
-}
-
-/*
- * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
- * moves the data by 4 bytes; they then end with the descriptor's signature.
- */
-static int record_check_signature_not_cut_off(const uint8_t *before, const bth_zip_entry *entry,
-                                              berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(before, 4);
-
-    if (bth_cursor_u32(&cursor) != BTH_ZIP_DESCRIPTOR_SIGNATURE)
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, record_data_end(entry),
-                    "a descriptor without a signature, but the bytes before it are one");
+    return zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error)
 {
-    uint64_t end, before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
+    uint64_t end, data_end = record_data_end(entry);
+    uint64_t before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
 
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
-    if (bth_zip_has_descriptor(entry->flags)) {
-        uint64_t begin = record_data_end(entry) - before;
-        if (input->get(input->context, begin, end - begin, ahead, &bytes, error) < 0 ||
-            (before > 0 && record_check_signature_not_cut_off(bytes, entry, error) < 0) ||
-            record_check_descriptor_fields(bytes + before, (size_t)(end - begin - before), entry,
-                                           error) < 0)
-            return error->code;
+    if (!zip_has_descriptor(entry->flags)) {
+        entry->end_offset = end;
+        return BERTH_OK;
     }
+    size_t nbytes = (size_t)(end - data_end), width = nbytes >= 20 ? 8 : 4;
+    if (input->get(input->context, data_end - before, nbytes + before, ahead, &bytes, error) < 0)
+        return error->code;
+    bth_cursor cursor = bth_cursor_make(bytes, nbytes + (size_t)before);
+    uint32_t first = bth_cursor_u32(&cursor);
+    /*
+     * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+     * moves the data by 4 bytes; they then end with the descriptor's signature.
+     */
+    if (before > 0 && first == BTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "a descriptor without a signature, but the bytes before it are one");
+    if (before == 0 && first != BTH_ZIP_DESCRIPTOR_SIGNATURE)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "the descriptor begins with 0x%08" PRIx32 ", not 0x%08x", first,
+                        BTH_ZIP_DESCRIPTOR_SIGNATURE);
+    uint32_t crc32 = bth_cursor_u32(&cursor);
+    uint64_t compressed = bth_cursor_integer(&cursor, width);
+    uint64_t whole = bth_cursor_integer(&cursor, width);
+    if (crc32 != entry->crc32 || compressed != entry->compressed_nbytes || whole != entry->nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
+                        "the descriptor says CRC 0x%08" PRIx32 " and sizes %" PRIu64 " and %" PRIu64
+                        ", the directory 0x%08" PRIx32 ", %" PRIu64 " and %" PRIu64,
+                        crc32, compressed, whole, entry->crc32, entry->compressed_nbytes,
+                        entry->nbytes);
     entry->end_offset = end;
     return BERTH_OK;
 }

@@ -35,14 +35,6 @@ static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t comp
     return out;
 }
 
-static uint8_t *zip_put_padding_extra(const bth_layout_entry *entry, uint8_t *out)
-{
-    out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
-    out = bth_put_u16(out, entry->padding_nbytes);
-    memset(out, 'Z', entry->padding_nbytes);
-    return out + entry->padding_nbytes;
-}
-
 static uint8_t *zip_put_name(const bth_layout_entry *entry, const char *name, uint8_t *out)
 {
     if (entry->name_nbytes > 0)
@@ -75,7 +67,9 @@ void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_
                                          entry->zip64_nbytes + 4 + entry->padding_nbytes, out);
     out = zip_put_name(entry, name, out);
     out = zip_put_zip64_extra(entry, 0, out);
-    zip_put_padding_extra(entry, out);
+    out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
+    out = bth_put_u16(out, entry->padding_nbytes);
+    memset(out, 'Z', entry->padding_nbytes);
 }
 
 void bth_zip_write_descriptor(const bth_layout_entry *entry, uint32_t crc32, uint8_t *out)

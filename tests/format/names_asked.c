@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/names/names_inner.h"
+#include "format/names/names.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
 

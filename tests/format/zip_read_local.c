@@ -4,7 +4,6 @@
  * is in tests/hostile/ambiguity/: local.txt, names.txt, sizes.txt. In the small archive the header
  * of data/0 is at byte 214, its 5 bytes at 256, its descriptor at 261.
  */
-#include "format/zip/zip_inner.h"
 #include "tests/support/format/zip_builder.h"
 #include <criterion/criterion.h>
 
