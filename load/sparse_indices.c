@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
-#include "format/values/walk.h"
 #include "load/index_stream.h"
 
 /*
