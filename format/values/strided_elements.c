@@ -16,9 +16,11 @@ struct walk {
     int64_t shape[BERTH_MAX_RANK];
     int64_t stride[BERTH_MAX_RANK];
     int64_t index[BERTH_MAX_RANK];
+    int64_t position; /* of the index, in elements of the storage */
 };
 
-static void gather_merge_dimensions(const berth_tensor *tensor, struct walk *walk)
+/* Merges the dimensions of a tensor, and sets the index to element `first`. */
+static void gather_begin(const berth_tensor *tensor, int64_t first, struct walk *walk)
 {
     walk->rank = 0;
     for (int32_t i = 0; i < tensor->rank; i++) {
@@ -39,32 +41,12 @@ static void gather_merge_dimensions(const berth_tensor *tensor, struct walk *wal
         walk->rank = 1;
         walk->shape[0] = walk->stride[0] = 1;
     }
-}
-
-/* Sets the index to element `first`; returns its position in the storage. */
-static int64_t gather_seek(struct walk *walk, int64_t first)
-{
-    int64_t position = 0;
+    walk->position = tensor->storage_offset;
     for (int32_t i = walk->rank; i-- > 0;) {
         walk->index[i] = first % walk->shape[i];
         first /= walk->shape[i];
-        position += walk->index[i] * walk->stride[i];
+        walk->position += walk->index[i] * walk->stride[i];
     }
-    return position;
-}
-
-/* The innermost dimension is done: on to the next row. Returns the change of position. */
-static int64_t gather_next_row(struct walk *walk)
-{
-    int64_t change = 0;
-    for (int32_t i = walk->rank - 1; i > 0; i--) {
-        change -= walk->index[i] * walk->stride[i];
-        walk->index[i] = 0;
-        if (++walk->index[i - 1] < walk->shape[i - 1])
-            return change + walk->stride[i - 1];
-        walk->index[i - 1]--;
-    }
-    return change;
 }
 
 #define GATHER_ITEMS(nbytes)                                                                       \
@@ -99,15 +81,14 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
     if (n <= 0)
         return;
     struct walk walk;
-    gather_merge_dimensions(tensor, &walk);
+    gather_begin(tensor, first, &walk);
     size_t item = berth_dtype_nbytes(tensor->dtype);
-    int64_t position = tensor->storage_offset + gather_seek(&walk, first);
     int32_t inner = walk.rank - 1;
     char *to = out;
     for (;;) {
         int64_t run = walk.shape[inner] - walk.index[inner];
         run = run < n ? run : n;
-        const char *from = (const char *)base + (size_t)position * item;
+        const char *from = (const char *)base + (size_t)walk.position * item;
         if (walk.stride[inner] == 1)
             memcpy(to, from, (size_t)run * item);
         else
@@ -116,33 +97,25 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
         if (n == 0)
             return;
         to += (size_t)run * item;
-        /* As if the index had walked to the last item of the row. */
-        position -= walk.index[inner] * walk.stride[inner];
-        walk.index[inner] = 0;
-        position += gather_next_row(&walk);
+        /* The row is done: on to the next. */
+        for (int32_t i = inner; i > 0; i--) {
+            walk.position -= walk.index[i] * walk.stride[i];
+            walk.index[i] = 0;
+            if (walk.index[i - 1] + 1 < walk.shape[i - 1]) {
+                walk.index[i - 1]++;
+                walk.position += walk.stride[i - 1];
+                break;
+            }
+        }
     }
 }
 
 /* ---- conjugate and negative bits ---- */
 
-/* Bytes of one real number in a dtype that can be negated by its sign bit; 0 if it cannot. */
-static size_t dtype_signed_real_nbytes(berth_dtype dtype, bool *is_complex)
-{
-    *is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32 ||
-                  dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
-    if (*is_complex)
-        return berth_dtype_nbytes(dtype) / 2;
-    if (dtype == BERTH_FLOAT16 || dtype == BERTH_BFLOAT16 || dtype == BERTH_FLOAT32 ||
-        dtype == BERTH_FLOAT64)
-        return berth_dtype_nbytes(dtype);
-    return 0;
-}
-
 /* Flips the sign bit of every `stride`th of the real numbers. */
 static void reals_flip_signs(uint8_t *bytes, size_t n, size_t nbytes, size_t stride)
 {
     size_t sign_byte = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? nbytes - 1 : 0;
-
     for (size_t i = 0; i < n; i++)
         bytes[i * stride * nbytes + sign_byte] ^= 0x80;
 }
@@ -150,16 +123,19 @@ static void reals_flip_signs(uint8_t *bytes, size_t n, size_t nbytes, size_t str
 int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
                             berth_error *error)
 {
-    bool is_complex;
-    size_t nbytes = dtype_signed_real_nbytes(tensor->dtype, &is_complex);
+    berth_dtype dtype = tensor->dtype;
+    bool is_complex = dtype == BERTH_COMPLEX32 || dtype == BERTH_BCOMPLEX32 ||
+                      dtype == BERTH_COMPLEX64 || dtype == BERTH_COMPLEX128;
+    bool is_real_with_sign_bit = dtype == BERTH_FLOAT16 || dtype == BERTH_BFLOAT16 ||
+                                 dtype == BERTH_FLOAT32 || dtype == BERTH_FLOAT64;
     uint8_t *bytes = elements;
-
     if (!(tensor->flags & (BERTH_CONJ | BERTH_NEG)) || n <= 0)
         return 0;
-    if (!nbytes || ((tensor->flags & BERTH_CONJ) && !is_complex))
+    if (!is_complex && (!is_real_with_sign_bit || tensor->flags & BERTH_CONJ))
         return bth_fail_status(error, BERTH_E_UNSUPPORTED,
                                "the conjugate or negative bit is not supported for %s",
-                               berth_dtype_name(tensor->dtype));
+                               berth_dtype_name(dtype));
+    size_t nbytes = berth_dtype_nbytes(dtype) / (is_complex ? 2 : 1); /* of one real number */
     if (tensor->flags & BERTH_NEG)
         reals_flip_signs(bytes, (size_t)n * (is_complex ? 2 : 1), nbytes, 1);
     if (tensor->flags & BERTH_CONJ)

@@ -107,35 +107,6 @@ static const char *tensor_text(const berth_tensor *tensor, char text[320])
 
 #define TENSOR_FAIL(error, ...) bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
-static int tensor_check_dtype_and_dimensions(const berth_tensor *tensor, berth_error *error)
-{
-    if (tensor->dtype == BERTH_DTYPE_NONE)
-        return TENSOR_FAIL(error, "a tensor without a dtype");
-    if ((unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
-        return TENSOR_FAIL(error, "a tensor with the invalid dtype %d", (int)tensor->dtype);
-    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
-        return TENSOR_FAIL(error, "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
-    if (tensor->rank && (!tensor->shape || !tensor->stride))
-        return TENSOR_FAIL(error, "a tensor without a shape or stride");
-    if (tensor->storage_offset < 0)
-        return TENSOR_FAIL(error, "a tensor with the negative storage offset %" PRId64,
-                           tensor->storage_offset);
-    for (int32_t i = 0; i < tensor->rank; i++) {
-        bool bad_size = tensor->shape[i] < 0;
-        if (bad_size || tensor->stride[i] < 0)
-            return TENSOR_FAIL(error, "a tensor with the negative %s %" PRId64 " in dimension %d",
-                               bad_size ? "size" : "stride",
-                               bad_size ? tensor->shape[i] : tensor->stride[i], i);
-    }
-    return 0;
-}
-
-static int tensor_fail_overflow(const berth_tensor *tensor, berth_error *error)
-{
-    char text[320];
-    return TENSOR_FAIL(error, "a tensor of %s does not fit 64 bits", tensor_text(tensor, text));
-}
-
 /* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
 static int64_t scales_or_zero_points_count(const berth_value *value)
 {
@@ -170,36 +141,43 @@ static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error
     return 0;
 }
 
-/* The storage holds every element (T2); in bits for sub-byte kinds. */
-static int tensor_check_fits_storage(const berth_tensor *tensor, berth_error *error)
-{
-    uint64_t nbytes;
-    if (!bth_tensor_compute_end_in_storage(tensor, &nbytes))
-        return tensor_fail_overflow(tensor, error);
-    if (tensor->flags & BERTH_META)
-        return tensor->storage ? TENSOR_FAIL(error, "a meta tensor with a storage") : 0;
-    if (!tensor->storage)
-        return TENSOR_FAIL(error, "a tensor without a storage");
-    if (nbytes <= tensor->storage->nbytes)
-        return 0;
-    char text[320];
-    return TENSOR_FAIL(
-        error, "a tensor of %s, %s ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
-        berth_dtype_name(tensor->dtype), tensor_text(tensor, text), nbytes,
-        *tensor->storage->key ? tensor->storage->key : "of its own", tensor->storage->nbytes);
-}
-
 int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
 {
+    char text[320];
     int64_t numel;
     uint64_t nbytes;
-    if (tensor_check_dtype_and_dimensions(tensor, error) < 0)
-        return error->code;
+    if (tensor->dtype == BERTH_DTYPE_NONE)
+        return TENSOR_FAIL(error, "a tensor without a dtype");
+    if ((unsigned)tensor->dtype >= BERTH_DTYPE_COUNT)
+        return TENSOR_FAIL(error, "a tensor with the invalid dtype %d", (int)tensor->dtype);
+    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
+        return TENSOR_FAIL(error, "a tensor of rank %d (0 to %d)", tensor->rank, BERTH_MAX_RANK);
+    if (tensor->rank && (!tensor->shape || !tensor->stride))
+        return TENSOR_FAIL(error, "a tensor without a shape or stride");
+    if (tensor->storage_offset < 0)
+        return TENSOR_FAIL(error, "a tensor with the negative storage offset %" PRId64,
+                           tensor->storage_offset);
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        bool bad_size = tensor->shape[i] < 0;
+        if (bad_size || tensor->stride[i] < 0)
+            return TENSOR_FAIL(error, "a tensor with the negative %s %" PRId64 " in dimension %d",
+                               bad_size ? "size" : "stride",
+                               bad_size ? tensor->shape[i] : tensor->stride[i], i);
+    }
     /* T1: a product may not wrap: 0x4000000000000001 elements of 4 bytes are not 4 bytes. */
     if (!bth_shape_numel(tensor->shape, tensor->rank, &numel) ||
-        !tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX)
-        return tensor_fail_overflow(tensor, error);
-    if (tensor_check_fits_storage(tensor, error) < 0)
-        return error->code;
+        !tensor_elements_nbytes(tensor->dtype, (uint64_t)numel, &nbytes) || nbytes > INT64_MAX ||
+        !bth_tensor_compute_end_in_storage(tensor, &nbytes))
+        return TENSOR_FAIL(error, "a tensor of %s does not fit 64 bits", tensor_text(tensor, text));
+    if (tensor->flags & BERTH_META && tensor->storage)
+        return TENSOR_FAIL(error, "a meta tensor with a storage");
+    if (!(tensor->flags & BERTH_META) && !tensor->storage)
+        return TENSOR_FAIL(error, "a tensor without a storage");
+    /* The storage holds every element (T2); in bits for sub-byte kinds. */
+    if (tensor->storage && nbytes > tensor->storage->nbytes)
+        return TENSOR_FAIL(
+            error, "a tensor of %s, %s ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
+            berth_dtype_name(tensor->dtype), tensor_text(tensor, text), nbytes,
+            *tensor->storage->key ? tensor->storage->key : "of its own", tensor->storage->nbytes);
     return tensor_check_quantized(tensor, error);
 }

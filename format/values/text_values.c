@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "format/values/node.h"
 
 /* ---- scalars, constants, storages ---- */
@@ -224,17 +225,12 @@ static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
             at++;
         if (at == nbytes)
             break;
-        uint8_t first = text[at];
-        size_t n = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-        if (first < 0xc2 || first > 0xf4 || n > nbytes - at)
-            return at;
-        for (size_t i = 1; i < n; i++)
-            if ((text[at + i] & 0xc0) != 0x80)
-                return at;
-        /* Overlong forms, and code points above U+10FFFF. */
-        uint8_t second = text[at + 1];
-        if ((first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90) ||
-            (first == 0xf4 && second > 0x8f))
+        const uint8_t *sequence = text + at;
+        size_t n = bth_utf8_sequence_nbytes(sequence, nbytes - at);
+        if (n == 0 && nbytes - at >= 3 && sequence[0] == 0xed && sequence[1] >= 0xa0 &&
+            sequence[1] <= 0xbf && (sequence[2] & 0xc0) == 0x80)
+            n = 3; /* a surrogate */
+        if (n == 0)
             return at;
         at += n;
     }
