@@ -53,9 +53,12 @@ static const char *storage_copy_or_share_location(berth_tree *tree, const char *
     return storage_copy_text(tree, location, nbytes);
 }
 
-/* A zeroed storage, and room for it among the tree's. */
-static berth_storage *storage_allocate_and_reserve_room(berth_tree *tree)
+static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
+                                             const char *location, size_t location_nbytes)
 {
+    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
+    if (!own_location)
+        return NULL;
     struct storage_table *table = &tree->storages;
     struct storage_items *items =
         bth_tree_reserve_array(tree, table->items ? &table->items->size : NULL, 1, sizeof(*items),
@@ -71,16 +74,7 @@ static berth_storage *storage_allocate_and_reserve_room(berth_tree *tree)
         table->n_room = n;
     }
     table->n_room--;
-    return memset(table->next++, 0, sizeof(berth_storage));
-}
-
-static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
-                                             const char *location, size_t location_nbytes)
-{
-    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location ? storage_allocate_and_reserve_room(tree) : NULL;
-    if (!storage)
-        return NULL;
+    berth_storage *storage = memset(table->next++, 0, sizeof(*storage));
     storage->key = key_nbytes < sizeof(storage->short_key)
                        ? memcpy(storage->short_key, key, key_nbytes) /* zeros follow it */
                        : storage_copy_text(tree, key, key_nbytes);
@@ -88,9 +82,9 @@ static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, 
         return NULL;
     storage->tree = tree;
     storage->location = own_location;
-    storage->index = bth_tree_n_storages(tree);
+    storage->index = items->size.count++;
     storage->offset = BERTH_NO_OFFSET;
-    tree->storages.items->items[tree->storages.items->size.count++] = storage;
+    items->items[storage->index] = storage;
     return storage;
 }
 
