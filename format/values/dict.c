@@ -115,6 +115,11 @@ static const struct keyed *key_get_canonical_node(const struct keyed *node)
     return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
 }
 
+static uint32_t key_int_hash(const berth_tree *tree, int64_t integer)
+{
+    return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)integer));
+}
+
 static uint32_t key_hash(const berth_tree *tree, const berth_value *key)
 {
     const struct keyed *keyed = key_unwrap_text_or_tuple(key);
@@ -128,7 +133,7 @@ static uint32_t key_hash(const berth_tree *tree, const berth_value *key)
     const struct big_node *big = (const struct big_node *)key;
     switch (number.sort) {
     case INTEGER:
-        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)number.integer));
+        return key_int_hash(tree, number.integer);
     case BIG:
         return bth_tree_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
     case REAL:
@@ -429,17 +434,6 @@ static struct table_entry *dict_next_candidate_entry(struct table *table, uint32
     return i < table->size.count ? &table->entries[i] : NULL;
 }
 
-/* The entry of a prepared key, or NULL; then *at is the free slot for it, if there are slots. */
-static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
-                                           uint32_t hash, uint32_t *at)
-{
-    struct table_entry *entry;
-    *at = table->slots.slots ? hash : 0;
-    while ((entry = dict_next_candidate_entry(table, hash, at)) && !key_equal(entry->key, key))
-        ;
-    return entry;
-}
-
 /*
  * Whether an inert pickle must not set this entry again: other readers would do work of which the
  * tree says nothing: for a key of a known hash, or for what is in the value that is replaced.
@@ -461,8 +455,10 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
         !bth_dict_reserve_entries(tree, node, 1))
         return false;
     struct table *table = node->table;
-    uint32_t at, hash = table->slots.slots ? key_hash(tree, key) : 0;
-    struct table_entry *entry = dict_find_entry(table, key, hash, &at);
+    uint32_t hash = table->slots.slots ? key_hash(tree, key) : 0, at = hash;
+    struct table_entry *entry;
+    while ((entry = dict_next_candidate_entry(table, hash, &at)) && !key_equal(entry->key, key))
+        ;
     if (entry && tree->keeps_all && dict_would_lose(entry))
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "%s has a key twice: the first would be lost",
                                bth_kind_phrase((berth_kind)node->head.kind));
@@ -472,7 +468,7 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
         return true;
     }
     table->entries[table->size.count++] = (struct table_entry){.key = key, .value = value};
-    if (table->slots.slots)
+    if (table->slots.slots) /* `at` is the free slot for it */
         table->slots.slots[at] = (uint64_t)hash << 32 | table->size.count;
     return true;
 }
@@ -643,12 +639,19 @@ size_t bth_dict_find_int_position(const berth_value *dict, int64_t integer)
 {
     struct table *table =
         bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
-    const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
-    uint32_t at, hash = table ? key_hash(bth_value_tree(dict), &key.head) : 0;
-    const struct table_entry *entry = table ? dict_find_entry(table, &key.head, hash, &at) : NULL;
-    /* True and 1.0 equal 1, but are not the int key 1. */
-    return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
-                                                       : SIZE_MAX;
+    if (!table)
+        return SIZE_MAX;
+    uint32_t hash = key_int_hash(bth_value_tree(dict), integer);
+    uint32_t at = table->slots.slots ? hash : 0;
+    const struct table_entry *entry;
+    while ((entry = dict_next_candidate_entry(table, hash, &at))) {
+        /* True and 1.0 equal 1, but are not the int key 1. */
+        const struct int_node *node = (const struct int_node *)entry->key;
+        if (entry->key->kind == BERTH_KIND_INT && !(entry->key->flags & BTH_NODE_BIG) &&
+            node->value == integer)
+            return (size_t)(entry - table->entries);
+    }
+    return SIZE_MAX;
 }
 
 berth_value *berth_dict_get(const berth_value *dict, const char *key)
