@@ -445,7 +445,7 @@ static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
     static const uint8_t zeros[512];
 
     if (head_begins_with(cache, (const char *)zeros, sizeof zeros))
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+        (void)bth_fail_status(error, BERTH_E_TRUNCATED,
                               "it begins with zeros: a download or a copy that did not end?");
 }
 
@@ -492,7 +492,7 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
     if (first.head_nbytes > KIND_NBYTES)
         first.head_nbytes = KIND_NBYTES;
     if (first.head_nbytes == 0)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty" BTH_CUT_OFF);
+        return bth_fail_status(error, BERTH_E_TRUNCATED, "the file is empty" BTH_CUT_OFF);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
     for (size_t i = 0; i < 4 && i < first.head_nbytes; i++)

@@ -74,6 +74,7 @@ def values():
         {"attributes": tensor_with_attributes(), "dtype": torch.float16, "device": torch.device("cpu"),
          "layout": torch.strided, "grad": torch.arange(3.0, requires_grad=True)},
         {"typed": base.storage(), "untyped": base.byte().untyped_storage(), "int": torch.tensor(7)},
+        {"classes": [set, bytearray, complex, torch.Tensor, torch.Size, collections.Counter], "device": torch.device},
         {f"layer.{i}.weight": torch.full((i, 2), float(i)) for i in range(12)},
     ]
 
@@ -121,6 +122,7 @@ class Changes:
     GLOBALS = ("collections OrderedDict", "collections Counter", "torch._utils _rebuild_tensor_v2",
                "torch._utils _rebuild_parameter", "torch FloatStorage", "torch.storage UntypedStorage",
                "torch Size", "builtins set", "builtins bytearray", "builtins complex", "_codecs encode",
+               "__builtin__ set", "__builtin__ bytearray", "__builtin__ complex",
                "torch float32", "torch device", "torch.nn.parameter Parameter", "torch Tensor",
                "torch._utils _rebuild_sparse_tensor", "torch._tensor _rebuild_from_type_v2",
                "torch.serialization _get_layout", "torch._utils _rebuild_qtensor", "os system",

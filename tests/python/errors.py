@@ -65,6 +65,25 @@ class Arguments(Folder):
             with self.assertRaisesRegex(berth.ArgumentError, "NUL character"):
                 open_url("https://localhost\0.example/v.pt")
 
+    def test_bytes_where_a_path_or_a_file_must_be(self):
+        """One sentence with the step, however many bytes there are."""
+        data = self.read(self.source) + bytes(1 << 20)
+        for call in (berth.load, berth.open, berth.verify):
+            for f, kind in ((data, berth.ArgumentError), (bytearray(data), AttributeError),
+                            (memoryview(data), AttributeError)):
+                with self.subTest(call, kind=type(f)), self.assertRaisesRegex(kind, r"give io\.BytesIO\(f\)$") as caught:
+                    call(f)
+                self.assertLess(len(str(caught.exception)), 600)
+
+    def test_arguments_of_the_unpickler(self):
+        """As torch.load: an argument that it does not have, and an encoding that is used for no text."""
+        for load in (torch.load, berth.load, berth.installed()(lambda *a, **k: torch.load(*a, **k))):
+            for options in ({"foo": 1}, {"encoding": "latin1", "errors": "strict"}):
+                with self.subTest(load, options=options), self.assertRaises(TypeError) as caught:
+                    load(self.source, **options)
+                self.assertNotIsInstance(caught.exception, berth.Error)
+            self.assertEqual(load(self.source, encoding="a\0")["n"], 7)
+
     def test_texts_of_files_are_shown_as_everywhere(self):
         """Names of files, records, tensors and classes move, hide and turn nothing in a message (F7)."""
         odd = "n\x1b[31m\u202e\ufeff\u2028\U000e0041"

@@ -2,6 +2,8 @@
 """The one gate to PyTorch's unpickler (Y1): what opens it, and what is refused behind it."""
 
 import contextlib
+import decimal
+import fractions
 import io
 import itertools
 import os
@@ -16,7 +18,7 @@ import forbidden
 import torch
 from berth import _gate, _native
 from berth._source import PinnedFile
-from pickles import ONE, PROTO, archive, doubled, get, tensor, text
+from pickles import ONE, PROTO, archive, doubled, get, number, put, tensor, text
 from records import Box, Mine, Point, Runs
 
 from folder import Folder
@@ -188,6 +190,57 @@ class Behind(Folder):
         self.refuse(many, "hashes collide")
         self.refuse(b"}" + text("a") + many + b"s", "hashes collide")
         self.refuse(BOX + b"}" + text("a") + many + b"sb", "hashes collide")
+
+    def test_keys_that_are_objects(self):
+        """Their hashes are not known before PyTorch makes them: a thousand are read, and no more (Y6)."""
+        modulus = 2**61 - 1
+        kinds = {"Decimal": (b"cdecimal\nDecimal\n", lambda i: text(str(modulus * i)) + b"\x85R"),
+                 "Fraction": (b"cfractions\nFraction\n", lambda i: text(str(modulus * i)) + b"\x85R"),
+                 "in a tuple": (b"cdecimal\nDecimal\n", lambda i: text(str(modulus * i)) + b"\x85R\x85")}
+        containers = {"dict": (b"}(", b"N", b"u"), "set": (b"c__builtin__\nset\n](", b"", b"e\x85R"),
+                      "ordered": (b"ccollections\nOrderedDict\n)R(", b"N", b"u")}
+        with torch.serialization.safe_globals([decimal.Decimal, fractions.Fraction]):
+            for (kind, (made_by, arguments)), (what, (begin, item, end)) in itertools.product(
+                    kinds.items(), containers.items()):
+                for n in (1000, 4000):
+                    keys = b"".join(get(0) + arguments(i) + item for i in range(1, n + 1))
+                    file = io.BytesIO(archive(PROTO + b"(" + made_by + put(0) + begin + keys + end + b"t."))
+                    began = time.process_time()
+                    with self.subTest(kind, what=what, n=n):
+                        if n == 1000:
+                            self.assertEqual(len(berth.load(file)[1]), n)
+                        else:
+                            with self.assertRaisesRegex(berth.UnsafeFileError, "keys of a dict or set are objects"):
+                                berth.load(file)
+                        self.assertLess(time.process_time() - began, 3)
+            # One file can have many small dicts, also of the same keys; a dict can have both sorts of keys.
+            key = get(0) + text("1") + b"\x85R"
+            file = archive(PROTO + b"(" + made_by + put(0) + b"](" + (b"}" + key + b"Ns") * 20_000 + b"et.")
+            self.assertEqual(len(berth.load(io.BytesIO(file))[1]), 20_000)
+            objects = b"".join(get(0) + arguments(i) + b"N" for i in range(1, 1000))
+            self.refuse_object_keys(made_by + put(0) + b"}(" + objects + collided(2500) + b"u")
+            shared = b"(" + b"".join(get(0) + arguments(i)[:-1] + put(i) for i in range(1, 200)) + b"t"
+            again = b"}(" + b"".join(get(i) + b"N" for i in range(1, 200)) + b"u"
+            self.refuse_object_keys(made_by + put(0) + b"](" + shared + again * 1000 + b"e")
+        for name in (b"__builtin__", b"builtins"):
+            with torch.serialization.safe_globals([frozenset]):
+                numbers = b"".join(b"\x8a\x10" + (i * (2**61 - 1)).to_bytes(16, "little") for i in range(20_000))
+                self.refuse_object_keys(b"c" + name + b"\nfrozenset\n](" + numbers + b"e\x85R", "hashes collide")
+                for items in (b"", b"K\1K\2", b"".join(map(number, range(3000)))):
+                    data = archive(PROTO + b"c" + name + b"\nfrozenset\n](" + items + b"e\x85R.")
+                    self.assertEqual(type(berth.load(io.BytesIO(data))), frozenset)
+                with self.assertRaises(berth.Error):
+                    berth.load(io.BytesIO(archive(PROTO + b"c" + name + b"\nfrozenset\n](]e\x85R.")))
+        # A class hashes its fields: tuples in them count as in tuples.
+        key = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")
+        with torch.serialization.safe_globals([Point]):
+            self.refuse_object_keys(b"}crecords\nPoint\n" + key + b"K\1\x86\x81Ns", "cannot hash")
+
+    def refuse_object_keys(self, pickle, message="are objects|collide"):
+        began = time.process_time()
+        with self.assertRaisesRegex(berth.UnsafeFileError, message):
+            berth.load(io.BytesIO(archive(PROTO + b"(" + pickle + b"t.")))
+        self.assertLess(time.process_time() - began, 3)
 
     def test_what_another_reading_gives(self):
         """What Berth has read is what PyTorch unpickles: an object may have other bytes after any of its reads."""
@@ -387,6 +440,30 @@ class Damage(Folder):
                         self.assertIn(f"byte {error.offset}: the pickle is malformed", str(error))
                         if at is not None:
                             self.assertEqual(error.offset, base + at)
+
+    def test_what_is_no_pickle_is_told_alike_in_every_mode(self):
+        legacy, tensors = self.path("l.pt"), self.path("s.safetensors")
+        torch.save({"w": torch.arange(100)}, legacy, **LEGACY)
+        berth.save({"w": torch.arange(1000.)}, tensors)
+        files = {"empty": b"", "zeros": bytes(5000), "elf": b"\x7fELF" + bytes(60), "gzip": b"\x1f\x8b\x08" + bytes(60),
+                 "html": b"<!DOCTYPE html><html>", "cut": self.read(tensors)[:-100], "more": self.read(tensors) + b"more",
+                 "legacy": self.read(legacy) + b"a text behind", "legacy cut": self.read(legacy)[:-100]}
+        for name, content in files.items():
+            self.write(name, content)
+        for name in (*files, "not there"):
+            path = self.path(name)
+            with self.assertRaises(berth.Error) as safe:
+                berth.load(path)
+            for module in (berth, torch):
+                with (self.subTest(name, module=module), berth.installed(),
+                      self.assertRaises(type(safe.exception)) as trusted):
+                    module.load(path, weights_only=False)
+                self.assertEqual(str(trusted.exception), str(safe.exception))
+            if name in ("empty", "zeros", "cut", "more", "legacy", "legacy cut"):
+                self.assertIsInstance(safe.exception, berth.DamagedFileError, name)
+        same(berth.load(tensors, weights_only=False), berth.load(tensors))
+        self.write("two", self.read(legacy) * 2)
+        self.assertTrue(torch.equal(berth.load(self.path("two"), weights_only=False)["w"], torch.arange(100)))
 
     def test_errors_of_the_files_own_classes_stay(self):
         for kind in (EOFError, AssertionError, ValueError):

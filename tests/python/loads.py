@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What berth.load returns: what torch.load returns."""
 
+import contextlib
 import glob
 import io
 import os
+import pickle
 import sys
 import threading
 import zipfile
@@ -11,6 +13,7 @@ import zipfile
 import berth
 import cases
 import torch
+from berth import _gate
 from pickles import ONE, PROTO, archive, tensor
 
 from differential import Watch
@@ -29,6 +32,19 @@ class Values(Folder):
         theirs = torch.load(path, weights_only=True, mmap=mmap)
         same(mine, theirs, empty_are_shared=mmap, **how)
         return mine
+
+    def test_classes_and_functions_as_values(self):
+        """All that PyTorch allows, but what Berth refuses by its name; pickle writes those of builtins as Python 2's."""
+        n_loaded = 0
+        for name, each in torch._weights_only_unpickler._get_allowed_globals().items():
+            with contextlib.suppress(pickle.PicklingError):  # its own name is another one
+                torch.save({"v": each}, self.path("v.pt"))
+                with self.subTest(name), contextlib.suppress(pickle.UnpicklingError):
+                    theirs = torch.load(self.path("v.pt"), weights_only=True)
+                    if name not in _gate.WITH_CLASSES:
+                        self.assertIs(berth.load(self.path("v.pt"))["v"], theirs["v"])
+                        n_loaded += 1
+        self.assertGreater(n_loaded, 100)
 
     def test_an_empty_storage_of_two_classes(self):
         """As PyTorch's own test_save_different_dtype_unallocated; identity as there."""

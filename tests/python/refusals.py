@@ -2,6 +2,7 @@
 """What a refusal tells, and berth.verify: is the file whole, what does it name, what to do next."""
 
 import argparse
+import collections
 import errno
 import functools
 import io
@@ -21,6 +22,8 @@ import torch.distributed.checkpoint as dcp
 from torch.testing._internal.two_tensor import TwoTensor
 
 import starter
+from pickles import PROTO, archive
+
 from folder import Folder
 
 CUT = "a download or a save in place that did not end?"
@@ -40,12 +43,22 @@ class Runs:
         return os.system, ("false",)
 
 
+RECONSTRUCT = f"{numpy.ndarray.__reduce__(numpy.ones(1))[0].__module__}._reconstruct"
+DTYPES = 'numpy.dtype, *map(type, map(numpy.dtype, numpy.typecodes["All"]))'
+
+
+def listed(names):
+    """The names in the step that allows them."""
+    return ", ".join({"numpy.dtype": DTYPES}.get(name, f'({name}, "{name}")' if name.startswith("numpy.core.") else name)
+                     for name in names)
+
+
 # A name, the value, options of torch.save, and what it names that is not allowed.
 REFUSED = [
     ("lightning", {"state_dict": STATE, "hyper_parameters": HYPER}, {}, ["argparse.Namespace", "pathlib.PurePosixPath"]),
     ("module", {"model": Scale()}, {}, [f"{__name__}.Scale"]),
     ("numpy", {"rng": numpy.random.get_state()}, {},
-     [f"{numpy.ndarray.__reduce__(numpy.ones(1))[0].__module__}._reconstruct", "numpy.ndarray", "numpy.dtype"]),
+     [RECONSTRUCT, "numpy.ndarray", "numpy.dtype"]),
     ("subclass", {"w": TwoTensor(STATE["layer.weight"], STATE["layer.weight"])}, {},
      ["torch._utils._rebuild_wrapper_subclass", "torch.testing._internal.two_tensor.TwoTensor"]),
     ("old", {"state": STATE, "args": HYPER}, {"_use_new_zipfile_serialization": False},
@@ -89,7 +102,7 @@ class Refusals(Folder):
                     says = str(caught.exception)
                     self.assertTrue(says.endswith(
                         f" is not allowed in a checkpoint; it names {what} not allowed: {words}. If you trust "
-                        f"them: torch.serialization.add_safe_globals([{', '.join(names)}])" + TRUSTED), says)
+                        f"them: torch.serialization.add_safe_globals([{listed(names)}])" + TRUSTED), says)
                     self.assertNotIn("`", says)
                     report = berth.verify(source)
                     self.assertEqual((bool(report), report.intact, report.refused), (False, True, names))
@@ -114,12 +127,100 @@ class Refusals(Folder):
             self.assertEqual(berth.load(self.path("a.pt"))["args"].lr, 1e-3)
             torch.serialization.clear_safe_globals()
 
+    def test_a_great_many_names(self):
+        """The message has a limit; what is listed has one of 4,096."""
+        for n, words in ((50, "names 50 classes"), (60, "names 60 classes"), (5000, "names at least 4096 classes")):
+            data = archive(PROTO + b"(" + b"".join(b"cmodel\nName%d\n" % i for i in range(n)) + b"t.")
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(io.BytesIO(data))
+            says = str(caught.exception)
+            self.assertIn(words, says)
+            self.assertEqual("add_safe_globals" in says, n == 50)
+            self.assertEqual("model Name49, ...; berth.verify(f).refused has all that are listed. If you trust" in says, n > 50)
+            self.assertLess(len(says), 3000)
+            self.assertEqual(len(berth.verify(io.BytesIO(data)).refused), min(n, 4096))
+
+    def test_open_and_verify_obey_no_list(self):
+        torch.save({"args": HYPER, "w": STATE["layer.bias"]}, self.path("a.pt"))
+        with torch.serialization.safe_globals([argparse.Namespace, pathlib.PurePosixPath]):
+            self.assertEqual(berth.load(self.path("a.pt"))["args"], HYPER)
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.open(self.path("a.pt"))
+            for who, says in (("open", str(caught.exception)), ("verify", berth.verify(self.path("a.pt")).error)):
+                self.assertTrue(says.endswith(
+                    ". If you trust them: torch.serialization.add_safe_globals([argparse.Namespace, pathlib.PurePosixPath]"
+                    f"), then berth.load(f): berth.{who} obeys no list of allowed classes{TRUSTED}"), says)
+
+    def test_plain_classes_of_python(self):
+        """By the names of Python 3, which a program can paste; what PyTorch fills is loaded then."""
+        for value, names in ((collections.defaultdict(list), "collections.defaultdict, list"),
+                             (collections.defaultdict(dict), "collections.defaultdict, dict"),
+                             (collections.defaultdict(int), "collections.defaultdict, int"), (frozenset([1]), "frozenset"),
+                             (range(3), "range"), (slice(1, 2), "slice"), (int, "int"), (str, "str")):
+            torch.save({"v": value}, self.path("a.pt"))
+            with self.subTest(value=value), torch.serialization.safe_globals([]):
+                with self.assertRaises(berth.UnsafeFileError) as caught:
+                    berth.load(self.path("a.pt"))
+                step = f"torch.serialization.add_safe_globals([{names}])"
+                self.assertIn(f". If you trust them: {step}. If you trust the file", str(caught.exception))
+                self.assertNotIn("__builtin__ ", str(caught.exception).split("; it names")[1])
+                exec(step)  # pylint: disable=exec-used
+                self.assertEqual(berth.load(self.path("a.pt")), {"v": value})
+                torch.serialization.clear_safe_globals()
+
+    def test_what_it_says_of_numpy(self):
+        """Its step loads the file, also one that NumPy 1 or 2 wrote under the other name of its modules."""
+        for value in (numpy.random.get_state(), numpy.arange(3), numpy.float64(3), numpy.array(["a"]),
+                      numpy.zeros(2, [("a", "f4"), ("b", "U3")]), numpy.zeros(2, bool), numpy.array(["2026"], "M8[D]"),
+                      numpy.random.default_rng().bit_generator.state):
+            torch.save({"v": value}, self.path("a.pt"), _use_new_zipfile_serialization=False)
+            data = self.read(self.path("a.pt"))
+            for each in {data, data.replace(b"cnumpy._core.", b"cnumpy.core."), data.replace(b"cnumpy.core.", b"cnumpy._core.")}:
+                with self.subTest(value=value), torch.serialization.safe_globals([]), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the other name is deprecated
+                    try:
+                        loaded = berth.load(io.BytesIO(each))
+                    except berth.UnsafeFileError as error:
+                        exec(str(error).split("If you trust them: ")[1].split(". If you trust")[0])  # pylint: disable=exec-used
+                        loaded = berth.load(io.BytesIO(each))
+                    self.assertEqual(repr(loaded["v"]), repr(value))
+                    torch.serialization.clear_safe_globals()
+
+    def test_what_pytorch_says_is_one_line(self):
+        torch.save(numpy.arange(3), self.path("a.pt"))
+        function = numpy.ndarray.__reduce__(numpy.ones(1))[0]
+        with torch.serialization.safe_globals([function, numpy.ndarray, numpy.dtype]):
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(self.path("a.pt"))
+        kind = type(numpy.dtype("int64"))
+        says = str(caught.exception)
+        self.assertRegex(says, r"a\.pt: data\.pkl: PyTorch's weights_only unpickler: Can only build [^\n\\]*but got ")
+        self.assertTrue(says.endswith(TRUSTED), says)
+        if kind.__module__ == "numpy.dtypes":
+            self.assertIn(f"'>. If you trust them: torch.serialization.add_safe_globals([numpy.dtypes.{kind.__name__}])", says)
+
+    def test_what_pytorch_never_fills(self):
+        torch.save({"v": collections.deque([1])}, self.path("a.pt"))
+        for allowed in ([], [collections.deque]):
+            with torch.serialization.safe_globals(allowed), self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(self.path("a.pt"))
+            self.assertNotIn("add_safe_globals", str(caught.exception))
+            self.assertTrue(str(caught.exception).endswith(TRUSTED), str(caught.exception))
+
     def test_nobody_is_told_to_allow_what_runs_programs(self):
         torch.save({"a": Runs()}, self.path("a.pt"))
-        with self.assertRaises(berth.UnsafeFileError) as caught:
-            berth.load(self.path("a.pt"))
-        self.assertTrue(str(caught.exception).endswith("Some of them run programs: do not allow them"))
-        self.assertNotIn("weights_only", str(caught.exception))
+        files = [self.read(self.path("a.pt"))]
+        for module, name in (("__builtin__", "eval"), ("builtins", "getattr"), ("__builtin__", "execfile"),
+                             ("timeit", "timeit"), ("pdb", "run"), ("cProfile", "run"), ("commands", "getoutput"),
+                             ("multiprocessing.util", "spawnv_passfds"), ("numpy.testing", "rundocs"),
+                             ("operator", "methodcaller"), ("httplib", "HTTPSConnection"), ("torch.hub", "load")):
+            files.append(archive(PROTO + f"c{module}\n{name}\n.".encode()))
+        for data in files:
+            with self.assertRaises(berth.UnsafeFileError) as caught:
+                berth.load(io.BytesIO(data))
+            self.assertTrue(str(caught.exception).endswith("Some of them run programs: do not allow them"),
+                            str(caught.exception))
+            self.assertNotIn("weights_only", str(caught.exception))
 
     def test_protocols_4_and_5(self):
         for protocol in (4, 5):

@@ -77,6 +77,8 @@ class Settings(unittest.TestCase):
             with self.assertRaises(berth.ArgumentError):
                 code()
         self.assertEqual(config.load.check, "directory")
+        with self.assertRaisesRegex(TypeError, "an option's name is a str, not int"):
+            config.patch({3: 4}).__enter__()
         with self.assertRaises(AttributeError):
             config.save.nothing = 1
         with self.assertRaises(AttributeError):

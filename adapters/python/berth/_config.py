@@ -36,6 +36,8 @@ def _describe(name):
 
 def _name(name):
     """The option's own name: an alias stands for it, and "save_method" for "save.method"."""
+    if not isinstance(name, str):
+        raise TypeError(f"an option's name is a str, not {type(name).__name__}")
     dotted = name.replace("_", ".", 1)
     return _describe(dotted if "." not in name and dotted in _native.option_names() else name)["name"]
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Exceptions. The library's messages are passed on as they are."""
 
+import _compat_pickle
 import concurrent.futures
 import contextlib
 import pickle
@@ -93,15 +94,83 @@ FIRST_GLOBAL = re.compile(r"; it names the global [^;]*, which Berth never calls
 # The library's sentence about a pipe (io/file.h), and what to do in Python.
 PIPE, OPEN_PIPE = ": read it into memory or into a file, and open that", (
     ": open it, `with open(path, \"rb\") as f`, and give f, which is read into memory")
-# No class of a checkpoint is in these: nobody is told to allow what they have.
-RUNNERS = {"sys", "os", "posix", "nt", "builtins", "__builtin__", "subprocess", "commands", "pty", "shutil",
-           "socket", "runpy", "importlib", "ctypes", "code", "webbrowser"}
+# Modules whose functions run programs or code, reach the network or change files, by the names of Python 3: nobody is
+# told to allow what they have, nor what is in modules below them.
+RUNNERS = frozenset("""
+    _ctypes _io _pickle _posixsubprocess _socket _thread aiohttp antigravity asyncio bdb cProfile cloudpickle code codeop
+    concurrent ctypes dill distutils doctest ensurepip fileinput ftplib gc http idlelib imp importlib io joblib
+    lib2to3 marshal multiprocessing nt numpy.distutils numpy.f2py numpy.testing os pdb pickle pickletools pip
+    pkgutil posix profile pty pydoc requests rlcompleter runpy setuptools shelve shutil signal smtplib socket
+    socketserver ssl subprocess sys threading timeit tkinter torch.hub torch.utils.bottleneck
+    torch.utils.collect_env torch.utils.cpp_extension trace turtle unittest urllib venv webbrowser xmlrpc zipapp zipimport
+    """.split())
+# And of modules that have classes of checkpoints, too.
+RUNNING_NAMES = {
+    "builtins": frozenset("""__build_class__ __import__ apply breakpoint compile delattr eval exec execfile exit file
+                          filter getattr globals help input locals map open quit raw_input reload setattr vars""".split()),
+    "codecs": frozenset(("open", )),
+    "functools": frozenset(("reduce", )),
+    "operator": frozenset(("attrgetter", "call", "methodcaller")),
+    "torch": frozenset(("load", )),
+    "torch.serialization": frozenset(("load", "_load", "_legacy_load")),
+    "types": frozenset(("CodeType", "FunctionType", "MethodType")),
+}
+
+
+def _of_python_3(module, name):
+    """The names that PyTorch looks up: pickle writes those of Python 2 in protocols below 3."""
+    if (module, name) in _compat_pickle.NAME_MAPPING:
+        return _compat_pickle.NAME_MAPPING[module, name]
+    return _compat_pickle.IMPORT_MAPPING.get(module, module), name
+
+
+def _runs(module, name):
+    """Whether it can run programs or code."""
+    steps = module.split(".")
+    return (any(".".join(steps[:n]) in RUNNERS for n in range(1, len(steps) + 1))
+            or name.split(".")[0] in RUNNING_NAMES.get(module, ()))
+
+
+# PyTorch's unpickler appends to lists alone: no list of allowed classes makes it load one.
+NEVER_FILLED = {("collections", "deque")}
+# The classes of dtypes, which no pickle names, but PyTorch asks for.
+NUMPY_DTYPES = '*map(type, map(numpy.dtype, numpy.typecodes["All"]))'
+
+
+def _expressions(refused):
+    """As a program in Python 3 writes them, for a list of what it allows."""
+    for module, name in refused:
+        path = f"{module}.{name}"
+        if module == "builtins":
+            yield name
+        elif path.startswith("numpy.core."):  # of NumPy 1; in NumPy 2 it is the same object by another name
+            yield f'({path}, "{path}")'
+        else:
+            yield path
+        if path == "numpy.dtype":
+            yield NUMPY_DTYPES
 
 
 def shown(text):
     """A text of a file, or a file's name, as all messages show it: it moves, hides and turns nothing (F7)."""
     is_name = not any("\ud800" <= c <= "\udfff" and not "\udc80" <= c <= "\udcff" for c in text)
     return _native.show_text(text.encode("utf-8", "surrogateescape" if is_name else "backslashreplace"))
+
+
+OF_LIST, OF_FILE = ". If you trust them: ", ". If you trust the file: "  # the two steps
+LOAD_TRUSTED = OF_FILE + "berth.load(f, weights_only=False), which runs what the file asks for"
+
+
+def of_load_alone(message, who):
+    """A refusal of a function that obeys no list of allowed classes: the step is one for berth.load."""
+    steps, mark, last = message.rpartition(OF_FILE)
+    if OF_LIST not in steps:
+        return message
+    return f"{steps}, then berth.load(f): {who} obeys no list of allowed classes{mark}{last}"
+
+
+MOST_NAMES = 50  # in a message
+MOST_LISTED = 4096  # by berth_list_globals
 
 
 def advised(message, named):
@@ -112,24 +181,25 @@ def advised(message, named):
     message = IN_SHELL.sub("", message)
     if message.endswith(PIPE):
         message = message.removesuffix(PIPE) + OPEN_PIPE
-    refused = [(module, name) for module, name, is_allowed in named if not is_allowed]
+    refused = list(dict.fromkeys(_of_python_3(module, name) for module, name, is_allowed in named if not is_allowed))
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
-    words = shown(", ".join(f"{module} {name}" for module, name in refused))
+    are_many = len(refused) > MOST_NAMES
+    words = shown(", ".join(f"{module} {name}" for module, name in refused[:MOST_NAMES]))
     if refused:
         message = FIRST_GLOBAL.sub("", message)
         what = ("1 class or function that is" if len(refused) == 1
-                else f"{len(refused)} classes or functions that are")
+                else f"{'at least ' * (len(named) >= MOST_LISTED)}{len(refused)} classes or functions that are")
         message += f"; it names {what} not allowed: " + words.encode("ascii", "backslashreplace").decode()
-    if any(module.split(".")[0] in RUNNERS for module, _ in refused):
+        message += ", ...; berth.verify(f).refused has all that are listed" * are_many
+    if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
-    if refused and not is_protocol and all(
+    if refused and not is_protocol and not are_many and not NEVER_FILLED.intersection(refused) and all(
             part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
-        message += (". If you trust them: torch.serialization.add_safe_globals(["
-                    + ", ".join(".".join(row) for row in refused) + "])")
-    return message + (". If you trust the file: berth.load(f, weights_only=False), which runs what the file "
-                      "asks for")
+        message += (OF_LIST + "torch.serialization.add_safe_globals(["
+                    + ", ".join(_expressions(refused)) + "])")
+    return message + LOAD_TRUSTED
 
 
 def make(status, message, errno, offset, record, named=()):

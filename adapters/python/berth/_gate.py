@@ -19,10 +19,11 @@ import os
 import pathlib
 import pickle
 import pickletools
+import re
 import struct
 
 from berth import _native, _records, _sparse
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, is_of_file, make
+from berth._errors import LOAD_TRUSTED, NO_OFFSET, OF_LIST, Error, UnsafeFileError, is_of_file, make
 from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
@@ -30,9 +31,16 @@ TRUE = ("1", "y", "yes", "true")
 DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
           "BERTH_E_NOT_FOUND")
 REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
+MAGIC = 0x1950a86a20f9469cfc6c.to_bytes(10, "little")  # an object in the legacy format begins with it, pickled
+# The library's words: a file in the legacy format with more behind it; one of before 2017.
+FOLLOW, TAR = "follow the last storage", "a tar file, as PyTorch wrote them"
 BROKEN = (EOFError, struct.error, pickle.UnpicklingError, AssertionError)  # by the unpickler itself: see unpickle
 OF_IDS = (ValueError, TypeError, LookupError, AttributeError)  # by what takes apart an id of a storage
 LEGACY_N_PICKLES = 5
+# In what PyTorch says, the part about this file; and a class that the pickle need not name.
+OF_TORCH = re.compile(r"\A(?:.*?WeightsUnpickler error: )?(.*?)(?:\s*Check the documentation of torch\.load.*)?\Z",
+                      re.DOTALL)
+NOT_NAMED = re.compile(r"allowlisted via `add_safe_globals`,? but got <class '([A-Za-z_][\w.]*)'>\Z", re.ASCII)
 # What PyTorch allows in each file, and Berth's reader does not; a file that names one has its own class.
 WITH_CLASSES = frozenset("torch._utils." + name for name in (
     "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"))
@@ -59,7 +67,7 @@ def _old_text(encoding):
     """
     if encoding == "bytes":
         return "load.old_text=latin1"
-    with contextlib.suppress(LookupError, TypeError):
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # there is no such encoding
         if codecs.lookup(encoding).name in ("ascii", "iso8859-1"):
             return "load.old_text=latin1"
     return "load.old_text=utf8"
@@ -228,28 +236,63 @@ def for_refused(kept, refusal):
     try_pickle(kept)
 
 
-def for_trusted(kept):
-    """weights_only=False: a file that is not whole is told as such, before anything of it is run.
+def for_trusted(kept, pickle_module):
+    """weights_only=False: what is no pickle, or not whole, is told as in all other loads, before anything is run.
 
     A path, a real file and memory are what PyTorch itself reads; of other objects and URLs it gets one that is pinned.
     A pipe is refused as in all other loads, and not waited for (F1).
+
+    Returns: whether there is no pickle in the file, so that nothing of it can be run: a safetensors file.
     """
     if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and pathlib.Path(os.fsdecode(kept.f)).is_fifo():
         kept.pin()
-    if _is_zip(kept):
-        check_data(kept)  # data.pkl is compared with its checksum when it is read
-        return
     try:
-        kept.open(INERT).close()
+        is_zip = _is_zip(kept)
+    except OSError:
+        kept.open(INERT).close()  # it says why not
+        raise
+    if is_zip:
+        check_data(kept)  # data.pkl is compared with its checksum when it is read
+        return False
+    try:
+        with contextlib.closing(kept.open(INERT)) as file:
+            return file.info()["container"] == "safetensors"
     except Error as error:
-        if error.status in ("BERTH_E_TRUNCATED", "BERTH_E_SYSTEM"):
+        if not _may_be_read_by_torch(kept, error, pickle_module):
             raise
+    return False
+
+
+def _may_be_read_by_torch(kept, error, pickle_module):
+    """Whether PyTorch can make a value of a file, which is no zip, although Berth's reader refuses it so."""
+    if error.status == "BERTH_E_NOT_CHECKPOINT":  # a module of the program's may read what it has written
+        return TAR in str(error) or pickle_module not in (None, pickle)
+    if error.status == "BERTH_E_ARCHIVE" and FOLLOW in str(error):
+        return not is_path(kept.f) or is_object_at(kept.f, error.offset)
+    if error.status == "BERTH_E_TENSOR":  # of a pickle PyTorch decides; of a safetensors file nobody needs to
+        with kept.file() as file:
+            return MAGIC in file.read(32)
+    return error.status in ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE", "BERTH_E_UNSUPPORTED")
+
+
+def is_object_at(path, offset):
+    """Whether another object in the legacy format begins there; else something is wrong with the file."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        begin = file.read(32)
+    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def refused_by_torch(kept, error):
     """Berth has read the pickle, or the names are allowed: this is why it is refused all the same."""
-    return make("BERTH_E_FORBIDDEN" if isinstance(error, pickle.UnpicklingError) else "BERTH_E_PICKLE",
-                f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: {error!r}", 0, NO_OFFSET, "data.pkl")
+    where = f"{kept.name()}: data.pkl: PyTorch's weights_only unpickler: "
+    if not isinstance(error, pickle.UnpicklingError):
+        return make("BERTH_E_PICKLE", f"{where}{error!r}", 0, NO_OFFSET, "data.pkl")
+    words = " ".join(OF_TORCH.search(str(error))[1].split()).rstrip(".")
+    wanted = NOT_NAMED.search(words)
+    if wanted:
+        words += f"{OF_LIST}torch.serialization.add_safe_globals([{wanted[1]}])"
+    return make("BERTH_E_FORBIDDEN", where + words + LOAD_TRUSTED, 0, NO_OFFSET, "data.pkl")
 
 
 # ---- what the unpickler of weights_only=False says of a broken pickle ----

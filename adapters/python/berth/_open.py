@@ -7,7 +7,7 @@ import operator
 import os
 
 from berth import _native, _set, _sparse
-from berth._errors import NO_OFFSET, Error, make, of_file, shown
+from berth._errors import NO_OFFSET, Error, UnsafeFileError, make, of_file, of_load_alone, shown
 from berth._load import MAPPED
 from berth._source import Url, from_caller, is_path, name_of, source_of
 from berth._verify import report_of, report_of_files
@@ -36,7 +36,12 @@ def open(f):
         return File(*found.open(MAPPED), found.path)
     source = source_of(found)
     again = found.fileno if isinstance(source, int) else lambda: source
-    return File(_native.open(source, MAPPED), again, found)
+    try:
+        native = _native.open(source, MAPPED)
+    except UnsafeFileError as error:
+        error.args = (of_load_alone(str(error), "berth.open"), )
+        raise
+    return File(native, again, found)
 
 
 class Slice:

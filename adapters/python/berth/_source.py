@@ -12,6 +12,8 @@ from berth import _native
 from berth._errors import NO_OFFSET, make
 
 URL_BEGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
+MOST_SHOWN = 100  # characters of what cannot be a path
+IN_MEMORY = "give io.BytesIO(f)"
 MOST_FAILURES = 100  # that are kept: of each read the last one
 REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
@@ -44,7 +46,9 @@ def path_bytes(f):
         raise make("BERTH_E_ARGUMENT", f"{path!r}: a path of these characters cannot be encoded", 0, NO_OFFSET,
                    "") from None
     if b"\0" in found:
-        raise make("BERTH_E_ARGUMENT", f"{path!r}: a path has no NUL character, so no file has this one", 0,
+        step = f". If these bytes are a checkpoint in memory: {IN_MEMORY}" if isinstance(path, bytes) else ""
+        shown = repr(path[:MOST_SHOWN]) + "..." * (len(path) > MOST_SHOWN)
+        raise make("BERTH_E_ARGUMENT", f"{shown}: a path has no NUL character, so no file has this one{step}", 0,
                    NO_OFFSET, "")
     scheme = URL_BEGIN.match(found)
     if scheme and not os.path.lexists(scheme[0]):  # U1: what follows is not shown; it may have a password
@@ -78,7 +82,8 @@ def source_of(f):
     if is_path(f):
         return path_bytes(f)
     if not hasattr(f, "read"):
-        raise AttributeError("expected 'f' to be a path, or a binary file with the method 'read'")
+        step = f": {IN_MEMORY}" if isinstance(f, (bytearray, memoryview)) else ""
+        raise AttributeError(f"expected 'f' to be a path, or a binary file with the method 'read', not {type(f)}{step}")
     if type(f) is io.BytesIO:
         return f.getbuffer()[f.tell():]
     if not can_seek(f):

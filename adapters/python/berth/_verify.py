@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from berth import _native, _set
-from berth._errors import DamagedFileError, MissingFileError, advised
+from berth._errors import DamagedFileError, MissingFileError, UnsafeFileError, advised, of_load_alone
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
 
@@ -77,7 +77,7 @@ def verify(f):
             return _report_of_index(found)
         if isinstance(found, _set.Dcp):
             return _report_of_directory(found)
-    except DamagedFileError as error:  # the index, or .metadata
+    except (DamagedFileError, UnsafeFileError) as error:  # the index, or .metadata
         return _report_of_error(str(error))
     return report_of(source_of(found))
 
@@ -119,7 +119,8 @@ def report_of(source):
     found["refused"] = [f"{module}.{name}" for module, name, is_allowed in named if not is_allowed]
     is_told = found["globals_unknown"] in found["error"]  # or empty
     # Other errors are about damage, or about what the file is; a program's own classes say nothing.
-    found["error"] = advised(found["error"], named if found.pop("is_refusal") else ())
+    said = advised(found["error"], named if found.pop("is_refusal") else ())
+    found["error"] = of_load_alone(said, "berth.verify")
     del found["errno"]
     if found["error"] and not is_told:
         found["error"] += f"; it names what cannot be listed: {found['globals_unknown']}"

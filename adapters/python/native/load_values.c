@@ -77,12 +77,19 @@ static PyObject *load_constant(const bpy_loader *loader, const berth_value *valu
     return made;
 }
 
-/* A class or function by its name, as a value: one that torch.load allows; nothing is imported. */
+/*
+ * A class or function by its name, as a value: one that torch.load allows; nothing is imported.
+ * pickle writes Python 2's name of builtins.
+ */
 static PyObject *load_global(const bpy_loader *loader, const berth_value *value)
 {
+    static const char OLD[] = "__builtin__ ";
     const char *text = berth_as_text(value, NULL);
+    bool is_old = strncmp(text, OLD, sizeof OLD - 1) == 0;
     PyObject *allowed = PyObject_CallNoArgs(loader->torch->allowed_globals);
-    PyObject *words = allowed ? PyUnicode_FromString(text) : NULL;
+    PyObject *words = allowed ? PyUnicode_FromFormat("%s%s", is_old ? "builtins " : "",
+                                                     is_old ? text + sizeof OLD - 1 : text)
+                              : NULL;
     PyObject *name = words ? PyObject_CallMethod(words, "replace", "ss", " ", ".") : NULL;
     Py_XDECREF(words);
     PyObject *made = allowed && name ? PyDict_GetItemWithError(allowed, name) : NULL;
@@ -359,6 +366,9 @@ static PyObject *end(bpy_loader *loader)
 {
     bpy_frame *frame = &loader->frames[loader->n_frames - 1];
     PyObject *object = frame->made;
+    if (berth_value_kind(frame->value) == BERTH_KIND_CALL &&
+        (bpy_check_frozenset(loader, frame->value) < 0 || bpy_count_key(loader, frame->value) < 0))
+        return NULL;
     if (berth_value_kind(frame->value) != BERTH_KIND_TUPLE) {
         if (is_tried(loader, berth_value_kind(frame->value)))
             object = bpy_map_get(&loader->objects, frame->value);
@@ -373,7 +383,7 @@ static PyObject *end(bpy_loader *loader)
     }
     object = PyList_AsTuple(object);
     if (object &&
-        (remember(loader, frame->value, object) < 0 || bpy_count_tuple(loader, frame->value) < 0))
+        (remember(loader, frame->value, object) < 0 || bpy_count_key(loader, frame->value) < 0))
         Py_CLEAR(object);
     return object;
 }

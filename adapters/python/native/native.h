@@ -498,7 +498,7 @@ typedef struct bpy_loader {
     PyObject *places;  /* berth._device.places with it; NULL: it wants to see the storages */
     bpy_map objects;   /* value -> object; references */
     bpy_map storages;  /* berth_storage -> bpy_loaded_storage */
-    bpy_map sizes;     /* tuples -> how large they are as keys; see load_values.c */
+    bpy_map sizes;     /* tuples and objects -> how large they are as keys; see key_costs.c */
     uint64_t n_key_items, n_keys, n_steps; /* of keys, and to their places; see key_costs.c */
     bool is_trial; /* stand-ins take the place of tensors and of what classes of the file make */
     bpy_walk walk;
@@ -540,8 +540,17 @@ typedef struct bpy_key_table bpy_key_table;
 bpy_key_table *bpy_key_table_new(uint64_t n, bool is_set);
 void bpy_key_table_free(bpy_key_table *table);
 
-/* Counts a tuple whose items are all there. Returns: 0; -1: an exception is raised. */
-int bpy_count_tuple(bpy_loader *loader, const berth_value *tuple);
+/*
+ * Counts a tuple, or in a trial an object of a class of the file, whose parts are all there.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_count_key(bpy_loader *loader, const berth_value *value);
+
+/*
+ * In a trial, what bpy_check_key does for the items of a call, if it makes a frozenset.
+ * Returns: 0; -1: an exception is raised.
+ */
+int bpy_check_frozenset(bpy_loader *loader, const berth_value *call);
 
 /*
  * Whether Python can hash a key and find its place, and those of all keys before it, in reasonable
