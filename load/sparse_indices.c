@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
-#include "format/values/walk.h"
 #include "load/checkpoint.h"
 
 /*

@@ -28,8 +28,7 @@ typedef struct copying {
     size_t n_made;
     bth_walk walk;    /* along what values are made of */
     struct use *uses; /* by the old storages' index */
-    size_t n_uses;
-    bool is_compact; /* storages are cut to what is used */
+    bool is_compact;  /* storages are cut to what is used */
 } copying;
 
 /* ---- storages ---- */
@@ -38,7 +37,6 @@ static int view_storage_read(const berth_storage *storage, void *buffer, size_t 
                              uint64_t offset, berth_error *error)
 {
     const berth_storage *bottom = storage->context;
-
     return bottom->read(bottom, buffer, nbytes, storage->root_offset + offset, error);
 }
 
@@ -48,7 +46,6 @@ static int view_storage_read_elements(const berth_storage *storage, const berth_
 {
     const berth_storage *bottom = storage->context;
     berth_tensor moved = *tensor;
-
     moved.storage = (berth_storage *)(uintptr_t)bottom;
     moved.storage_offset += (int64_t)(storage->root_offset / berth_dtype_nbytes(tensor->dtype)) *
                             bth_dtype_elements_per_item(tensor->dtype);
@@ -59,7 +56,6 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
 {
     struct use *use = &copy->uses[storage->index];
     uint64_t offset = 0;
-
     if (use->made)
         return use;
     use->made = berth_storage_new(copy->tree, storage->dtype, NULL, 0, storage->location);
@@ -84,52 +80,20 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
     return use;
 }
 
-/* The tensor is with the storage that it is saved on, and has been checked (T2). */
-static void storage_use_add_tensor_range(struct use *use, const berth_tensor *tensor)
-{
-    uint64_t end, item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    uint64_t item =
-        (uint64_t)tensor->storage_offset / (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
-
-    if (use->unit < item_nbytes)
-        use->unit = item_nbytes;
-    (void)bth_tensor_compute_end_in_storage(tensor, &end); /* cannot overflow */
-    if (end == 0)
-        return;
-    if (use->begin == use->end || item * item_nbytes < use->begin)
-        use->begin = item * item_nbytes;
-    if (end > use->end)
-        use->end = end;
-}
-
-/* Cuts at multiples of the unit, so that elements stay aligned. */
-static void copy_trim_storage(const berth_storage *old, struct use *use)
-{
-    berth_storage *made = use->made;
-    uint64_t begin = use->begin & ~(use->unit - 1);
-    uint64_t rest = use->end % use->unit ? use->unit - use->end % use->unit : 0;
-    uint64_t end = rest > old->nbytes - use->end ? old->nbytes : use->end + rest;
-
-    if (use->is_whole) {
-        begin = 0;
-        end = old->nbytes;
-    }
-    use->begin = begin;
-    made->nbytes = end - begin;
-    made->root_offset += begin;
-    if (made->data)
-        made->data = (const uint8_t *)made->data + begin;
-}
-
 /* ---- making: along the values that the old node was made of ---- */
 
-/* Nodes without an id have no identity: each copy is a new one. */
-static berth_value *copy_make_idless_node(berth_tree *tree, const berth_value *source)
+/*
+ * The new node of an old one whose copy exists. Nodes without an id have no identity: each copy is
+ * a new one.
+ */
+static berth_value *copy_get_made(const copying *copy, const berth_value *source)
 {
+    berth_tree *tree = copy->tree;
+    size_t nbytes, id = bth_value_id(source);
     const uint8_t *bytes;
     int64_t integer;
-    size_t nbytes;
-
+    if (id != SIZE_MAX)
+        return copy->made[id];
     switch (berth_value_kind(source)) {
     case BERTH_KIND_BOOL:
         return berth_make_bool(tree, bth_value_bool(source));
@@ -147,83 +111,43 @@ static berth_value *copy_make_idless_node(berth_tree *tree, const berth_value *s
     }
 }
 
-/* The new node of an old one whose copy exists. */
-static berth_value *copy_get_made_or_make_without_id(const copying *copy, const berth_value *source)
-{
-    size_t id = bth_value_id(source);
-
-    return id == SIZE_MAX ? copy_make_idless_node(copy->tree, source) : copy->made[id];
-}
-
-static berth_value *copy_make_tuple(const copying *copy, const berth_value *source)
-{
-    size_t n, stride;
-    berth_value *const *items = bth_node_items(source, &n, &stride);
-    berth_value *tuple = bth_tuple_of(copy->tree, items, n);
-
-    for (size_t i = 0; tuple && i < n; i++)
-        ((struct tuple_node *)tuple)->items[i] = copy_get_made_or_make_without_id(copy, items[i]);
-    return copy->tree->error.code == BERTH_OK ? tuple : NULL;
-}
-
-static berth_value *copy_make_sparse_or_nested(const copying *copy, const berth_value *source)
-{
-    const struct parts_node *node = (const struct parts_node *)source;
-    berth_value *parts[4];
-
-    for (size_t i = 0; i < node->n_parts; i++)
-        parts[i] = copy_get_made_or_make_without_id(copy, node->parts[i]);
-    if (source->kind == BERTH_KIND_NESTED)
-        return berth_make_nested(copy->tree, parts);
-    return bth_sparse_adopt(copy->tree, (berth_layout_kind)node->layout, node->shape, node->rank,
-                            parts, (berth_value_flags(source) & BERTH_COALESCED));
-}
-
 /* On the whole storage at first. The parameters of a quantized tensor are filled in later. */
 static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
 {
     const berth_tensor *old = berth_as_tensor(source);
     berth_tensor tensor = *old;
-
     tensor.qscheme = BERTH_NOT_QUANTIZED;
     tensor.scales = tensor.zero_points = NULL;
-    if (old->storage) {
-        tensor.storage =
-            (berth_storage *)(uintptr_t)bth_tensor_saved_storage(old, &tensor.storage_offset);
-        struct use *use = copy_get_or_make_storage_use(copy, tensor.storage);
-        if (!use)
-            return NULL;
-        storage_use_add_tensor_range(use, &tensor);
-        tensor.storage = use->made;
+    if (!old->storage)
+        return bth_tensor_adopt(copy->tree, &tensor);
+    tensor.storage =
+        (berth_storage *)(uintptr_t)bth_tensor_saved_storage(old, &tensor.storage_offset);
+    struct use *use = copy_get_or_make_storage_use(copy, tensor.storage);
+    if (!use)
+        return NULL;
+    /* Adds the bytes of the tensor, which has been checked (T2): its end cannot overflow. */
+    uint64_t end, item_nbytes = berth_dtype_nbytes(tensor.dtype);
+    uint64_t begin = (uint64_t)tensor.storage_offset /
+                     (uint64_t)bth_dtype_elements_per_item(tensor.dtype) * item_nbytes;
+    if (use->unit < item_nbytes)
+        use->unit = item_nbytes;
+    (void)bth_tensor_compute_end_in_storage(&tensor, &end);
+    if (end > 0) {
+        if (use->begin == use->end || begin < use->begin)
+            use->begin = begin;
+        if (end > use->end)
+            use->end = end;
     }
+    tensor.storage = use->made;
     return bth_tensor_adopt(copy->tree, &tensor);
 }
 
-static berth_value *copy_make_storage(copying *copy, const berth_value *source)
-{
-    struct use *use = copy_get_or_make_storage_use(copy, berth_as_storage(source));
-
-    if (!use)
-        return NULL;
-    use->is_whole = true;
-    return bth_storage_value_new(copy->tree, use->made, bth_value_storage_class(source));
-}
-
-static berth_value *copy_make_global(const copying *copy, const berth_value *source)
-{
-    const struct global_node *node = (const struct global_node *)source;
-    const char *name = node->text + node->module_nbytes + 1;
-
-    return bth_global_new(copy->tree, node->text, node->module_nbytes, name, node->name_nbytes,
-                          source->flags & BTH_NODE_TRUE);
-}
-
-static berth_value *copy_make_value_without_parts(const copying *copy, const berth_value *source)
+/* Of kinds that have no parts, and an identity. */
+static berth_value *copy_make_leaf(const copying *copy, const berth_value *source)
 {
     berth_tree *tree = copy->tree;
     int64_t index;
     size_t nbytes;
-
     switch (berth_value_kind(source)) {
     case BERTH_KIND_COMPLEX:
         return berth_make_complex(tree, bth_value_real(source), bth_value_imaginary(source));
@@ -244,30 +168,24 @@ static berth_value *copy_make_value_without_parts(const copying *copy, const ber
     case BERTH_KIND_LAYOUT:
         return berth_make_constant(tree, (berth_kind)source->kind,
                                    bth_value_constant(source, (berth_kind)source->kind));
-    default:
-        return copy_make_global(copy, source);
+    default: {
+        const struct global_node *node = (const struct global_node *)source;
+        return bth_global_new(tree, node->text, node->module_nbytes,
+                              node->text + node->module_nbytes + 1, node->name_nbytes,
+                              source->flags & BTH_NODE_TRUE);
+    }
     }
 }
 
-/* Its attributes follow later. */
-static berth_value *copy_make_subclass(copying *copy, const berth_value *source)
-{
-    const berth_value *type = berth_value_part(source, BERTH_PART_TYPE);
-    berth_value *tensor =
-        copy_get_made_or_make_without_id(copy, berth_value_part(source, BERTH_PART_INNER));
-    berth_value *none = berth_make_none(copy->tree);
-
-    return type ? bth_inert_subclass_new(copy->tree, copy_get_made_or_make_without_id(copy, type),
-                                         tensor, none)
-                : berth_make_subclass(copy->tree, tensor, none);
-}
-
-/* Copies a node whose parts have been copied. Containers and attributes are empty at first. */
-static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
+/*
+ * Copies the node on top, whose parts have been copied. Containers and attributes are empty at
+ * first.
+ */
+static berth_value *copy_make_node(copying *copy)
 {
     berth_tree *tree = copy->tree;
-    const berth_value *source = frame->value;
-
+    const bth_walk *walk = &copy->walk;
+    const berth_value *source = walk->frames[walk->n_frames - 1].value;
     switch (berth_value_kind(source)) {
     case BERTH_KIND_LIST:
         return berth_make_list(tree);
@@ -276,121 +194,118 @@ static berth_value *copy_make_node(copying *copy, const bth_walk_frame *frame)
     case BERTH_KIND_COUNTER:
     case BERTH_KIND_SET:
         return bth_dict_new(tree, (berth_kind)source->kind);
-    case BERTH_KIND_TUPLE:
-        return copy_make_tuple(copy, source);
+    case BERTH_KIND_TUPLE: {
+        berth_value *tuple = bth_tuple_of(tree, walk->items, walk->n_items);
+        for (size_t i = 0; tuple && i < walk->n_items; i++)
+            ((struct tuple_node *)tuple)->items[i] = copy_get_made(copy, walk->items[i]);
+        return tree->error.code == BERTH_OK ? tuple : NULL;
+    }
     case BERTH_KIND_BYTEARRAY:
-        return bth_bytearray_from_bytes(
-            tree, copy_get_made_or_make_without_id(copy, copy->walk.items[0]));
+        return bth_bytearray_from_bytes(tree, copy_get_made(copy, walk->items[0]));
     case BERTH_KIND_SIZE:
-        return bth_size_from_tuple(tree,
-                                   copy_get_made_or_make_without_id(copy, copy->walk.items[0]));
-    case BERTH_KIND_STORAGE:
-        return copy_make_storage(copy, source);
+        return bth_size_from_tuple(tree, copy_get_made(copy, walk->items[0]));
+    case BERTH_KIND_STORAGE: {
+        struct use *use = copy_get_or_make_storage_use(copy, berth_as_storage(source));
+        if (!use)
+            return NULL;
+        use->is_whole = true;
+        return bth_storage_value_new(tree, use->made, bth_value_storage_class(source));
+    }
     case BERTH_KIND_TENSOR:
         return copy_make_tensor(copy, source);
     case BERTH_KIND_SPARSE:
-    case BERTH_KIND_NESTED:
-        return copy_make_sparse_or_nested(copy, source);
+    case BERTH_KIND_NESTED: {
+        const struct parts_node *node = (const struct parts_node *)source;
+        berth_value *parts[4];
+        for (size_t i = 0; i < node->n_parts; i++)
+            parts[i] = copy_get_made(copy, node->parts[i]);
+        if (source->kind == BERTH_KIND_NESTED)
+            return berth_make_nested(tree, parts);
+        return bth_sparse_adopt(tree, (berth_layout_kind)node->layout, node->shape, node->rank,
+                                parts, source->flags & BTH_NODE_COALESCED);
+    }
     case BERTH_KIND_PARAMETER:
-        return berth_make_parameter(tree,
-                                    copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
+        return berth_make_parameter(tree, copy_get_made(copy, walk->items[0]),
                                     source->flags & BTH_NODE_TRUE);
-    case BERTH_KIND_SUBCLASS:
-        return copy_make_subclass(copy, source);
+    case BERTH_KIND_SUBCLASS: { /* its attributes follow later */
+        const berth_value *type = berth_value_part(source, BERTH_PART_TYPE);
+        berth_value *tensor = copy_get_made(copy, walk->items[0]), *none = berth_make_none(tree);
+        return type ? bth_inert_subclass_new(tree, copy_get_made(copy, type), tensor, none)
+                    : berth_make_subclass(tree, tensor, none);
+    }
     case BERTH_KIND_CALL:
-        return bth_call_new(tree, copy_get_made_or_make_without_id(copy, copy->walk.items[0]),
-                            copy_get_made_or_make_without_id(copy, copy->walk.items[1]),
-                            bth_value_is_new_object(source));
+        return bth_call_new(tree, copy_get_made(copy, walk->items[0]),
+                            copy_get_made(copy, walk->items[1]), bth_value_is_new_object(source));
     default:
-        return copy_make_value_without_parts(copy, source);
+        return copy_make_leaf(copy, source);
     }
 }
 
 static bool copy_is_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
-
     return id == SIZE_MAX || copy->made[id];
-}
-
-/* Makes the node on top, or pushes a part that is missing. */
-static int copy_make_top_or_push_part(copying *copy)
-{
-    bth_walk *walk = &copy->walk;
-    const bth_walk_frame *frame = &walk->frames[walk->n_frames - 1];
-    const berth_value *part;
-
-    while ((part = bth_walk_next_child(walk)) != NULL)
-        if (!copy_is_made(copy, part))
-            return bth_walk_push(walk, part, &copy->tree->error);
-    berth_value *made = copy_make_node(copy, frame);
-    if (!made)
-        return copy->tree->error.code;
-    copy->made[bth_value_id(frame->value)] = made;
-    copy->sources[copy->n_made++] = frame->value;
-    bth_walk_pop(walk);
-    return 0;
 }
 
 /* The copy of an old node, made if there is none yet. NULL: for NULL, or the tree has failed. */
 static berth_value *copy_get_or_make(copying *copy, const berth_value *source)
 {
+    bth_walk *walk = &copy->walk;
     int code = copy->tree->error.code;
-
     if (!source || code != BERTH_OK)
         return NULL;
     if (!copy_is_made(copy, source))
-        code = bth_walk_push(&copy->walk, source, &copy->tree->error);
-    while (code == BERTH_OK && copy->walk.n_frames > 0)
-        code = copy_make_top_or_push_part(copy);
-    return code == BERTH_OK ? copy_get_made_or_make_without_id(copy, source) : NULL;
-}
-
-/* ---- filling: items that were added to the old node later ---- */
-
-static void copy_fill_container(copying *copy, const berth_value *source, berth_value *made)
-{
-    berth_kind kind = berth_value_kind(source);
-    size_t n = berth_value_count(source);
-
-    for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
-        berth_value *item = copy_get_or_make(copy, bth_value_item(source, i));
-        if (kind == BERTH_KIND_LIST)
-            berth_list_append(made, item);
-        else if (kind == BERTH_KIND_SET)
-            berth_set_add(made, item);
-        else
-            berth_dict_set_value(made, copy_get_or_make(copy, bth_value_key(source, i)), item);
+        code = bth_walk_push(walk, source, &copy->tree->error);
+    while (code == BERTH_OK && walk->n_frames > 0) {
+        const berth_value *part, *top = walk->frames[walk->n_frames - 1].value;
+        while ((part = bth_walk_next_child(walk)) && copy_is_made(copy, part))
+            ;
+        if (part) {
+            code = bth_walk_push(walk, part, &copy->tree->error);
+            continue;
+        }
+        berth_value *made = copy_make_node(copy);
+        if (!made)
+            return NULL;
+        copy->made[bth_value_id(top)] = made;
+        copy->sources[copy->n_made++] = top;
+        bth_walk_pop(walk);
     }
-    made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
+    return code == BERTH_OK ? copy_get_made(copy, source) : NULL;
 }
 
-static void copy_fill_quantized(copying *copy, const berth_value *source, berth_value *made)
-{
-    const berth_tensor *old = &((const struct tensor_node *)source)->tensor;
-    berth_tensor *tensor = &((struct tensor_node *)made)->tensor;
-
-    tensor->qscheme = old->qscheme;
-    tensor->scales = copy_get_or_make(copy, old->scales);
-    tensor->zero_points = copy_get_or_make(copy, old->zero_points);
-}
-
+/* Adds the items and attributes that were added to the old node after it was made. */
 static void copy_fill(copying *copy, const berth_value *source)
 {
-    berth_value *made = copy_get_made_or_make_without_id(copy, source);
+    berth_value *made = copy_get_made(copy, source);
     const berth_value *state = berth_value_part(source, BERTH_PART_STATE);
-
-    switch (berth_value_kind(source)) {
+    berth_kind kind = berth_value_kind(source);
+    size_t n = berth_value_count(source);
+    switch (kind) {
     case BERTH_KIND_LIST:
     case BERTH_KIND_SET:
     case BERTH_KIND_DICT:
     case BERTH_KIND_ORDERED_DICT:
     case BERTH_KIND_COUNTER:
-        copy_fill_container(copy, source, made);
+        for (size_t i = 0; i < n && copy->tree->error.code == BERTH_OK; i++) {
+            berth_value *item = copy_get_or_make(copy, bth_value_item(source, i));
+            if (kind == BERTH_KIND_LIST)
+                berth_list_append(made, item);
+            else if (kind == BERTH_KIND_SET)
+                berth_set_add(made, item);
+            else
+                berth_dict_set_value(made, copy_get_or_make(copy, bth_value_key(source, i)), item);
+        }
+        made->flags |= source->flags & BTH_NODE_ATTRIBUTES; /* its keys are the same */
         break;
-    case BERTH_KIND_TENSOR:
-        copy_fill_quantized(copy, source, made);
+    case BERTH_KIND_TENSOR: { /* what only a quantized one has */
+        const berth_tensor *old = &((const struct tensor_node *)source)->tensor;
+        berth_tensor *tensor = &((struct tensor_node *)made)->tensor;
+        tensor->qscheme = old->qscheme;
+        tensor->scales = copy_get_or_make(copy, old->scales);
+        tensor->zero_points = copy_get_or_make(copy, old->zero_points);
         break;
+    }
     case BERTH_KIND_CALL:
         ((struct call_node *)made)->list_items =
             copy_get_or_make(copy, berth_value_part(source, BERTH_PART_LIST_ITEMS));
@@ -406,16 +321,29 @@ static void copy_fill(copying *copy, const berth_value *source)
 
 /* ---- trimming, when everything is copied ---- */
 
-/* The tensor on its trimmed storage; T2 holds for it as for any. */
+/* Cuts a storage at multiples of the unit, so that elements stay aligned. */
+static void copy_trim_storage(const berth_storage *old, struct use *use)
+{
+    berth_storage *made = use->made;
+    uint64_t rest = use->end % use->unit ? use->unit - use->end % use->unit : 0;
+    uint64_t end = rest > old->nbytes - use->end ? old->nbytes : use->end + rest;
+    if (use->is_whole)
+        end = old->nbytes;
+    use->begin = use->is_whole ? 0 : use->begin & ~(use->unit - 1);
+    made->nbytes = end - use->begin;
+    made->root_offset += use->begin;
+    if (made->data)
+        made->data = (const uint8_t *)made->data + use->begin;
+}
+
+/* Sets a copied tensor on its trimmed storage; T2 holds for it as for any. */
 static void copy_shift_tensor_offset(copying *copy, const berth_value *source)
 {
-    struct tensor_node *node = (struct tensor_node *)copy_get_made_or_make_without_id(copy, source);
-    const berth_tensor *old = berth_as_tensor(source);
-    berth_tensor *tensor = &node->tensor;
-
+    berth_tensor *tensor = &((struct tensor_node *)copy_get_made(copy, source))->tensor;
     if (!tensor->storage)
         return;
-    const berth_storage *storage = bth_tensor_saved_storage(old, &tensor->storage_offset);
+    const berth_storage *storage =
+        bth_tensor_saved_storage(berth_as_tensor(source), &tensor->storage_offset);
     const struct use *use = &copy->uses[storage->index];
     uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
                        (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
@@ -426,31 +354,6 @@ static void copy_shift_tensor_offset(copying *copy, const berth_value *source)
     (void)bth_tensor_check(tensor, &copy->tree->error);
 }
 
-static void copy_trim_all_storages(copying *copy)
-{
-    for (size_t i = 0; i < copy->n_uses; i++)
-        if (copy->uses[i].made)
-            copy_trim_storage(bth_tree_storage(copy->from, i), &copy->uses[i]);
-    for (size_t i = 0; i < copy->n_made; i++)
-        if (copy->sources[i]->kind == BERTH_KIND_TENSOR)
-            copy_shift_tensor_offset(copy, copy->sources[i]);
-}
-
-/* Reads sizes now: the new tree can be the old one, which then grows. */
-static bool copy_allocate_tables(copying *copy)
-{
-    size_t n = bth_tree_n_ids(copy->from) + 1;
-
-    copy->n_uses = bth_tree_n_storages(copy->from);
-    copy->made = bth_allocate_zeroed(n * sizeof *copy->made);
-    copy->sources = bth_allocate_zeroed(n * sizeof *copy->sources);
-    copy->uses = bth_allocate_zeroed((copy->n_uses + 1) * sizeof *copy->uses);
-    if (copy->made && copy->sources && copy->uses)
-        return true;
-    return BTH_TREE_REFUSE(copy->tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
-                           n * 2 * sizeof *copy->made + copy->n_uses * sizeof *copy->uses);
-}
-
 berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags)
 {
     copying copy = {.tree = tree,
@@ -459,21 +362,35 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
                     .is_compact = flags & BERTH_COPY_COMPACT};
     berth_value *made = NULL;
     berth_error error;
-
     if (!tree || !value)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the value is NULL");
     if (flags & ~BERTH_COPY_COMPACT)
-        bth_tree_fail(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy", (unsigned)flags);
-    else if (berth_tree_error(copy.from, &error) < 0)
-        bth_tree_fail(tree, error.code, "%s", error.message);
-    else if (copy_allocate_tables(&copy)) {
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a copy",
+                               (unsigned)flags);
+    if (berth_tree_error(copy.from, &error) < 0)
+        return BTH_TREE_REFUSE(tree, error.code, "%s", error.message);
+    /* The sizes are read now: the new tree can be the old one, which then grows. */
+    size_t n = bth_tree_n_ids(copy.from) + 1, n_uses = bth_tree_n_storages(copy.from);
+    copy.made = bth_allocate_zeroed(n * sizeof *copy.made);
+    copy.sources = bth_allocate_zeroed(n * sizeof *copy.sources);
+    copy.uses = bth_allocate_zeroed((n_uses + 1) * sizeof *copy.uses);
+    if (copy.made && copy.sources && copy.uses) {
         tree->has_inert |= copy.from->has_inert;
         made = copy_get_or_make(&copy, value);
+    } else {
+        bth_tree_fail(tree, BERTH_E_MEMORY, "out of memory: %zu bytes for a walk",
+                      n * 2 * sizeof *copy.made + n_uses * sizeof *copy.uses);
     }
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
         copy_fill(&copy, copy.sources[i]);
-    if (tree->error.code == BERTH_OK)
-        copy_trim_all_storages(&copy);
+    if (tree->error.code == BERTH_OK) {
+        for (size_t i = 0; i < n_uses; i++)
+            if (copy.uses[i].made)
+                copy_trim_storage(bth_tree_storage(copy.from, i), &copy.uses[i]);
+        for (size_t i = 0; i < copy.n_made; i++)
+            if (copy.sources[i]->kind == BERTH_KIND_TENSOR)
+                copy_shift_tensor_offset(&copy, copy.sources[i]);
+    }
     bth_release(copy.made);
     bth_release(copy.sources);
     bth_release(copy.uses);

@@ -1,16 +1,352 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* dict, OrderedDict, Counter and set: entries in the order of insertion, found by hash. */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/seeded_hash.h"
 #include "format/values/node.h"
 
 enum {
-    MAX_SCANNED = 8, /* up to this many entries are scanned, without slots */
-    N_PREPARED = 16, /* number of keys that are prepared before the first one is entered */
+    MAX_SHORT_NBYTES = 64, /* of texts that have no canonical node */
+    MAX_SCANNED = 8,       /* up to this many entries are scanned, without slots */
+    N_PREPARED = 16,       /* number of keys that are prepared before the first one is entered */
     MAX_ENTRIES = UINT32_MAX / 4
 };
+
+/*
+ * Keys of dicts (P4): each node is hashed once; then a comparison takes constant time. Of equal
+ * str, bytes or tuples one node is canonical, and the others link to it. So two tuples are equal if
+ * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
+ */
+
+/* ---- hashing ---- */
+
+/* A number as a key: its sort, and its value. Numbers of different sorts are never equal. */
+struct number {
+    enum { INTEGER, BIG, REAL, COMPLEX, BY_IDENTITY, NO_NUMBER } sort;
+    int64_t integer;
+    double real;
+    double imaginary;
+};
+
+static struct number key_number_from_double(double real)
+{
+    /* cppcheck does not understand hexadecimal constants. */
+    const double limit = 9223372036854775808.0; /* 2^63 */
+    if (isnan(real))                            /* equal to itself alone, by identity */
+        return (struct number){.sort = BY_IDENTITY};
+    if (real >= -limit && real < limit && real == (double)(int64_t)real)
+        return (struct number){.sort = INTEGER, .integer = (int64_t)real};
+    return (struct number){.sort = REAL, .real = real};
+}
+
+/* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
+static struct number key_number_from_bigint(const struct big_node *node)
+{
+    size_t i = (size_t)node->nbytes - 1;
+    double real = (int8_t)node->bytes[i];
+    while (i-- > 0) {
+        double higher = real * 256;
+        real = higher + node->bytes[i];
+        if (real - higher != node->bytes[i]) /* it was rounded, or is infinite */
+            return (struct number){.sort = BIG};
+    }
+    return (struct number){.sort = REAL, .real = real};
+}
+
+static struct number key_number_from_value(const berth_value *key)
+{
+    const struct float_node *node = (const struct float_node *)key;
+    switch (key->kind) {
+    case BERTH_KIND_BOOL:
+        return (struct number){.sort = INTEGER, .integer = key->flags & BTH_NODE_TRUE};
+    case BERTH_KIND_INT:
+        if (key->flags & BTH_NODE_BIG)
+            return key_number_from_bigint((const struct big_node *)key);
+        return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
+    case BERTH_KIND_FLOAT:
+        return key_number_from_double(node->real);
+    case BERTH_KIND_COMPLEX:
+        if (isnan(node->real) || isnan(node->imaginary))
+            return (struct number){.sort = BY_IDENTITY};
+        if (node->imaginary == 0)
+            return key_number_from_double(node->real);
+        return (struct number){.sort = COMPLEX,
+                               .real = node->real + 0.0, /* -0.0 == 0.0 */
+                               .imaginary = node->imaginary + 0.0};
+    default:
+        return (struct number){.sort = NO_NUMBER};
+    }
+}
+
+static uint64_t double_to_bits(double real)
+{
+    uint64_t bits;
+    memcpy(&bits, &real, sizeof(bits));
+    return bits;
+}
+
+/* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
+static struct keyed *key_unwrap_text_or_tuple(const berth_value *key)
+{
+    switch (key->kind) {
+    case BERTH_KIND_STR:
+    case BERTH_KIND_BYTES:
+        return (struct keyed *)(uintptr_t)&bth_text_node_with_bytes(key)->key;
+    case BERTH_KIND_TUPLE:
+        return (struct keyed *)(uintptr_t)key;
+    case BERTH_KIND_SIZE: /* torch.Size([1]) == (1,) */
+        return (struct keyed *)((const struct wrap_node *)key)->inner;
+    default:
+        return NULL;
+    }
+}
+
+/* Short texts, which are compared in constant time, have no canonical node. */
+static bool key_is_short(const struct keyed *node)
+{
+    return node->head.kind != BERTH_KIND_TUPLE && node->count <= MAX_SHORT_NBYTES;
+}
+
+static const struct keyed *key_get_canonical_node(const struct keyed *node)
+{
+    return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
+}
+
+static uint32_t key_int_hash(const berth_tree *tree, int64_t integer)
+{
+    return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)integer));
+}
+
+static uint32_t key_hash(const berth_tree *tree, const berth_value *key)
+{
+    const struct keyed *keyed = key_unwrap_text_or_tuple(key);
+    if (keyed)
+        return keyed->hash;
+    if (key->kind == BERTH_KIND_DEVICE) {
+        const struct device_node *node = (const struct device_node *)key;
+        return bth_tree_hash_bytes(tree, node->text, strlen(node->text)) + 1;
+    }
+    const struct number number = key_number_from_value(key);
+    const struct big_node *big = (const struct big_node *)key;
+    switch (number.sort) {
+    case INTEGER:
+        return key_int_hash(tree, number.integer);
+    case BIG:
+        return bth_tree_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
+    case REAL:
+        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 1, double_to_bits(number.real)));
+    case COMPLEX:
+        return bth_hash_fold_to_u32(
+            bth_hash_mix(bth_hash_mix(tree->seed + 2, double_to_bits(number.real)),
+                         double_to_bits(number.imaginary)));
+    default: /* None and dtypes by their only node; inert by identity */
+        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
+    }
+}
+
+static bool key_equal(const berth_value *a, const berth_value *b);
+
+static bool key_same_content(const struct keyed *a, const struct keyed *b)
+{
+    if (a->hash != b->hash || a->count != b->count || a->head.kind != b->head.kind)
+        return false;
+    if (a->head.kind != BERTH_KIND_TUPLE)
+        return memcmp(((const struct text_node *)a)->data, ((const struct text_node *)b)->data,
+                      a->count) == 0;
+    const struct tuple_node *x = (const struct tuple_node *)a, *y = (const struct tuple_node *)b;
+    for (uint32_t i = 0; i < a->count; i++)
+        if (!key_equal(x->items[i], y->items[i]))
+            return false;
+    return true;
+}
+
+/* Whether two prepared keys are equal, as Python's == is (or one object). Takes constant time. */
+static bool key_equal(const berth_value *a, const berth_value *b)
+{
+    if (a == b)
+        return true;
+    const struct keyed *x = key_unwrap_text_or_tuple(a), *y = key_unwrap_text_or_tuple(b);
+    if (x || y)
+        return x && y &&
+               (key_is_short(x) ? key_same_content(x, y)
+                                : key_get_canonical_node(x) == key_get_canonical_node(y));
+    if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
+        return strcmp(((const struct device_node *)a)->text,
+                      ((const struct device_node *)b)->text) == 0;
+    const struct number number = key_number_from_value(a), other = key_number_from_value(b);
+    if (number.sort != other.sort)
+        return false;
+    switch (number.sort) {
+    case INTEGER:
+        return number.integer == other.integer;
+    case BIG: {
+        const struct big_node *m = (const struct big_node *)a, *n = (const struct big_node *)b;
+        return m->nbytes == n->nbytes && memcmp(m->bytes, n->bytes, (size_t)m->nbytes) == 0;
+    }
+    case REAL:
+    case COMPLEX:
+        return double_to_bits(number.real) == double_to_bits(other.real) &&
+               double_to_bits(number.imaginary) == double_to_bits(other.imaginary);
+    default:
+        return false;
+    }
+}
+
+/* ---- canonical nodes ---- */
+
+static bool key_table_grow_if_full(berth_tree *tree)
+{
+    struct key_table *keys = &tree->keys;
+    if (keys->chains && keys->count <= keys->mask * 2)
+        return true;
+    size_t n = keys->chains ? (keys->mask + 1) * 2 : 64;
+    struct keyed **chains = bth_tree_allocate(tree, n * sizeof(struct keyed *));
+    if (!chains)
+        return false;
+    memset(chains, 0, n * sizeof(struct keyed *));
+    for (size_t i = 0; keys->chains && i <= keys->mask; i++)
+        for (struct keyed *node = keys->chains[i], *next; node; node = next) {
+            next = node->link;
+            node->link = chains[node->hash & (n - 1)];
+            chains[node->hash & (n - 1)] = node;
+        }
+    bth_tree_release_allocation(tree, keys->chains,
+                                keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
+    keys->chains = chains;
+    keys->mask = n - 1;
+    return true;
+}
+
+/* Links a hashed node to the canonical one of its kind, or makes it that. */
+static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
+{
+    if (!key_table_grow_if_full(tree))
+        return false;
+    struct keyed **chain = &tree->keys.chains[node->hash & tree->keys.mask];
+    struct keyed *same = *chain;
+    while (same && !key_same_content(same, node))
+        same = same->link;
+    if (same) {
+        node->link = same;
+        node->head.flags |= BTH_NODE_KEY_ALIAS;
+        return true;
+    }
+    node->link = *chain;
+    node->head.flags |= BTH_NODE_KEY_CANONICAL;
+    *chain = node;
+    tree->keys.count++;
+    return true;
+}
+
+static bool key_is_prepared(const struct keyed *node)
+{
+    return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
+}
+
+static bool key_prepare_text(berth_tree *tree, struct keyed *node)
+{
+    const struct text_node *text = (const struct text_node *)node;
+    node->hash = bth_tree_hash_bytes(tree, text->data, node->count);
+    if (!key_is_short(node))
+        return key_link_or_make_canonical(tree, node);
+    node->head.flags |= BTH_NODE_KEY_CANONICAL;
+    return true;
+}
+
+/* False: "a tensor cannot be `what`", "a dict key". */
+static bool key_check_hashable(berth_tree *tree, const berth_value *value, const char *what)
+{
+    bool is_hashable;
+    switch (value->kind) {
+    case BERTH_KIND_NONE:
+    case BERTH_KIND_BOOL:
+    case BERTH_KIND_INT:
+    case BERTH_KIND_FLOAT:
+    case BERTH_KIND_COMPLEX:
+    case BERTH_KIND_DTYPE:
+    case BERTH_KIND_DEVICE:
+    case BERTH_KIND_CALL: /* inert: by identity, as objects without __eq__ are in Python */
+        return true;
+    case BERTH_KIND_GLOBAL:
+        is_hashable = value->flags & BTH_NODE_TRUE;
+        break;
+    default:
+        is_hashable = key_unwrap_text_or_tuple(value) ||
+                      (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
+    }
+    return is_hashable || BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
+                                          bth_kind_phrase((berth_kind)value->kind), what);
+}
+
+/*
+ * Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide
+ * after about 65,536 levels.
+ */
+static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
+{
+    uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
+    for (uint32_t i = 0; i < tuple->key.count; i++) {
+        const struct keyed *keyed = key_unwrap_text_or_tuple(tuple->items[i]);
+        hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
+                                      ? (uint64_t)(uintptr_t)key_get_canonical_node(keyed)
+                                      : key_hash(tree, tuple->items[i]));
+    }
+    return bth_hash_fold_to_u32(hash);
+}
+
+/*
+ * Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
+ * position in it and its `link` the tuple around it.
+ */
+static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
+{
+    node->link = NULL;
+    node->hash = 0;
+    while (node) {
+        berth_value *const *items = ((const struct tuple_node *)node)->items;
+        struct keyed *inner = NULL; /* the next item that is a tuple not yet canonical */
+        while (!inner && node->hash < node->count) {
+            berth_value *item = items[node->hash++];
+            if (!key_check_hashable(tree, item, what))
+                return false;
+            struct keyed *keyed = key_unwrap_text_or_tuple(item);
+            if (!keyed || key_is_prepared(keyed))
+                continue;
+            if (keyed->head.kind == BERTH_KIND_TUPLE)
+                inner = keyed;
+            else if (!key_prepare_text(tree, keyed))
+                return false;
+        }
+        if (inner) {
+            inner->link = node;
+            inner->hash = 0;
+            node = inner;
+            continue;
+        }
+        struct keyed *parent = node->link;
+        node->hash = key_tuple_hash(tree, (const struct tuple_node *)node);
+        if (!key_link_or_make_canonical(tree, node))
+            return false;
+        node = parent;
+    }
+    return true;
+}
+
+/* Hashes a value and its parts once (P4). False: the tree has failed. */
+static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
+{
+    if (!key_check_hashable(tree, value, what))
+        return false;
+    struct keyed *keyed = key_unwrap_text_or_tuple(value);
+    if (!keyed || key_is_prepared(keyed))
+        return true;
+    if (keyed->head.kind != BERTH_KIND_TUPLE)
+        return key_prepare_text(tree, keyed);
+    return key_prepare_tuple(tree, keyed, what);
+}
 
 berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
 {
@@ -69,16 +405,6 @@ bool bth_hash_slots_reserve(berth_tree *tree, struct slots *slots, size_t capaci
 
 /* ---- entries ---- */
 
-static bool dict_make_or_grow_slots(berth_tree *tree, struct table *table)
-{
-    bool had_slots = table->slots.slots != NULL;
-    if (!bth_hash_slots_reserve(tree, &table->slots, table->size.capacity))
-        return false;
-    for (uint32_t i = 0; !had_slots && i < table->size.count; i++)
-        bth_hash_slots_add(&table->slots, bth_key_hash(tree, table->entries[i].key), i);
-    return true;
-}
-
 bool bth_dict_reserve_entries(berth_tree *tree, struct dict_node *node, size_t n)
 {
     struct table *table =
@@ -87,34 +413,25 @@ bool bth_dict_reserve_entries(berth_tree *tree, struct dict_node *node, size_t n
     if (!table || table == node->table)
         return table;
     node->table = table;
-    if (table->size.capacity <= MAX_SCANNED || dict_make_or_grow_slots(tree, table))
+    if (table->size.capacity <= MAX_SCANNED)
         return true;
-    table->size.capacity = table->size.count; /* no entry without a free slot */
-    return false;
+    bool had_slots = table->slots.slots != NULL;
+    if (!bth_hash_slots_reserve(tree, &table->slots, table->size.capacity)) {
+        table->size.capacity = table->size.count; /* no entry without a free slot */
+        return false;
+    }
+    for (uint32_t i = 0; !had_slots && i < table->size.count; i++)
+        bth_hash_slots_add(&table->slots, key_hash(tree, table->entries[i].key), i);
+    return true;
 }
 
-/* The next entry, from *at on, that can have a key of this hash; NULL: none. */
+/* The next entry, from *at on, that can have a key of this hash; NULL: none. At first, *at is the
+   hash, or 0 if there are no slots. */
 static struct table_entry *dict_next_candidate_entry(struct table *table, uint32_t hash,
                                                      uint32_t *at)
 {
     uint32_t i = table->slots.slots ? bth_hash_slots_find_next(&table->slots, hash, at) : (*at)++;
     return i < table->size.count ? &table->entries[i] : NULL;
-}
-
-static uint32_t dict_first_probe_position(const struct table *table, uint32_t hash)
-{
-    return table->slots.slots ? hash : 0;
-}
-
-/* The entry of a prepared key, or NULL; then *at is the free slot for it, if there are slots. */
-static struct table_entry *dict_find_entry(struct table *table, const berth_value *key,
-                                           uint32_t hash, uint32_t *at)
-{
-    struct table_entry *entry;
-    *at = dict_first_probe_position(table, hash);
-    while ((entry = dict_next_candidate_entry(table, hash, at)) && !bth_key_equal(entry->key, key))
-        ;
-    return entry;
 }
 
 /*
@@ -134,12 +451,14 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
                                   berth_value *value)
 {
     bool is_set = node->head.kind == BERTH_KIND_SET;
-    if (!bth_key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
+    if (!key_prepare(tree, key, is_set ? "in a set" : "a dict key") ||
         !bth_dict_reserve_entries(tree, node, 1))
         return false;
     struct table *table = node->table;
-    uint32_t at, hash = table->slots.slots ? bth_key_hash(tree, key) : 0;
-    struct table_entry *entry = dict_find_entry(table, key, hash, &at);
+    uint32_t hash = table->slots.slots ? key_hash(tree, key) : 0, at = hash;
+    struct table_entry *entry;
+    while ((entry = dict_next_candidate_entry(table, hash, &at)) && !key_equal(entry->key, key))
+        ;
     if (entry && tree->keeps_all && dict_would_lose(entry))
         return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "%s has a key twice: the first would be lost",
                                bth_kind_phrase((berth_kind)node->head.kind));
@@ -149,7 +468,7 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
         return true;
     }
     table->entries[table->size.count++] = (struct table_entry){.key = key, .value = value};
-    if (table->slots.slots)
+    if (table->slots.slots) /* `at` is the free slot for it */
         table->slots.slots[at] = (uint64_t)hash << 32 | table->size.count;
     return true;
 }
@@ -162,11 +481,11 @@ static bool dict_prepare_keys_and_prefetch(berth_tree *tree, const struct table 
 {
     n = n < N_PREPARED ? n : N_PREPARED;
     for (size_t i = 0; i < n; i++) {
-        if (!bth_key_prepare(tree, items[2 * i], "a dict key"))
+        if (!key_prepare(tree, items[2 * i], "a dict key"))
             return false;
         const struct slots *slots = table ? &table->slots : NULL;
         if (slots && slots->slots)
-            __builtin_prefetch(&slots->slots[bth_key_hash(tree, items[2 * i]) & slots->mask], 1);
+            __builtin_prefetch(&slots->slots[key_hash(tree, items[2 * i]) & slots->mask], 1);
     }
     return true;
 }
@@ -205,13 +524,6 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
     return bth_dict_extend(dict, items, 1);
 }
 
-static bool dict_key_is_text(const berth_value *key, uint32_t hash, const char *text, size_t nbytes)
-{
-    const struct text_node *node = (const struct text_node *)key;
-    return key->kind == BERTH_KIND_STR && node->key.hash == hash && node->key.count == nbytes &&
-           memcmp(node->data, text, nbytes) == 0;
-}
-
 size_t bth_dict_find_text_position(const berth_value *dict, const char *text, size_t nbytes)
 {
     struct table *table =
@@ -219,11 +531,14 @@ size_t bth_dict_find_text_position(const berth_value *dict, const char *text, si
     if (!table)
         return SIZE_MAX;
     uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
-    uint32_t at = dict_first_probe_position(table, hash);
+    uint32_t at = table->slots.slots ? hash : 0;
     const struct table_entry *entry;
-    while ((entry = dict_next_candidate_entry(table, hash, &at)))
-        if (dict_key_is_text(entry->key, hash, text, nbytes))
+    while ((entry = dict_next_candidate_entry(table, hash, &at))) {
+        const struct text_node *node = (const struct text_node *)entry->key;
+        if (entry->key->kind == BERTH_KIND_STR && node->key.hash == hash &&
+            node->key.count == nbytes && memcmp(node->data, text, nbytes) == 0)
             return (size_t)(entry - table->entries);
+    }
     return SIZE_MAX;
 }
 
@@ -300,26 +615,21 @@ berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict)
     return counter;
 }
 
-static bool dict_insert_pair_value(berth_tree *tree, struct dict_node *node,
-                                   const berth_value *pair)
-{
-    size_t n, stride;
-    berth_value *const *items = bth_node_items(pair, &n, &stride);
-    if (n != 2 || (pair->kind != BERTH_KIND_LIST && pair->kind != BERTH_KIND_TUPLE))
-        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
-                               "an OrderedDict made from an item that is not a pair");
-    return dict_insert_or_update(tree, node, items[0], items[1]);
-}
-
 berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *list)
 {
     assert(!list || list->kind == BERTH_KIND_LIST);
     berth_value *dict = dict_new_empty_mark_source_used(tree, BERTH_KIND_ORDERED_DICT, list);
-    size_t n, stride;
-    berth_value *const *items = bth_node_items(list, &n, &stride);
-    for (size_t i = 0; dict && i < n; i++)
-        if (!dict_insert_pair_value(tree, (struct dict_node *)dict, items[i]))
+    size_t n, stride, n_in_pair;
+    berth_value *const *pairs = bth_node_items(list, &n, &stride);
+    for (size_t i = 0; dict && i < n; i++) {
+        berth_kind kind = bth_node_kind(pairs[i]);
+        berth_value *const *pair = bth_node_items(pairs[i], &n_in_pair, &stride);
+        if (n_in_pair != 2 || (kind != BERTH_KIND_LIST && kind != BERTH_KIND_TUPLE))
+            return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
+                                   "an OrderedDict made from an item that is not a pair");
+        if (!dict_insert_or_update(tree, (struct dict_node *)dict, pair[0], pair[1]))
             return NULL;
+    }
     return dict;
 }
 
@@ -329,12 +639,19 @@ size_t bth_dict_find_int_position(const berth_value *dict, int64_t integer)
 {
     struct table *table =
         bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
-    const struct int_node key = {.head = {.kind = BERTH_KIND_INT}, .value = integer};
-    uint32_t at, hash = table ? bth_key_hash(bth_value_tree(dict), &key.head) : 0;
-    const struct table_entry *entry = table ? dict_find_entry(table, &key.head, hash, &at) : NULL;
-    /* True and 1.0 equal 1, but are not the int key 1. */
-    return entry && entry->key->kind == BERTH_KIND_INT ? (size_t)(entry - table->entries)
-                                                       : SIZE_MAX;
+    if (!table)
+        return SIZE_MAX;
+    uint32_t hash = key_int_hash(bth_value_tree(dict), integer);
+    uint32_t at = table->slots.slots ? hash : 0;
+    const struct table_entry *entry;
+    while ((entry = dict_next_candidate_entry(table, hash, &at))) {
+        /* True and 1.0 equal 1, but are not the int key 1. */
+        const struct int_node *node = (const struct int_node *)entry->key;
+        if (entry->key->kind == BERTH_KIND_INT && !(entry->key->flags & BTH_NODE_BIG) &&
+            node->value == integer)
+            return (size_t)(entry - table->entries);
+    }
+    return SIZE_MAX;
 }
 
 berth_value *berth_dict_get(const berth_value *dict, const char *key)

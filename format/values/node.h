@@ -351,18 +351,10 @@ berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value
  */
 berth_value *const *bth_node_items(const berth_value *value, size_t *n, size_t *stride);
 
-/* ---- container_items.c ---- */
+/* ---- sequence_values.c ---- */
 
 /* Like berth_make_tuple, of items that are of the tree. */
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);
-
-/* ---- keys.c ---- */
-
-/* Hashes a value and its parts once (P4). False: "a tensor cannot be `what`", "a dict key". */
-bool bth_key_prepare(berth_tree *tree, berth_value *value, const char *what);
-uint32_t bth_key_hash(const berth_tree *tree, const berth_value *key);
-/* Whether two prepared keys are equal, as Python's == is (or one object). Takes constant time. */
-bool bth_key_equal(const berth_value *a, const berth_value *b);
 
 /* ---- dict.c ---- */
 

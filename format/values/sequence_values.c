@@ -93,15 +93,6 @@ static bool shape_get_item_int64(berth_tree *tree, const berth_value *item, size
                            bth_kind_phrase((berth_kind)item->kind));
 }
 
-/* The cached shape of a TUPLE or a non-empty LIST. */
-static int64_t **value_cached_shape_slot(berth_value *value)
-{
-    if (value->kind == BERTH_KIND_SIZE)
-        value = ((struct wrap_node *)value)->inner;
-    return value->kind == BERTH_KIND_TUPLE ? &((struct tuple_node *)value)->shape
-                                           : &((struct list_node *)value)->items->shape;
-}
-
 static const int64_t no_shape[1] = {0};
 
 bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank)
@@ -121,7 +112,10 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
                                BERTH_MAX_RANK);
     if (n == 0)
         return true;
-    int64_t **slot = value_cached_shape_slot(value);
+    if (value->kind == BERTH_KIND_SIZE)
+        value = ((struct wrap_node *)value)->inner;
+    int64_t **slot = value->kind == BERTH_KIND_TUPLE ? &((struct tuple_node *)value)->shape
+                                                     : &((struct list_node *)value)->items->shape;
     if (!*slot) {
         int64_t *made = bth_tree_allocate_inline(tree, n * sizeof(*made));
         for (size_t i = 0; made && i < n; i++)
@@ -134,29 +128,24 @@ bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank
     return *slot != NULL;
 }
 
-/* Whether all items are ints. Each tuple is checked once, however often it is used (P3). */
-static bool tuple_check_ints(berth_tree *tree, berth_value *tuple)
-{
-    size_t n, stride;
-    berth_value *const *items = bth_node_items(tuple, &n, &stride);
-    for (size_t i = 0; i < n && !(tuple->flags & BTH_NODE_INTS); i++) {
-        int64_t integer;
-        if (!shape_get_item_int64(tree, items[i], i, &integer))
-            return false;
-    }
-    tuple->flags |= BTH_NODE_INTS;
-    return true;
-}
-
 berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple)
 {
     assert(bth_value_tree(tuple) == tree && tuple->kind == BERTH_KIND_TUPLE);
+    const struct tuple_node *node = (const struct tuple_node *)tuple;
     const int64_t *shape;
     int32_t rank;
-    bool ints = ((const struct tuple_node *)tuple)->key.count > BERTH_MAX_RANK
-                    ? tuple_check_ints(tree, tuple)
-                    : bth_value_as_shape(tuple, &shape, &rank);
-    return ints ? bth_wrapper_node_new(tree, BERTH_KIND_SIZE, tuple) : NULL;
+    if (node->key.count <= BERTH_MAX_RANK) {
+        if (!bth_value_as_shape(tuple, &shape, &rank))
+            return NULL;
+    } else if (!(tuple->flags & BTH_NODE_INTS)) {
+        /* All items are ints. Each tuple is checked once, however often it is used (P3). */
+        int64_t integer;
+        for (size_t i = 0; i < node->key.count; i++)
+            if (!shape_get_item_int64(tree, node->items[i], i, &integer))
+                return NULL;
+        tuple->flags |= BTH_NODE_INTS;
+    }
+    return bth_wrapper_node_new(tree, BERTH_KIND_SIZE, tuple);
 }
 
 berth_value *berth_make_size(berth_tree *tree, const int64_t *shape, int32_t rank)

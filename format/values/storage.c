@@ -53,9 +53,12 @@ static const char *storage_copy_or_share_location(berth_tree *tree, const char *
     return storage_copy_text(tree, location, nbytes);
 }
 
-/* A zeroed storage, and room for it among the tree's. */
-static berth_storage *storage_allocate_and_reserve_room(berth_tree *tree)
+static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
+                                             const char *location, size_t location_nbytes)
 {
+    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
+    if (!own_location)
+        return NULL;
     struct storage_table *table = &tree->storages;
     struct storage_items *items =
         bth_tree_reserve_array(tree, table->items ? &table->items->size : NULL, 1, sizeof(*items),
@@ -71,31 +74,17 @@ static berth_storage *storage_allocate_and_reserve_room(berth_tree *tree)
         table->n_room = n;
     }
     table->n_room--;
-    return memset(table->next++, 0, sizeof(berth_storage));
-}
-
-static const char *storage_copy_key(berth_tree *tree, berth_storage *storage, const char *key,
-                                    size_t nbytes)
-{
-    if (nbytes >= sizeof(storage->short_key))
-        return storage_copy_text(tree, key, nbytes);
-    return memcpy(storage->short_key, key, nbytes); /* zeros follow it */
-}
-
-static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
-                                             const char *location, size_t location_nbytes)
-{
-    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
-    berth_storage *storage = own_location ? storage_allocate_and_reserve_room(tree) : NULL;
-    const char *own_key = storage ? storage_copy_key(tree, storage, key, key_nbytes) : NULL;
-    if (!own_key)
+    berth_storage *storage = memset(table->next++, 0, sizeof(*storage));
+    storage->key = key_nbytes < sizeof(storage->short_key)
+                       ? memcpy(storage->short_key, key, key_nbytes) /* zeros follow it */
+                       : storage_copy_text(tree, key, key_nbytes);
+    if (!storage->key)
         return NULL;
     storage->tree = tree;
-    storage->key = own_key;
     storage->location = own_location;
-    storage->index = bth_tree_n_storages(tree);
+    storage->index = items->size.count++;
     storage->offset = BERTH_NO_OFFSET;
-    tree->storages.items->items[tree->storages.items->size.count++] = storage;
+    items->items[storage->index] = storage;
     return storage;
 }
 
@@ -120,13 +109,12 @@ berth_storage *bth_storage_new_without_data(berth_tree *tree, berth_dtype dtype,
 berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void *data,
                                  uint64_t nbytes, const char *location)
 {
-    bool is_elsewhere = data == BERTH_ELSEWHERE;
     if (tree && !data && nbytes)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
                                "a storage of %" PRIu64 " bytes without data", nbytes);
     berth_storage *storage = bth_storage_new_without_data(tree, dtype, nbytes, location);
     if (storage)
-        storage->data = is_elsewhere ? NULL : data;
+        storage->data = data == BERTH_ELSEWHERE ? NULL : data;
     return storage;
 }
 
@@ -150,11 +138,6 @@ static uint64_t storage_key_parse_index(const berth_tree *tree, const char *key,
     return position;
 }
 
-static bool storage_has_key(const berth_storage *storage, const char *key, size_t nbytes)
-{
-    return strlen(storage->key) == nbytes && memcmp(storage->key, key, nbytes) == 0;
-}
-
 /* Adds the key of a storage to the slots. The first slots are of all keys that were positions. */
 static bool storage_add_missing_slots(berth_tree *tree, const berth_storage *storage)
 {
@@ -170,20 +153,6 @@ static bool storage_add_missing_slots(berth_tree *tree, const berth_storage *sto
     return true;
 }
 
-/* Whether class and size are the same as where the storage was first named (T3). */
-static bool storage_check_size_and_class(berth_tree *tree, const berth_storage *storage,
-                                         berth_dtype dtype, uint64_t nbytes)
-{
-    if (nbytes != storage->nbytes)
-        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
-                               "storage %s has %" PRIu64 " bytes here and %" PRIu64 " bytes before",
-                               storage->key, nbytes, storage->nbytes);
-    if (nbytes == 0 || bth_storage_dtypes_are_compatible(dtype, storage->dtype))
-        return true;
-    return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "storage %s is of %s here and of %s before",
-                           storage->key, berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
-}
-
 /* A storage that the caller made has no key. */
 static berth_storage *storage_find(const berth_tree *tree, uint64_t position, const char *key,
                                    size_t nbytes)
@@ -197,9 +166,11 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
     uint32_t hash = bth_tree_hash_bytes(tree, key, nbytes), at = hash, i;
-    while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX)
-        if (storage_has_key(bth_tree_storage(tree, i), key, nbytes))
-            return bth_tree_storage(tree, i);
+    while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX) {
+        berth_storage *storage = bth_tree_storage(tree, i);
+        if (strlen(storage->key) == nbytes && memcmp(storage->key, key, nbytes) == 0)
+            return storage;
+    }
     return NULL;
 }
 
@@ -214,8 +185,18 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
                                "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
                                MAX_KEY_NBYTES);
     berth_storage *storage = storage_find(tree, position, key, key_nbytes);
-    if (storage)
-        return storage_check_size_and_class(tree, storage, dtype, nbytes) ? storage : NULL;
+    if (storage) { /* class and size are the same as where it was first named (T3) */
+        if (nbytes != storage->nbytes)
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                                   "storage %s has %" PRIu64 " bytes here and %" PRIu64
+                                   " bytes before",
+                                   storage->key, nbytes, storage->nbytes);
+        if (nbytes > 0 && !bth_storage_dtypes_are_compatible(dtype, storage->dtype))
+            return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                                   "storage %s is of %s here and of %s before", storage->key,
+                                   berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
+        return storage;
+    }
     storage = storage_new_and_append(tree, key, key_nbytes, location, location_nbytes);
     if (!storage || (position != storage->index && !storage_add_missing_slots(tree, storage)))
         return NULL;

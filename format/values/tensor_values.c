@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values that are tensors: strided, Parameter, sparse, nested, with attributes. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "format/values/node.h"
 #include "format/values/value.h"
 
-#include <assert.h>
-#include <inttypes.h>
-#include <string.h>
-
 #define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
-
-static bool tensor_check_parts_are_of_tree(berth_tree *tree, const berth_tensor *tensor)
-{
-    if (tensor->storage && tensor->storage->tree != tree)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
-    return (!tensor->scales || bth_tree_check_owns_value(tree, tensor->scales, "scales")) &&
-           (!tensor->zero_points ||
-            bth_tree_check_owns_value(tree, tensor->zero_points, "zero points"));
-}
 
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
 {
@@ -60,25 +53,6 @@ static bool tensor_copy_dimensions_to_tree(berth_tree *tree, berth_tensor *tenso
     return true;
 }
 
-/* A storage of just this tensor over its data. */
-static bool tensor_make_storage_of_data(berth_tree *tree, berth_tensor *tensor)
-{
-    berth_tensor meta = *tensor;
-    meta.flags |= BERTH_META;
-    meta.storage = NULL;
-    uint64_t nbytes = 0;
-    if (bth_tensor_check(&meta, &tree->error) < 0)
-        return false;
-    (void)bth_tensor_compute_end_in_storage(
-        tensor, &nbytes); /* it does not overflow: see tensor_check_fits_storage() */
-    if (!tensor->data && nbytes)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
-                               "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
-    tensor->storage = berth_storage_new(tree, bth_dtype_to_storage_dtype(tensor->dtype),
-                                        tensor->data, nbytes, NULL);
-    return tensor->storage != NULL;
-}
-
 berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree || !given)
@@ -86,14 +60,29 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
     if (given->flags & ~TENSOR_FLAGS)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "unknown flags 0x%x of a tensor",
                                (unsigned)(given->flags & ~TENSOR_FLAGS));
+    if (given->storage && given->storage->tree != tree)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
     berth_tensor tensor = *given;
-    if (!tensor_check_parts_are_of_tree(tree, &tensor) ||
+    if ((given->scales && !bth_tree_check_owns_value(tree, given->scales, "scales")) ||
+        (given->zero_points &&
+         !bth_tree_check_owns_value(tree, given->zero_points, "zero points")) ||
         !tensor_copy_dimensions_to_tree(tree, &tensor))
         return NULL;
-    if (!tensor.storage && !(tensor.flags & BERTH_META) &&
-        !tensor_make_storage_of_data(tree, &tensor))
+    if (tensor.storage || tensor.flags & BERTH_META)
+        return bth_tensor_adopt(tree, &tensor);
+    /* A storage of just this tensor over its data. */
+    berth_tensor meta = tensor;
+    meta.flags |= BERTH_META;
+    uint64_t nbytes = 0;
+    if (bth_tensor_check(&meta, &tree->error) < 0)
         return NULL;
-    return bth_tensor_adopt(tree, &tensor);
+    (void)bth_tensor_compute_end_in_storage(&tensor, &nbytes); /* checked: it does not overflow */
+    if (!tensor.data && nbytes)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a tensor of %" PRIu64 " bytes without data or storage", nbytes);
+    tensor.storage = berth_storage_new(tree, bth_dtype_to_storage_dtype(tensor.dtype), tensor.data,
+                                       nbytes, NULL);
+    return tensor.storage ? bth_tensor_adopt(tree, &tensor) : NULL;
 }
 
 /* ---- around a tensor ---- */
@@ -160,17 +149,6 @@ static bool shape_slices_are_equal(const int64_t *shape, int32_t at, const int64
     return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
 
-/* COO: indices [sparse dimensions, n], values [n, dense dimensions …]. */
-static bool coo_parts_agree(const int64_t *shape, int32_t rank, const berth_tensor *indices,
-                            const berth_tensor *values)
-{
-    if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
-        return false;
-    int32_t dense = values->rank - 1;
-    return indices->shape[0] == rank - dense &&
-           shape_slices_are_equal(shape, rank - dense, values->shape, 1, dense);
-}
-
 /*
  * CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
  * block, dense …]; the blocks only for BSR and BSC.
@@ -209,22 +187,18 @@ static bool tensor_has_index_dtype(const berth_tensor *tensor)
 static bool sparse_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
                                const berth_tensor *const parts[3])
 {
-    if (!tensor_has_index_dtype(parts[0]))
+    const berth_tensor *indices = parts[0], *values = parts[1];
+    if (!tensor_has_index_dtype(indices))
         return false;
-    if (layout == BERTH_SPARSE_COO)
-        return coo_parts_agree(shape, rank, parts[0], parts[1]);
-    return tensor_has_index_dtype(parts[1]) &&
-           compressed_parts_agree(layout, shape, rank, parts[0], parts[1], parts[2]);
-}
-
-/* In place of a part that a layout does not have; no shape agrees with it. */
-static const berth_tensor no_part;
-
-static size_t sparse_n_parts(berth_layout_kind layout)
-{
-    if (layout == BERTH_SPARSE_COO)
-        return 2;
-    return layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC ? 3 : 0;
+    if (layout != BERTH_SPARSE_COO)
+        return tensor_has_index_dtype(parts[1]) &&
+               compressed_parts_agree(layout, shape, rank, parts[0], parts[1], parts[2]);
+    /* indices [sparse dimensions, n], values [n, dense dimensions …] */
+    if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
+        return false;
+    int32_t dense = values->rank - 1;
+    return indices->shape[0] == rank - dense &&
+           shape_slices_are_equal(shape, rank - dense, values->shape, 1, dense);
 }
 
 /* Whether all n parts of a SPARSE or NESTED are tensors of the tree. */
@@ -253,35 +227,30 @@ static struct parts_node *node_new_with_parts(berth_tree *tree, berth_kind kind,
     return node;
 }
 
-static bool sparse_check(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
-                         int32_t rank, berth_value *const *parts)
+berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                              int32_t rank, berth_value *const *parts, bool is_coalesced)
 {
-    size_t n = sparse_n_parts(layout);
+    size_t n = layout == BERTH_SPARSE_COO                                 ? 2
+               : layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC ? 3
+                                                                          : 0;
+    /* In place of a part that a layout does not have; no shape agrees with it. */
+    static const berth_tensor no_part;
     const berth_tensor *tensors[3] = {&no_part, &no_part, &no_part};
     assert(rank >= 0 && rank <= BERTH_MAX_RANK && (rank == 0 || shape));
     if (n == 0)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
                                (int)layout, rank);
     if (!parts_check_and_get_tensors(tree, BERTH_KIND_SPARSE, parts, n, tensors))
-        return false;
-    int64_t numel;
+        return NULL;
     for (int32_t i = 0; i < rank; i++)
         if (shape[i] < 0)
             return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
                                    "a sparse tensor with the negative size %" PRId64, shape[i]);
-    if (bth_shape_numel(shape, rank, &numel) && sparse_parts_agree(layout, shape, rank, tensors))
-        return true;
-    return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
-                           "the parts of a sparse tensor do not fit its shape");
-}
-
-berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
-                              int32_t rank, berth_value *const *parts, bool is_coalesced)
-{
-    if (!sparse_check(tree, layout, shape, rank, parts))
-        return NULL;
-    struct parts_node *node =
-        node_new_with_parts(tree, BERTH_KIND_SPARSE, parts, sparse_n_parts(layout));
+    int64_t numel;
+    if (!bth_shape_numel(shape, rank, &numel) || !sparse_parts_agree(layout, shape, rank, tensors))
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
+                               "the parts of a sparse tensor do not fit its shape");
+    struct parts_node *node = node_new_with_parts(tree, BERTH_KIND_SPARSE, parts, n);
     if (!node)
         return NULL;
     node->shape = shape;
@@ -309,30 +278,24 @@ berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const
 
 /* ---- nested ---- */
 
-/* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor (T4). */
-static bool nested_parts_agree(const berth_tensor *sizes, const berth_tensor *strides,
-                               const berth_tensor *offsets)
-{
-    if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
-        offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
-        !shape_slices_are_equal(sizes->shape, 0, strides->shape, 0, sizes->rank))
-        return false;
-    int64_t n = sizes->rank == 2 ? sizes->shape[0] : 0;
-    return offsets->rank == 1 && offsets->shape[0] == n;
-}
-
 berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
     const berth_tensor *tensors[4];
     if (!parts || !parts_check_and_get_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
         return NULL;
-    if (!nested_parts_agree(tensors[1], tensors[2], tensors[3]))
+    /* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor
+       (T4) */
+    const berth_tensor *sizes = tensors[1], *strides = tensors[2], *offsets = tensors[3];
+    if (sizes->dtype != BERTH_INT64 || strides->dtype != BERTH_INT64 ||
+        offsets->dtype != BERTH_INT64 || sizes->rank != strides->rank || sizes->rank > 2 ||
+        !shape_slices_are_equal(sizes->shape, 0, strides->shape, 0, sizes->rank) ||
+        offsets->rank != 1 || offsets->shape[0] != (sizes->rank == 2 ? sizes->shape[0] : 0))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
     struct parts_node *node = node_new_with_parts(tree, BERTH_KIND_NESTED, parts, 4);
     return node ? &node->head : NULL;
 }
 
-/* ---- reading ---- */
+/* ---- attributes ---- */
 
 static bool state_is_dict_or_none(const berth_value *value)
 {
@@ -346,6 +309,69 @@ bool bth_value_can_be_state(const berth_value *value)
             state_is_dict_or_none(bth_value_item(value, 0)) &&
             state_is_dict_or_none(bth_value_item(value, 1)));
 }
+
+/*
+ * The names of attributes that a file must not set in a tensor (P5). PyTorch sets all attributes of
+ * a state by setattr (torch/_utils.py _set_obj_state): `data` replaces the elements,
+ * `requires_grad` a flag, `__class__` the type, and others raise. No tensor saves them: they are
+ * not in its __dict__.
+ *
+ * forbidden_attributes.def has the names of all PyTorchs that were tried. Any other name is kept:
+ * programs tag Parameters, also with leading underscores. Names like __this__ are Python's, and all
+ * refused.
+ */
+static const char *const names[] = {
+#define ATTRIBUTE(name, versions) name,
+#include "format/values/forbidden_attributes.def"
+#undef ATTRIBUTE
+};
+
+static int attribute_compare(const void *name, const void *row)
+{
+    return strcmp(name, *(const char *const *)row);
+}
+
+static bool attribute_is_of_tensor(const char *name, size_t nbytes)
+{
+    if (nbytes >= 2 && memcmp(name, "__", 2) == 0 && memcmp(name + nbytes - 2, "__", 2) == 0)
+        return true;
+    return strlen(name) == nbytes && /* no NUL within */
+           bsearch(name, names, sizeof names / sizeof *names, sizeof *names, attribute_compare);
+}
+
+/* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
+static bool attributes_dict_is_allowed(const berth_value *attributes, char *problem,
+                                       size_t problem_nbytes)
+{
+    if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
+        return true;
+    for (size_t i = 0; i < berth_value_count(attributes); i++) {
+        const berth_value *key = bth_value_key(attributes, i);
+        size_t nbytes = 0;
+        const char *name = berth_as_text(key, &nbytes);
+        if (bth_node_kind(key) != BERTH_KIND_STR)
+            (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
+                           bth_kind_phrase(bth_node_kind(key)));
+        else if (attribute_is_of_tensor(name, nbytes))
+            (void)snprintf(problem, problem_nbytes,
+                           "the attribute %.80s, which is the tensor's own: PyTorch would set that",
+                           name);
+        else
+            continue;
+        return false;
+    }
+    return true;
+}
+
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes)
+{
+    if (bth_node_kind(state) != BERTH_KIND_TUPLE)
+        return attributes_dict_is_allowed(state, problem, nbytes);
+    return attributes_dict_is_allowed(bth_value_item(state, 0), problem, nbytes) &&
+           attributes_dict_is_allowed(bth_value_item(state, 1), problem, nbytes);
+}
+
+/* ---- reading ---- */
 
 uint32_t berth_value_flags(const berth_value *value)
 {

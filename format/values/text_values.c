@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Values that hold text or bytes: str, bytes, bytearray, device, global. */
+/*
+ * Values without items: scalars, constants and storages; and those that hold text or bytes: str,
+ * bytes, bytearray, device, global.
+ */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "format/values/node.h"
 
-/* Scalars, constants and storages as values. */
-
-/* ---- making ---- */
+/* ---- scalars, constants, storages ---- */
 
 berth_value *berth_make_none(berth_tree *tree)
 {
@@ -42,25 +44,15 @@ berth_value *berth_make_int(berth_tree *tree, int64_t value)
     return &node->head;
 }
 
-/* Bytes of the shortest two's complement form. */
-static size_t bigint_shortest(const uint8_t *bytes, size_t nbytes)
-{
-    while (nbytes > 1) {
-        uint8_t sign = bytes[nbytes - 2] & 0x80 ? 0xff : 0;
-        if (bytes[nbytes - 1] != sign)
-            break;
-        nbytes--;
-    }
-    return nbytes;
-}
-
 /* An int of any size: berth_make_bytes of BERTH_KIND_INT. */
 static berth_value *int_from_bytes(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
 {
     if (!bytes || nbytes == 0 || nbytes > 255)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
                                nbytes);
-    nbytes = bigint_shortest(bytes, nbytes);
+    /* The shortest two's complement form: without bytes that only repeat the sign. */
+    while (nbytes > 1 && bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
+        nbytes--;
     if (nbytes <= 8) {
         uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
         for (size_t i = nbytes; i-- > 0;)
@@ -95,22 +87,18 @@ berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary)
     return &node->head;
 }
 
-/* The tree's pointer to the only node of a constant; NULL: there is no such constant. */
-static berth_value **constant_slot(berth_tree *tree, berth_kind kind, int number)
-{
-    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
-        return &tree->dtypes[number];
-    if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
-        number <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
-        return &tree->qschemes[number];
-    if (kind == BERTH_KIND_LAYOUT && number >= BERTH_SPARSE_COO && number <= BERTH_JAGGED)
-        return &tree->layouts[number];
-    return NULL;
-}
-
 berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
 {
-    berth_value **slot = tree ? constant_slot(tree, kind, number) : NULL;
+    berth_value **slot = NULL; /* of the constant's only node */
+    if (!tree)
+        return NULL;
+    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
+        slot = &tree->dtypes[number];
+    if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
+        number <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
+        slot = &tree->qschemes[number];
+    if (kind == BERTH_KIND_LAYOUT && number >= BERTH_SPARSE_COO && number <= BERTH_JAGGED)
+        slot = &tree->layouts[number];
     if (!slot)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no %s has the number %d",
                                berth_kind_name(kind), number);
@@ -141,8 +129,6 @@ berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
 {
     return bth_storage_value_new(tree, storage, storage ? storage->dtype : BERTH_DTYPE_NONE);
 }
-
-/* ---- reading ---- */
 
 bool bth_value_bool(const berth_value *value)
 {
@@ -222,15 +208,7 @@ berth_dtype bth_value_storage_class(const berth_value *value)
                                                   : BERTH_DTYPE_NONE;
 }
 
-/* The number of bytes after the first byte of a UTF-8 sequence; -1 if none begins with it. */
-static int utf8_n_following(uint8_t first)
-{
-    if (first >= 0xc2 && first <= 0xdf)
-        return 1;
-    if (first >= 0xe0 && first <= 0xef)
-        return 2;
-    return first >= 0xf0 && first <= 0xf4 ? 3 : -1;
-}
+/* ---- text and bytes ---- */
 
 /*
  * The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
@@ -247,18 +225,14 @@ static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
             at++;
         if (at == nbytes)
             break;
-        int n = utf8_n_following(text[at]);
-        if (n < 0 || (size_t)n >= nbytes - at)
+        const uint8_t *sequence = text + at;
+        size_t n = bth_utf8_sequence_nbytes(sequence, nbytes - at);
+        if (n == 0 && nbytes - at >= 3 && sequence[0] == 0xed && sequence[1] >= 0xa0 &&
+            sequence[1] <= 0xbf && (sequence[2] & 0xc0) == 0x80)
+            n = 3; /* a surrogate */
+        if (n == 0)
             return at;
-        for (int i = 1; i <= n; i++)
-            if ((text[at + (size_t)i] & 0xc0) != 0x80)
-                return at;
-        /* Overlong forms, and code points above U+10FFFF. */
-        uint8_t second = text[at + 1];
-        if ((text[at] == 0xe0 && second < 0xa0) || (text[at] == 0xf0 && second < 0x90) ||
-            (text[at] == 0xf4 && second > 0x8f))
-            return at;
-        at += (size_t)n + 1;
+        at += n;
     }
     return nbytes;
 }
@@ -300,47 +274,32 @@ static berth_value *bytes_new(berth_tree *tree, const void *bytes, size_t nbytes
     return text_new(tree, BERTH_KIND_BYTES, bytes, nbytes);
 }
 
-/* Another bytes object that shares the bytes of `holder` (P3: REDUCE never copies). */
-static berth_value *bytes_new_shared(berth_tree *tree, struct text_node *holder)
+berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 {
-    struct text_node *node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
+    assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
+    struct text_node *text = (struct text_node *)value, *holder = text->other, *node;
+    if (holder) { /* another bytes object that shares its bytes (P3: REDUCE never copies) */
+        node = bth_node_new(tree, BERTH_KIND_BYTES, sizeof(*node));
+        if (!node)
+            return NULL;
+        node->key.count = holder->key.count;
+        node->other = holder;
+        return &node->key.head;
+    }
+    node = (struct text_node *)text_new(tree, BERTH_KIND_BYTES, NULL, text->key.count);
     if (!node)
         return NULL;
-    node->key.count = holder->key.count;
-    node->other = holder;
-    return &node->key.head;
-}
-
-/* Decodes UTF-8 into node->data. False if a code point is above 255. */
-static bool latin1_encode_from_utf8(const struct text_node *text, struct text_node *node)
-{
     size_t n = 0;
     for (size_t at = 0; at < text->key.count; at++) {
         uint8_t byte = (uint8_t)text->data[at];
-        if (byte >= 0x80) {
-            if (byte > 0xc3)
-                return false;
+        if (byte > 0xc3)
+            return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
+        if (byte >= 0x80)
             byte = (uint8_t)(byte << 6 | ((uint8_t)text->data[++at] & 0x3f));
-        }
         node->data[n++] = (char)byte;
     }
     node->data[n] = '\0';
     node->key.count = (uint32_t)n;
-    return true;
-}
-
-berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
-{
-    assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
-    struct text_node *text = (struct text_node *)value;
-    if (text->other)
-        return bytes_new_shared(tree, text->other);
-    struct text_node *node =
-        (struct text_node *)text_new(tree, BERTH_KIND_BYTES, NULL, text->key.count);
-    if (!node)
-        return NULL;
-    if (!latin1_encode_from_utf8(text, node))
-        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "latin1 text with a character above 255");
     text->other = node;
     return &node->key.head;
 }
@@ -369,28 +328,22 @@ berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *byt
 
 /* ---- device ---- */
 
-static bool device_type_is_well_formed(const char *type)
-{
-    size_t n = strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_");
-    return n > 0 && type[n] == '\0' && n < sizeof(((struct device_node *)0)->type);
-}
-
 berth_value *berth_make_device(berth_tree *tree, const char *type, int64_t index)
 {
-    if (!type || !device_type_is_well_formed(type))
+    size_t n = type ? strspn(type, "abcdefghijklmnopqrstuvwxyz0123456789_") : 0;
+    if (n == 0 || type[n] != '\0' || n >= sizeof(((struct device_node *)0)->type))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "\"%.40s\" is not a device type",
                                type ? type : "");
-    if (index > 127) { /* PyTorch's DeviceIndex is an int8_t */
+    if (index > 127) /* PyTorch's DeviceIndex is an int8_t */
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "device index %" PRId64 " (at most 127)",
                                index);
-    }
     struct device_node *node = bth_node_new(tree, BERTH_KIND_DEVICE, sizeof(*node));
     if (!node)
         return NULL;
-    memcpy(node->type, type, strlen(type) + 1);
+    memcpy(node->type, type, n + 1);
     node->index = index < 0 ? -1 : index;
     if (index < 0)
-        memcpy(node->text, type, strlen(type) + 1);
+        memcpy(node->text, type, n + 1);
     else
         (void)snprintf(node->text, sizeof(node->text), "%.31s:%d", node->type, (int)index);
     return &node->head;

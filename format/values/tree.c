@@ -46,23 +46,16 @@ static struct block *tree_take_block_from_spare(berth_tree *tree, size_t nbytes)
     return block;
 }
 
-static size_t tree_next_chunk_nbytes(const berth_tree *tree)
-{
-    size_t nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
-    if (!tree->chunk)
-        return FIRST_CHUNK_NBYTES;
-    if (nbytes < CHUNK_NBYTES)
-        return CHUNK_NBYTES;
-    return nbytes < MAX_CHUNK_NBYTES ? nbytes : MAX_CHUNK_NBYTES;
-}
-
 /* Adds a chunk, from the spare memory while enough is left. */
 static bool tree_add_chunk(berth_tree *tree)
 {
     size_t nbytes = MAX_CHUNK_NBYTES;
     struct block *chunk = tree_take_block_from_spare(tree, nbytes - sizeof(*chunk));
     if (!chunk) {
-        nbytes = tree_next_chunk_nbytes(tree);
+        nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
+        nbytes = nbytes < CHUNK_NBYTES ? CHUNK_NBYTES : nbytes;
+        nbytes = nbytes > MAX_CHUNK_NBYTES ? MAX_CHUNK_NBYTES : nbytes;
+        nbytes = tree->chunk ? nbytes : FIRST_CHUNK_NBYTES;
         chunk = tree_add_block(tree, nbytes - sizeof(*chunk));
     }
     if (!chunk)
@@ -258,12 +251,15 @@ bool bth_tree_check_owns_value(berth_tree *tree, const berth_value *value, const
                            what);
 }
 
-/* Puts the key or index in front of the tree's error, once. */
-static void tree_add_key_or_index_to_error(berth_tree *tree, const berth_value *key, size_t index)
+bool bth_tree_check_owns_item(berth_tree *tree, const berth_value *value, const char *what,
+                              const berth_value *key, size_t index)
 {
-    char where[128], text[sizeof(tree->error.message)];
+    if (bth_tree_check_owns_value(tree, value, what))
+        return true;
     if (!tree || tree->is_located)
-        return;
+        return false;
+    /* Puts the key or index in front of the tree's error, once. */
+    char where[128], text[sizeof(tree->error.message)];
     tree->is_located = true;
     if (bth_node_is(key, BERTH_KIND_STR))
         (void)snprintf(where, sizeof(where), "['%.100s']", ((const struct text_node *)key)->data);
@@ -275,15 +271,7 @@ static void tree_add_key_or_index_to_error(berth_tree *tree, const berth_value *
     memcpy(text, tree->error.message, sizeof(text));
     (void)snprintf(tree->error.message, sizeof(text), "%s: %.*s", where,
                    (int)(sizeof(text) - sizeof(where) - 3), text);
-}
-
-bool bth_tree_check_owns_item(berth_tree *tree, const berth_value *value, const char *what,
-                              const berth_value *key, size_t index)
-{
-    bool owns = bth_tree_check_owns_value(tree, value, what);
-    if (!owns)
-        tree_add_key_or_index_to_error(tree, key, index);
-    return owns;
+    return false;
 }
 
 bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, size_t n,

@@ -12,19 +12,16 @@ static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, 
     walk->stride = (uint32_t)stride;
 }
 
-static bool walk_visits_items_of_kind(const bth_walk *walk, berth_kind kind)
-{
-    if (walk->edges == BTH_WALK_MADE_OF)
-        return kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
-    return bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
-}
-
 static void walk_set_items_of_value(bth_walk *walk, const berth_value *value)
 {
     size_t n, stride;
     berth_kind kind = bth_node_kind(value);
+    bool has_items =
+        walk->edges == BTH_WALK_MADE_OF
+            ? kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED
+            : bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
     walk->n_items = 0;
-    if (walk_visits_items_of_kind(walk, kind)) {
+    if (has_items) {
         berth_value *const *items = bth_node_items(value, &n, &stride);
         walk_set_items(walk, items, n, stride);
     } else if (walk->edges == BTH_WALK_MADE_OF) {

@@ -318,7 +318,7 @@ static berth_value *sparse(berth_layout_kind layout, const int64_t *shape, int32
 
 #define DO_NOT_FIT "the parts of a sparse tensor do not fit its shape"
 
-/* Shapes of parts: sparse_parts_agree in tensor_bounds.c. */
+/* Shapes of parts: sparse_parts_agree in tensor_values.c. */
 Test(bad_arguments, parts_of_sparse_tensors_of_another_dtype_or_layout_are_refused)
 {
     const int64_t shape[] = {4, 5}, negative[] = {4, -5};
