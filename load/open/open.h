@@ -186,8 +186,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
- * ---- refused_kinds.c, refused_pickles.c, refused_archives.c: what a file is that is no checkpoint
- * ----
+ * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
  *
  * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
  * paste if one helps. A sentence holds no unprintable bytes of the file.

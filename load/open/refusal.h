@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a refusal says what a file is. Private to refused_kinds.c, refused_pickles.c and
- * refused_archives.c, but for steps. */
+/* How a refusal says what a file is. Private to refused_kinds.c and refused_archives.c, but for
+ * steps. */
 #ifndef BTH_LOAD_OPEN_REFUSAL_H
 #define BTH_LOAD_OPEN_REFUSAL_H
 
@@ -45,14 +45,5 @@ int bth_error_append_leaves_out(berth_error *error, uint64_t nbytes, const char 
                                 const bth_reader *reader);
 /* "`berth convert DIRECTORY NEW.pt` makes a checkpoint of its directory" */
 extern const bth_step bth_dcp_to_torch;
-
-/* ---- refused_pickles.c: by the first bytes; nothing happens to any other file ---- */
-
-/* A tar archive, among them the checkpoints of before 2017. */
-void bth_head_refuse_tar(const bth_head_cache *cache, berth_error *error);
-/* The legacy format in another protocol than 2 and 3. */
-void bth_head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error);
-/* Any other pickle: by torch.distributed.checkpoint, or bare. */
-void bth_head_refuse_pickle(const bth_head_cache *cache, berth_error *error);
 
 #endif
