@@ -192,7 +192,7 @@ static const struct signature {
      zeros,
      sizeof zeros,
      {"it begins with zeros: a download or a copy that did not end?", NO_STEP}},
-    /* FlatBuffers have the name of their format there. */
+    /* FlatBuffers have the name of their format at byte 4. */
     {4, "TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
     {4, "ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
 };
