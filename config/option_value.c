@@ -47,35 +47,26 @@ const char *bth_option_text(int64_t number)
     return chunks[number / CHUNK_N][number % CHUNK_N];
 }
 
-/* Under the lock. */
-static int64_t text_add(const char *text, size_t n, int64_t max)
-{
-    int64_t number = bth_option_count_texts();
-
-    if (number >= max)
-        return -1;
-    char ***chunk = &chunks[number / CHUNK_N];
-    if (!*chunk)
-        *chunk = bth_allocate_zeroed(CHUNK_N * sizeof **chunk);
-    char *copy = *chunk ? bth_duplicate_text(text, n) : NULL;
-    if (!copy)
-        return -1;
-    (*chunk)[number % CHUNK_N] = copy;
-    atomic_store_explicit(&n_texts, number + 1, memory_order_release);
-    return number;
-}
-
 int64_t bth_option_number_text(const char *text, size_t n, int64_t max)
 {
     if (n == 0)
         return 0;
     (void)bth_lock_acquire(&texts_lock);
-    int64_t number = bth_option_count_texts() - 1;
+    int64_t count = bth_option_count_texts(), number = count - 1;
     while (number > 0 &&
            (strlen(bth_option_text(number)) != n || memcmp(bth_option_text(number), text, n) != 0))
         number--;
-    if (number == 0)
-        number = text_add(text, n, max);
+    if (number == 0) { /* it is new */
+        char ***chunk = count < max ? &chunks[count / CHUNK_N] : NULL;
+        if (chunk && !*chunk)
+            *chunk = bth_allocate_zeroed(CHUNK_N * sizeof **chunk);
+        char *copy = chunk && *chunk ? bth_duplicate_text(text, n) : NULL;
+        number = copy ? count : -1;
+        if (copy) {
+            (*chunk)[count % CHUNK_N] = copy;
+            atomic_store_explicit(&n_texts, count + 1, memory_order_release);
+        }
+    }
     bth_lock_release(&texts_lock);
     return number;
 }
