@@ -17,7 +17,6 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/memory_region.h"
-#include "load/open/refusal.h"
 
 /*
  * Debug mode tells which attributes a file gives its tensors (P5). They are names that no PyTorch

@@ -11,7 +11,6 @@
 #include "format/json/exported.h"
 #include "format/layout.h"
 #include "load/open/open_steps.h"
-#include "load/open/refusal.h"
 
 typedef unsigned long long ull;
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "format/pickle/pickle.h"
-#include "load/open/refusal.h"
+#include "load/open/open_steps.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */
 #define KIND_NBYTES (64 << 10)
