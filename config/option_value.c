@@ -22,7 +22,8 @@ static char **chunks[MAX_CHUNKS];
 static _Atomic int64_t n_texts = 1; /* with "" */
 static bth_lock texts_lock;
 
-bool bth_option_text_is_valid(const char *text, size_t n)
+/* Whether it can stand in a line of options: no "#", no control character, no space at its ends. */
+static bool option_text_is_valid(const char *text, size_t n)
 {
     bool has_end_space = n > 0 && (text[0] == ' ' || text[n - 1] == ' ');
 
@@ -328,7 +329,7 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
         is_valid = option_parse_flags(row, text, n, &parsed);
         break;
     case BTH_OPTION_TEXT:
-        is_valid = bth_option_text_is_valid(text, n);
+        is_valid = option_text_is_valid(text, n);
         if (is_valid)
             parsed = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
         if (parsed < 0)
