@@ -234,14 +234,6 @@ void bth_staging_close(bth_staging *ring)
 #ifdef __SSE2__ /* all of x86-64 */
 #define LINE_NBYTES ((size_t)64)
 
-/* `to` is aligned to 16 bytes. */
-static void cache_line_copy(uint8_t *to, const uint8_t *from)
-{
-    for (size_t i = 0; i < LINE_NBYTES; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(to + i),
-                         _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-}
-
 void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 {
     uint8_t *out = to;
@@ -253,7 +245,9 @@ void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
     memcpy(out, in, head);
     size_t at = head;
     for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
-        cache_line_copy(out + at, in + at);
+        for (size_t i = at; i < at + LINE_NBYTES; i += 16) /* to addresses aligned to 16 bytes */
+            _mm_stream_si128((__m128i *)(void *)(out + i),
+                             _mm_loadu_si128((const __m128i *)(const void *)(in + i)));
     memcpy(out + at, in + at, nbytes - at);
     _mm_sfence(); /* these stores are not ordered otherwise */
 }
