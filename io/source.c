@@ -28,8 +28,7 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
-static int reader_initialize_and_name(bth_reader *reader, const berth_source *source,
-                                      berth_error *error)
+static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
 {
     const char *name = bth_source_name(source);
     char text[32];
@@ -47,13 +46,7 @@ static int reader_initialize_and_name(bth_reader *reader, const berth_source *so
         reader->stand_in = bth_duplicate_text(source->path, strlen(source->path));
     if (!reader->name || (!reader->has_path && source->path && !reader->stand_in))
         return bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
-    return 0;
-}
 
-static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
-{
-    if (reader_initialize_and_name(reader, source, error) < 0)
-        return error->code;
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
         return bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
