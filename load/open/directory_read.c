@@ -85,20 +85,6 @@ bth_zip_entry *bth_container_find(const bth_container *container, const char *re
     return bth_zip_find(&container->directory, record, strlen(record));
 }
 
-bth_zip_entry *bth_container_find_in_order(const bth_container *container, const char *record,
-                                           size_t record_nbytes, size_t *next)
-{
-    const bth_zip_directory *directory = &container->directory;
-    bth_zip_entry *entry = *next < directory->n_entries ? &directory->entries[*next] : NULL;
-
-    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
-        memcmp(entry->record, record, record_nbytes) != 0)
-        entry = bth_zip_find(directory, record, record_nbytes);
-    if (entry)
-        *next = (size_t)(entry - directory->entries) + 1;
-    return entry;
-}
-
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
 {
     size_t archive_nbytes = strlen(archive), record_nbytes = strlen(record);
