@@ -149,22 +149,12 @@ static bool render_check_known_records(render_check *check)
     return true;
 }
 
-/* Whether these are known records in the same folder, and directly follow the storages. */
-static bool render_check_rest_is_expected(const render_check *check, const bth_zip_directory *rest)
-{
-    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
-    bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
-
-    for (size_t i = 0; good && i < rest->n_entries; i++)
-        good = record_name_belongs_after_storages(rest->entries[i].record);
-    return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
-}
-
 /* Parses entries that the layout does not have. False without an error: the check decides nothing.
  */
 static bool render_check_rest_of_entries(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
+    const bth_zip_directory *directory = &rest.directory;
 
     if (rest.end.n_entries <= check->counts.n_records)
         return false; /* without a version: what that means is told by others */
@@ -175,12 +165,19 @@ static bool render_check_rest_of_entries(render_check *check, berth_error *error
             bth_error_clear(error);
         return false;
     }
-    bool good = render_check_rest_is_expected(check, &rest.directory) &&
-                bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
-                bth_container_check_version(&rest, check->cache, error) == 0;
-    for (size_t i = 0; i < rest.directory.n_entries; i++)
-        check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
-    check->counts.n_records += rest.directory.n_entries;
+    /* They must be known records in the same folder, and directly follow the storages. */
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
+    bool good =
+        directory->n_folders == 0 && strcmp(directory->archive, check->contents->archive) == 0;
+    for (size_t i = 0; i < directory->n_entries; i++) {
+        good = good && record_name_belongs_after_storages(directory->entries[i].record);
+        check->counts.n_crc32 += directory->entries[i].crc32 != 0;
+    }
+    good = good &&
+           directory->entries[directory->by_offset[0]].header_offset == check->layout.next_offset &&
+           bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
+           bth_container_check_version(&rest, check->cache, error) == 0;
+    check->counts.n_records += directory->n_entries;
     bth_container_free(&rest);
     return good;
 }
@@ -208,7 +205,7 @@ typedef struct layout_walk {
     uint32_t alignment;
     size_t archive_nbytes;
     const char *before;         /* the small record before this one, "" for the first */
-    size_t next;                /* for bth_container_find_in_order */
+    size_t next;                /* entry, after the one that was found last */
     const bth_zip_entry *entry; /* compared last */
     bool ignores_local;         /* only the directory is compared, no local header */
     bth_layout_entry layout;
@@ -279,13 +276,28 @@ static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
                                      error);
 }
 
+/* Faster for records that follow each other in the directory than bth_container_find. */
+static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
+                                                   size_t record_nbytes)
+{
+    const bth_zip_directory *directory = &walk->contents->container.directory;
+    const bth_zip_entry *entry =
+        walk->next < directory->n_entries ? &directory->entries[walk->next] : NULL;
+
+    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
+        memcmp(entry->record, record, record_nbytes) != 0)
+        entry = bth_zip_find(directory, record, record_nbytes);
+    if (entry)
+        walk->next = (size_t)(entry - directory->entries) + 1;
+    return entry;
+}
+
 /* The entry of the storage. NULL: none, and an error at `offset`. */
 static const bth_zip_entry *layout_walk_need_storage_entry(layout_walk *walk, uint64_t offset,
                                                            berth_error *error)
 {
     // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
-    const bth_zip_entry *entry = bth_container_find_in_order(
-        &walk->contents->container, walk->record, walk->record_nbytes, &walk->next);
+    const bth_zip_entry *entry = layout_walk_find_entry(walk, walk->record, walk->record_nbytes);
 
     if (!entry)
         (void)bth_fail(error, BERTH_E_ARCHIVE, walk->record, offset,
@@ -445,8 +457,7 @@ static int layout_compare_previous_entry_end(const layout_walk *walk, uint64_t e
 static int layout_compare_entry(layout_walk *walk, const char *record, size_t record_nbytes,
                                 uint64_t nbytes, berth_error *error)
 {
-    const bth_zip_entry *entry =
-        bth_container_find_in_order(&walk->contents->container, record, record_nbytes, &walk->next);
+    const bth_zip_entry *entry = layout_walk_find_entry(walk, record, record_nbytes);
     const bth_layout_entry *layout = &walk->layout;
 
     if (layout_walk_compute_entry(walk, record, record_nbytes, nbytes, error) < 0)
