@@ -190,10 +190,10 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
     *bytes = *owned = NULL;
     if (entry->method == BTH_ZIP_STORED) {
         (void)bth_head_cache_get_or_read(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
-    } else if (bth_inflate_check_limits(entry, error) ==
-                   0 && /* Z9: before any memory of its size */
+    } else if (bth_inflate_check_limits(entry, error) == 0 &&
                bth_head_cache_get_or_read(cache, entry->data_offset, entry->compressed_nbytes, 0,
                                           bytes, error) == 0) {
+        /* Z9: the limits were checked before memory of the entry's size is allocated. */
         *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
         if (!*owned)
             (void)bth_fail_memory(error, entry->nbytes);
@@ -228,10 +228,10 @@ int bth_container_check_version(const bth_container *container, bth_head_cache *
         if (entry->nbytes > VERSION_MAX_NBYTES) /* Z11: it is no number, and not read */
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                             "%llu bytes are no decimal number from 1 to 10", (ull)entry->nbytes);
-        if ((entry->data_offset == 0 &&
-             bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) <
-                 0) ||
-            bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
+        if (entry->data_offset == 0 &&
+            bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0)
+            return error->code;
+        if (bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
             return error->code;
         (void)bth_record_check_version(entry->record, bytes, entry->nbytes, entry->data_offset,
                                        error);

@@ -166,9 +166,9 @@ static bool render_check_rest_of_entries(render_check *check, berth_error *error
         return false;
     }
     /* They must be known records in the same folder, and directly follow the storages. */
+    bool good = directory->n_folders == 0;
     /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
-    bool good =
-        directory->n_folders == 0 && strcmp(directory->archive, check->contents->archive) == 0;
+    good = good && strcmp(directory->archive, check->contents->archive) == 0;
     for (size_t i = 0; i < directory->n_entries; i++) {
         good = good && record_name_belongs_after_storages(directory->entries[i].record);
         check->counts.n_crc32 += directory->entries[i].crc32 != 0;
