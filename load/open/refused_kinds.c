@@ -70,7 +70,7 @@ int bth_error_append_step(berth_error *error, const char *lead, const bth_step *
     name_nbytes = strlen(name);
     if (reader->has_path && step->of_folder) {
         const char *slash = strrchr(name, '/');
-        name_nbytes = slash > name ? (size_t)(slash - name) : 1;
+        name_nbytes = slash && slash > name ? (size_t)(slash - name) : 1;
         name = slash ? name : ".";
     }
     file_word word = word_make(name, name_nbytes);
@@ -338,6 +338,8 @@ static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
     text_view text = head_text(cache), page = text;
     text_view oid = text_line(text_after(text, "\noid "));
     text_view size = text_line(text_after(text, "\nsize "));
+    bool is_json = text.nbytes >= 2 && *text.at == '{' &&
+                   (char_is_space(text.at[1]) || text.at[1] == '"' || text.at[1] == '}');
 
     while (page.nbytes > 0 && (char_is_space(*page.at) || text_begins_with(page, "<!--")))
         page = char_is_space(*page.at) ? (text_view){page.at + 1, page.nbytes - 1}
@@ -354,8 +356,7 @@ static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
                     text_before(text_after(text_after(page, "<title"), ">"), '<'), error);
     else if (text_begins_with(page, "<?xml") || text_begins_with(page, "<error>"))
         text_refuse("an XML text", text_before(text_after(page, "<message>"), '<'), error);
-    else if (text.nbytes < 2 || *text.at != '{' ||
-             (!char_is_space(text.at[1]) && text.at[1] != '"' && text.at[1] != '}'))
+    else if (!is_json)
         return;
     else if (text_after(text, "\"weight_map\"").at)
         (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
