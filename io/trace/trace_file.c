@@ -97,20 +97,6 @@ static char *path_make(const char *name, bool *has_number)
 
 /* ---- writing ---- */
 
-static int file_fail_if_changed(const bth_trace_file *file, int fd, berth_error *error)
-{
-    struct stat status;
-
-    if (bth_system.fstat(fd, &status) < 0)
-        return bth_fail_system(error, errno, "cannot be examined");
-    if (status.st_dev == file->device && status.st_ino == file->inode &&
-        (uint64_t)status.st_size == file->nbytes + END_NBYTES)
-        return 0;
-    return bth_fail_status(error, BERTH_E_SYSTEM,
-                           "another process has written it; with %%p in its name each process has "
-                           "a trace of its own");
-}
-
 /*
  * The file is whole before and after: one call writes events and end. If it fails, the end is put
  * back; but kill -9 can end it between two pages. Behind the events there is room for the end.
@@ -132,13 +118,21 @@ static void file_write_pending(bth_trace_file *file)
 {
     BTH_HOLD_FILE_LIMIT();
     berth_error *error = &file->error;
+    struct stat status;
 
     if (file->n_pending == 0 || file->has_ended)
         return;
     int fd = bth_system.open(file->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0)
         (void)bth_fail_system(error, errno, "cannot be opened");
-    else if (file_fail_if_changed(file, fd, error) == 0)
+    else if (bth_system.fstat(fd, &status) < 0)
+        (void)bth_fail_system(error, errno, "cannot be examined");
+    else if (status.st_dev != file->device || status.st_ino != file->inode ||
+             (uint64_t)status.st_size != file->nbytes + END_NBYTES)
+        (void)bth_fail_status(error, BERTH_E_SYSTEM,
+                              "another process has written it; with %%p in its name each process "
+                              "has a trace of its own");
+    else
         file_write_events(file, fd, file->pending, file->n_pending);
     bth_file_close(fd);
     file->has_ended = error->code != BERTH_OK;
