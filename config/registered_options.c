@@ -171,6 +171,19 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
     return row_check_value(given, row, error);
 }
 
+/* What a row that was refused has allocated, and no other row refers to. */
+static void row_free(bth_option_row *row)
+{
+    bth_release((void *)(uintptr_t)row->name);
+    bth_release((void *)(uintptr_t)row->aliases);
+    bth_release((void *)(uintptr_t)row->help);
+    if (!row->successor) {
+        bth_release((void *)(uintptr_t)row->choices);
+        if (row->kind != BTH_OPTION_BYTES)
+            bth_release((void *)(uintptr_t)row->unit);
+    }
+}
+
 static int rows_register(const char *section, const berth_option_row *rows, size_t n,
                          berth_error *error)
 {
@@ -181,21 +194,11 @@ static int rows_register(const char *section, const berth_option_row *rows, size
         (void)row_make(section, &rows[n_made], &made[n_made], made, n_made, error);
         n_made++;
     }
-    if (error->code == BERTH_OK) {
+    if (error->code == BERTH_OK)
         bth_options_register_rows(made, n);
-        return 0;
-    }
-    while (n_made > 0) { /* what they have allocated, and no other row refers to */
-        bth_option_row *row = &made[--n_made];
-        bth_release((void *)(uintptr_t)row->name);
-        bth_release((void *)(uintptr_t)row->aliases);
-        bth_release((void *)(uintptr_t)row->help);
-        if (row->successor)
-            continue;
-        bth_release((void *)(uintptr_t)row->choices);
-        if (row->kind != BTH_OPTION_BYTES)
-            bth_release((void *)(uintptr_t)row->unit);
-    }
+    else
+        while (n_made > 0)
+            row_free(&made[--n_made]);
     return error->code;
 }
 
