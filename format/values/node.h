@@ -345,13 +345,13 @@ bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, siz
 /* A BYTEARRAY, SIZE, PARAMETER or SUBCLASS. NULL if inner is NULL: then the tree has failed. */
 berth_value *bth_wrapper_node_new(berth_tree *tree, berth_kind kind, berth_value *inner);
 
-/* ---- sequence_values.c ---- */
+/* ---- container_items.c ---- */
 
 /* The n items of any value, `stride` pointers apart: of a dict its values, of a CALL its arguments.
  */
 berth_value *const *bth_node_items(const berth_value *value, size_t *n, size_t *stride);
 
-/* ---- sequence_values.c ---- */
+/* ---- container_items.c ---- */
 
 /* Like berth_make_tuple, of items that are of the tree. */
 berth_value *bth_tuple_of(berth_tree *tree, berth_value *const *items, size_t n_items);
