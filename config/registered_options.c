@@ -187,7 +187,7 @@ static void row_free(bth_option_row *row)
 static int rows_register(const char *section, const berth_option_row *rows, size_t n,
                          berth_error *error)
 {
-    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS];
+    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
     size_t n_made = 0;
 
     while (n_made < n && error->code == BERTH_OK) {
