@@ -301,20 +301,22 @@ static int info_open(const files *all, const berth_params *call, input *opened,
                : EXIT_TROUBLE;
     berth_config_free(config);
     /* Damage first; else the refusal, and then what can be shown all the same. */
-    if (code && error.code < 0 && error.code != BERTH_E_FORBIDDEN)
+    if (code && error.code < 0 && error.code != BERTH_E_FORBIDDEN) {
+        *refusal = error;
         return fail(&error);
+    }
     int refused = fail(refusal);
     return code ? refused : EXIT_YES;
 }
 
 /* An archive that is no checkpoint: its records are all that there is to tell. */
-static void info_of_archive(files *all, const berth_error *why, const common *options)
+static bool info_of_archive(files *all, const berth_error *why, const common *options)
 {
     berth_archive *archive;
     berth_archive_info info;
 
     if (open_archive(all->path, NULL, &archive, NULL) < 0)
-        return;
+        return false;
     (void)berth_archive_get_info(archive, &info);
     if (options->json) {
         (void)files_print_json(all, json_pack("{s:s,s:o,s:I,s:b,s:o}", "container", "zip",
@@ -328,6 +330,29 @@ static void info_of_archive(files *all, const berth_error *why, const common *op
         (void)finish_output(EXIT_NO);
     }
     berth_archive_close(archive);
+    return true;
+}
+
+/* A file that is not whole: both answers all the same. What is wrong was printed. */
+static void info_of_bad(files *all, const berth_error *why, const common *options)
+{
+    named_globals globals;
+
+    globals_find(all->path, &globals);
+    if (options->json) {
+        json_t *report = json_pack("{s:b,s:b,s:o}", "intact", 0, "allowed",
+                                   globals.n_refused == 0 && globals.error.code == 0, "reason",
+                                   text_json(why->message));
+        globals_set_json(&globals, report);
+        (void)files_print_json(all, report);
+    } else {
+        files_print_heading(all);
+        printf("%-18s no\n", "intact");
+        if (globals.error.code == 0 && globals_print_refused(&globals, "not allowed        it "))
+            putchar('\n');
+        (void)finish_output(EXIT_NO);
+    }
+    globals_free(&globals);
 }
 
 static int info_of_file(void *context, files *all)
@@ -349,8 +374,11 @@ static int info_of_file(void *context, files *all)
         refused.why = &refusal;
         globals_find(all->path, &refused.globals);
     }
-    if (code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT)
-        info_of_archive(all, &refusal, options);
+    bool is_other = refusal.code == BERTH_E_NOT_CHECKPOINT || files_is_missing(all, &refusal);
+    bool is_told = code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT &&
+                   info_of_archive(all, &refusal, options);
+    if (code == EXIT_NO && !is_told && (options->json || !is_other))
+        info_of_bad(all, &refusal, options);
     if (code) {
         globals_free(&refused.globals);
         input_close(&opened);

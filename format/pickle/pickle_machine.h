@@ -2,9 +2,10 @@
 /*
  * The pickle reader's machine, private to its files. Each file calls only those below it:
  *
- *     pickle_run.c         runs the opcodes; persistent ids; values of small parts
+ *     pickle_run.c         runs the opcodes
  *     pickle_scan.c        looks ahead
  *     pickle_build_tensors.c   REDUCE: checks arguments, chooses the builder, builds
+ *     pickle_build_values.c, pickle_persistent.c    build
  *     pickle_usual_tensor.c    a usual tensor at once
  *     pickle_globals.c     the known globals; what a refused pickle names
  *     pickle_stack.c       stack, memo, errors
@@ -277,6 +278,8 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
                                  berth_value *arguments, bool new_object);
 /* BUILD on the item on top, pending or not. */
 int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value *state);
+/* The storage that a persistent id names (P5); inert, in the legacy format, also a class. */
+berth_value *bth_unpickle_follow_persistent_id(bth_unpickler *unpickler, berth_value *id);
 
 /* Reads and pushes the usual tensor at `bytes`. Returns its size, or 0 if there is none. */
 size_t bth_unpickle_push_usual_tensor(bth_unpickler *unpickler, const uint8_t *bytes);

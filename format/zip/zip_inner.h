@@ -6,7 +6,7 @@
 #include "format/bytes.h"
 #include "format/zip/zip.h"
 
-/* ---- zip_record.c ---- */
+/* ---- zip_local.c ---- */
 
 typedef struct bth_zip_extra {
     uint16_t id;
@@ -29,7 +29,7 @@ typedef struct bth_zip_header {
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
                        berth_error *error);
 
-/* ---- zip_record.c ---- */
+/* ---- zip_local.c ---- */
 
 /* Whether sizes and CRC follow the data (bit 3). */
 static inline bool bth_zip_has_descriptor(uint16_t flags)

@@ -121,8 +121,6 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
         NULL, NULL, NULL, NULL, false                                                              \
     }
 
-static const char zeros[512];
-
 static const struct signature {
     size_t at; /* in the file */
     const char *bytes;
@@ -188,10 +186,6 @@ static const struct signature {
     {0, "%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NO_STEP}},
     {0, "SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NO_STEP}},
     {0, "PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NO_STEP}},
-    {0,
-     zeros,
-     sizeof zeros,
-     {"it begins with zeros: a download or a copy that did not end?", NO_STEP}},
     /* FlatBuffers have the name of their format at byte 4. */
     {4, "TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
     {4, "ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
@@ -505,6 +499,7 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
     static void (*const refusals[])(const bth_head_cache *, berth_error *) = {
         head_refuse_by_signature,    head_refuse_tar,    head_refuse_onnx, head_refuse_text,
         head_refuse_legacy_protocol, head_refuse_pickle, head_refuse_words};
+    static const char zeros[512];
     uint64_t nbytes = cache->reader->nbytes;
     const uint8_t *end;
     bth_head_cache first;
@@ -516,9 +511,12 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
     if (first.head_nbytes > KIND_NBYTES)
         first.head_nbytes = KIND_NBYTES;
     if (first.head_nbytes == 0)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the file is empty" BTH_CUT_OFF);
+        return bth_fail_status(error, BERTH_E_TRUNCATED, "the file is empty" BTH_CUT_OFF);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
+    if (error->code == 0 && head_has_at(&first, 0, zeros, sizeof zeros))
+        return bth_fail_status(error, BERTH_E_TRUNCATED,
+                               "it begins with zeros: a download or a copy that did not end?");
     /* The last part of an archive in several files begins with any bytes; its end record says its
        number. */
     if (error->code == 0 && nbytes >= BTH_ZIP_END_RECORD_NBYTES &&

@@ -189,6 +189,22 @@ class Verdicts(Case):
                 self.assertFalse(found["allowed"])
                 self.assertTrue(found["reason"].endswith(says.format(name)))
 
+    def test_info_answers_both_of_a_file_that_is_not_whole(self):
+        for name, _, _ in WHOLE:
+            with self.subTest(name):
+                done = self.berth("info", f"cut.{name}", code=1)
+                verified = json.loads(self.berth("verify", "--json", f"cut.{name}", code=1).out)
+                self.assertTrue(done.out.startswith("intact             no\n"), done.out)
+                refused = [row for row in verified["globals"] if not row["allowed"]]
+                self.assertEqual("not allowed        it names" in done.out,
+                                 bool(refused) and "globals_unknown" not in verified, done.out)
+                found = json.loads(self.berth("info", "--json", f"cut.{name}", code=1).out)
+                self.assertEqual([found[key] for key in ("intact", "globals", "reason")],
+                                 [False, verified["globals"], verified["reason"]])
+        self.write("elf", b"\x7fELF" + bytes(60))
+        found = json.loads(self.berth("info", "--json", "elf", code=1).out)
+        self.assertEqual(found["reason"], "elf: an ELF program or library, not a checkpoint")
+
     def test_protocols_4_and_5_are_saved_again_safely(self):
         for name in ("protocol4.pt", "protocol5.pt"):
             self.berth("convert", "--set", "load.unknown_globals=inert", name, "new.pt")

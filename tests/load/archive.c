@@ -149,7 +149,7 @@ static void expect_no_archive(const void *bytes, size_t nbytes, const char *mess
 
     test_write_file(path, bytes, nbytes);
     cr_expect_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error),
-                 BERTH_E_NOT_CHECKPOINT);
+                 nbytes > 0 ? BERTH_E_NOT_CHECKPOINT : BERTH_E_TRUNCATED);
     cr_expect_null(archive);
     cr_expect_str_eq(text_of(), message, "%s", error.message);
 }

@@ -388,6 +388,30 @@ class Damage(Folder):
                         if at is not None:
                             self.assertEqual(error.offset, base + at)
 
+    def test_what_is_no_pickle_is_told_alike_in_every_mode(self):
+        legacy, tensors = self.path("l.pt"), self.path("s.safetensors")
+        torch.save({"w": torch.arange(100)}, legacy, **LEGACY)
+        berth.save({"w": torch.arange(1000.)}, tensors)
+        files = {"empty": b"", "zeros": bytes(5000), "elf": b"\x7fELF" + bytes(60), "gzip": b"\x1f\x8b\x08" + bytes(60),
+                 "html": b"<!DOCTYPE html><html>", "cut": self.read(tensors)[:-100], "more": self.read(tensors) + b"more",
+                 "legacy": self.read(legacy) + b"a text behind", "legacy cut": self.read(legacy)[:-100]}
+        for name, content in files.items():
+            self.write(name, content)
+        for name in (*files, "not there"):
+            path = self.path(name)
+            with self.assertRaises(berth.Error) as safe:
+                berth.load(path)
+            for module in (berth, torch):
+                with (self.subTest(name, module=module), berth.installed(),
+                      self.assertRaises(type(safe.exception)) as trusted):
+                    module.load(path, weights_only=False)
+                self.assertEqual(str(trusted.exception), str(safe.exception))
+            if name in ("empty", "zeros", "cut", "more", "legacy", "legacy cut"):
+                self.assertIsInstance(safe.exception, berth.DamagedFileError, name)
+        same(berth.load(tensors, weights_only=False), berth.load(tensors))
+        self.write("two", self.read(legacy) * 2)
+        self.assertTrue(torch.equal(berth.load(self.path("two"), weights_only=False)["w"], torch.arange(100)))
+
     def test_errors_of_the_files_own_classes_stay(self):
         for kind in (EOFError, AssertionError, ValueError):
             torch.save(Raising(kind), self.path("v.pt"))

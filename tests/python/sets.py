@@ -202,8 +202,10 @@ class Sets(Folder):
 
         trap = self.path("trap")
         self.write("saved/.metadata", pickle.dumps(Evil()))
-        with self.assertRaises(berth.Error):
-            berth.load(path)
+        for call in (berth.load, berth.open):
+            with self.assertRaisesRegex(berth.UnsafeFileError, r"names posix mkdir, .*; nothing was run\Z"):
+                call(path)
+        self.assertIn("names posix mkdir", berth.verify(path).error)
         self.assertFalse(os.path.exists(trap))
 
 

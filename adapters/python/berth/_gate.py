@@ -30,6 +30,9 @@ TRUE = ("1", "y", "yes", "true")
 DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
           "BERTH_E_NOT_FOUND")
 REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
+MAGIC = 0x1950a86a20f9469cfc6c.to_bytes(10, "little")  # an object in the legacy format begins with it, pickled
+# The library's words: a file in the legacy format with more behind it; one of before 2017.
+FOLLOW, TAR = "follow the last storage", "a tar file, as PyTorch wrote them"
 BROKEN = (EOFError, struct.error, pickle.UnpicklingError, AssertionError)  # by the unpickler itself: see unpickle
 OF_IDS = (ValueError, TypeError, LookupError, AttributeError)  # by what takes apart an id of a storage
 LEGACY_N_PICKLES = 5
@@ -228,22 +231,51 @@ def for_refused(kept, refusal):
     try_pickle(kept)
 
 
-def for_trusted(kept):
-    """weights_only=False: a file that is not whole is told as such, before anything of it is run.
+def for_trusted(kept, pickle_module):
+    """weights_only=False: what is no pickle, or not whole, is told as in all other loads, before anything is run.
 
     A path, a real file and memory are what PyTorch itself reads; of other objects and URLs it gets one that is pinned.
     A pipe is refused as in all other loads, and not waited for (F1).
+
+    Returns: whether there is no pickle in the file, so that nothing of it can be run: a safetensors file.
     """
     if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and pathlib.Path(os.fsdecode(kept.f)).is_fifo():
         kept.pin()
-    if _is_zip(kept):
-        check_data(kept)  # data.pkl is compared with its checksum when it is read
-        return
     try:
-        kept.open(INERT).close()
+        is_zip = _is_zip(kept)
+    except OSError:
+        kept.open(INERT).close()  # it says why not
+        raise
+    if is_zip:
+        check_data(kept)  # data.pkl is compared with its checksum when it is read
+        return False
+    try:
+        with contextlib.closing(kept.open(INERT)) as file:
+            return file.info()["container"] == "safetensors"
     except Error as error:
-        if error.status in ("BERTH_E_TRUNCATED", "BERTH_E_SYSTEM"):
+        if not _may_be_read_by_torch(kept, error, pickle_module):
             raise
+    return False
+
+
+def _may_be_read_by_torch(kept, error, pickle_module):
+    """Whether PyTorch can make a value of a file, which is no zip, although Berth's reader refuses it so."""
+    if error.status == "BERTH_E_NOT_CHECKPOINT":  # a module of the program's may read what it has written
+        return TAR in str(error) or pickle_module not in (None, pickle)
+    if error.status == "BERTH_E_ARCHIVE" and FOLLOW in str(error):
+        return not is_path(kept.f) or is_object_at(kept.f, error.offset)
+    if error.status == "BERTH_E_TENSOR":  # of a pickle PyTorch decides; of a safetensors file nobody needs to
+        with kept.file() as file:
+            return MAGIC in file.read(32)
+    return error.status in ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE", "BERTH_E_UNSUPPORTED")
+
+
+def is_object_at(path, offset):
+    """Whether another object in the legacy format begins there; else something is wrong with the file."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        begin = file.read(32)
+    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def refused_by_torch(kept, error):

@@ -13,8 +13,6 @@ from berth._source import Url, can_seek, from_caller, is_path, source_of
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
 READ = "load.mmap=off load.unknown_globals=refuse"
-MAGIC = 0x1950a86a20f9469cfc6c.to_bytes(10, "little")  # an object in the legacy format begins with it, pickled
-FOLLOW = "follow the last storage"  # the library's words for a file in the legacy format with more behind it
 
 
 def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=None,
@@ -85,7 +83,8 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     encoding = arguments.get("encoding", "utf-8")
     kept = _gate.Kept(f, encoding)
     if not weights_only:
-        _gate.for_trusted(kept)
+        if _gate.for_trusted(kept, pickle_module):
+            return load_plain(kept, map_location, mmap)
         return _gate.unpickle(kept, map_location, pickle_module, False, mmap, arguments)
     if pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
@@ -111,7 +110,7 @@ def load_plain(kept, map_location, mmap):
     try:
         return _value_of_source(kept, map_location, mmap)
     except Error as error:  # of several objects in the legacy format the first one, as PyTorch does
-        if FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _is_object_at(kept.f, error.offset)):
+        if _gate.FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _gate.is_object_at(kept.f, error.offset)):
             raise
         end = error.offset
     with contextlib.ExitStack() as stack:
@@ -119,14 +118,6 @@ def load_plain(kept, map_location, mmap):
             kept.f = stack.enter_context(open(kept.f, "rb"))
         kept.cut(end)
         return _value_of_source(kept, map_location, mmap)
-
-
-def _is_object_at(path, offset):
-    """Whether another object in the legacy format begins there; else something is wrong with the file."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        begin = file.read(32)
-    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def _value_of_source(kept, map_location, mmap):

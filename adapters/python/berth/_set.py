@@ -21,6 +21,7 @@ MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
 MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
 MOST_AT_ONCE = 8  # files of an index at a URL that are opened at the same time
+NOT_RUN = "nothing was run"  # the command's words for a .metadata that names code
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
@@ -169,7 +170,7 @@ class Dcp:
         try:
             code, _, said = self._run("convert", "--to", "pt", out=["-"], to=file)
             if code != 0:
-                raise _failed(self.path, said, "BERTH_E_ARCHIVE")
+                raise self._refused(said)
         except BaseException:
             file.close()
             raise
@@ -179,8 +180,13 @@ class Dcp:
         """What `berth verify --json` says of it."""
         code, report, said = self._run("verify", "--json", "-q", out=[], to=subprocess.PIPE)
         if not report:
-            raise _failed(self.path, said, "BERTH_E_ARCHIVE" if code == 1 else "BERTH_E_SYSTEM")
+            raise self._refused(said) if code == 1 else _failed(self.path, said, "BERTH_E_SYSTEM")
         return json.loads(report)
+
+    def _refused(self, said):
+        """The command's words, without its options."""
+        words = re.sub(r" \(--set load\.unknown_globals=inert [^)]*\)", "", said)
+        return _failed(self.path, words, "BERTH_E_FORBIDDEN" if NOT_RUN in said else "BERTH_E_ARCHIVE")
 
     def load(self, load):
         """Its value. The tensors are pages of the converted file, so that there is no second copy."""

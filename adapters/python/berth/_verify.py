@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from berth import _native, _set
-from berth._errors import DamagedFileError, MissingFileError, advised
+from berth._errors import DamagedFileError, MissingFileError, UnsafeFileError, advised
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
 
@@ -77,7 +77,7 @@ def verify(f):
             return _report_of_index(found)
         if isinstance(found, _set.Dcp):
             return _report_of_directory(found)
-    except DamagedFileError as error:  # the index, or .metadata
+    except (DamagedFileError, UnsafeFileError) as error:  # the index, or .metadata
         return _report_of_error(str(error))
     return report_of(source_of(found))
 
