@@ -592,8 +592,10 @@ int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_re
         return error->code;
     bth_pickle_find_global(bytes, nbytes, false, &found);
     /* Protocols 4 and 5 are read with inert classes, if the file is no legacy file. */
-    if (for_protocol && nbytes > 2 && bytes[0] == 0x80 && bytes[1] >= 4)
+    if (for_protocol && nbytes > 2 && bytes[0] == 0x80 && bytes[1] >= 4) {
         (void)bth_error_append_step(error, ": ", &convert, reader);
+        for_protocol = false;
+    }
     if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
         return bth_error_append(error, NAMES, found.words);
     if (for_global)
