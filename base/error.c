@@ -112,25 +112,6 @@ __attribute__((format(printf, 2, 3))) static void error_message_append(berth_err
     va_end(arguments);
 }
 
-/* Sets code, record and offset, and begins the message with them. */
-static void error_set_code_and_begin_message(berth_error *error, int code, const char *record,
-                                             uint64_t offset)
-{
-    bth_error_clear(error);
-    error->code = (berth_status)code;
-    error->offset = offset;
-    if (record && *record) {
-        (void)snprintf(error->record, sizeof error->record, "%s", record);
-        text_make_safe(error->record, sizeof error->record);
-        error_message_append(error, "%s", error->record);
-    }
-    if (offset != BERTH_NO_OFFSET)
-        error_message_append(error, "%sat byte %llu", *error->message ? " " : "",
-                             (unsigned long long)offset);
-    if (*error->message)
-        error_message_append(error, ": ");
-}
-
 static int errno_to_status(int system_errno)
 {
     switch (system_errno) {
@@ -171,7 +152,19 @@ error_fail_va_list(berth_error *error, int code, int system_errno, const char *r
 {
     if (error->code != BERTH_OK)
         return error->code;
-    error_set_code_and_begin_message(error, code, record, offset);
+    bth_error_clear(error);
+    error->code = (berth_status)code;
+    error->offset = offset;
+    if (record && *record) {
+        (void)snprintf(error->record, sizeof error->record, "%s", record);
+        text_make_safe(error->record, sizeof error->record);
+        error_message_append(error, "%s", error->record);
+    }
+    if (offset != BERTH_NO_OFFSET)
+        error_message_append(error, "%sat byte %llu", *error->message ? " " : "",
+                             (unsigned long long)offset);
+    if (*error->message)
+        error_message_append(error, ": ");
     error_message_append_va_list(error, format, arguments);
     error->system_errno = system_errno;
     const char *text = system_errno != 0 ? bth_errno_text(system_errno) : "";

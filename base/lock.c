@@ -91,17 +91,15 @@ void bth_process_use_pids_as_numbers(void)
     bth_process_page = NULL;
 }
 
-/* If two threads do this at once, the first one sets the number for both. */
-static uint64_t process_set_number(void)
-{
-    uint64_t none = 0, number = atomic_fetch_add(&n_processes, 1) + 1;
-
-    return atomic_compare_exchange_strong(bth_process_page, &none, number) ? number : none;
-}
-
 uint64_t bth_process_assign_number(void)
 {
-    return bth_process_page ? process_set_number() : (uint64_t)getpid();
+    uint64_t none = 0, number;
+
+    if (!bth_process_page)
+        return (uint64_t)getpid();
+    /* If two threads do this at once, the first one sets the number for both. */
+    number = atomic_fetch_add(&n_processes, 1) + 1;
+    return atomic_compare_exchange_strong(bth_process_page, &none, number) ? number : none;
 }
 
 /* ---- locks ---- */

@@ -295,67 +295,40 @@ static void reading_add_variable(reading *into, const char *entry, berth_error *
 /* What the file held, for options that are registered later. */
 static char *file_text;
 
-/* Reads a descriptor to its end, at most MAX_FILE_NBYTES. */
-static char *text_read(int fd, const char *path, berth_error *error)
+/* The text of a file of at most MAX_FILE_NBYTES. NULL after an error. */
+static char *file_read(const char *path, berth_error *error)
 {
-    char *text = bth_allocate(MAX_FILE_NBYTES + 1);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     size_t n = 0;
     ssize_t got = 0;
 
-    if (!text)
-        (void)bth_fail_memory(error, MAX_FILE_NBYTES + 1);
+    if (fd < 0) {
+        (void)bth_fail_system(error, errno, "%.300s: cannot be opened", path);
+        return NULL;
+    }
+    char *text = bth_allocate(MAX_FILE_NBYTES + 1);
     while (text && n <= MAX_FILE_NBYTES &&
            ((got = read(fd, text + n, MAX_FILE_NBYTES + 1 - n)) > 0 || (got < 0 && errno == EINTR)))
         n += got > 0 ? (size_t)got : 0;
-    if (text && got < 0)
+    if (!text)
+        (void)bth_fail_memory(error, MAX_FILE_NBYTES + 1);
+    else if (got < 0)
         (void)bth_fail_system(error, errno, "%.300s: cannot be read", path);
-    else if (text && n > MAX_FILE_NBYTES)
+    else if (n > MAX_FILE_NBYTES)
         (void)bth_fail_status(error, BERTH_E_OPTION,
                               "%.300s: larger than 1 MiB, so it holds no options", path);
-    else if (text && memchr(text, 0, n))
+    else if (memchr(text, 0, n))
         (void)bth_fail_status(error, BERTH_E_OPTION, "%.300s: byte %zu is zero, so it is no text",
                               path, strnlen(text, n));
-    else if (text)
+    else
         text[n] = '\0';
+    (void)close(fd);
     if (error->code != BERTH_OK) {
         bth_release(text);
         return NULL;
     }
     char *kept = bth_reallocate(text, n + 1);
     return kept ? kept : text;
-}
-
-static char *file_read(const char *path, berth_error *error)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-
-    if (fd < 0) {
-        (void)bth_fail_system(error, errno, "%.300s: cannot be opened", path);
-        return NULL;
-    }
-    char *text = text_read(fd, path, error);
-    (void)close(fd);
-    return text;
-}
-
-/* Later lines of one option count more, and variables more than lines. */
-static int reading_add_line(reading *into, const char *path, const text_line *line,
-                            berth_error *error)
-{
-    char where[200], source[80];
-    variable found = {.rank = UINT_MAX - (unsigned)line->number};
-
-    (void)snprintf(where, sizeof where, "in line %zu of %.150s", line->number, path);
-    (void)snprintf(source, sizeof source, "file %.60s:%zu", path, line->number);
-    if (line_divide(line, &found.name, &found.name_n, &found.value, &found.value_n, where, error) <
-        0)
-        return error->code;
-    found.row = bth_option_find(found.name, found.name_n, false, NULL);
-    if (found.row)
-        return reading_add_value(into, &found, where, source, error);
-    if (into->first == 0)
-        layer_note_unknown(found.name, found.name_n, where, into->notes);
-    return 0;
 }
 
 /* The first line with a mistake is the error; what follows is read nevertheless. */
@@ -368,8 +341,21 @@ static void reading_add_file(reading *into, const char *path, berth_error *error
         bth_release(file_text);
         file_text = file_read(path, &own);
     }
-    for (const char *at = file_text; at && text_next_line(&at, &line);)
-        (void)reading_add_line(into, path, &line, &own);
+    for (const char *at = file_text; at && text_next_line(&at, &line);) {
+        /* Later lines of one option count more, and variables more than lines. */
+        variable found = {.rank = UINT_MAX - (unsigned)line.number};
+        char where[200], source[80];
+        (void)snprintf(where, sizeof where, "in line %zu of %.150s", line.number, path);
+        (void)snprintf(source, sizeof source, "file %.60s:%zu", path, line.number);
+        if (line_divide(&line, &found.name, &found.name_n, &found.value, &found.value_n, where,
+                        &own) < 0)
+            continue;
+        found.row = bth_option_find(found.name, found.name_n, false, NULL);
+        if (found.row)
+            (void)reading_add_value(into, &found, where, source, &own);
+        else if (into->first == 0)
+            layer_note_unknown(found.name, found.name_n, where, into->notes);
+    }
     if (own.code != BERTH_OK && error->code == BERTH_OK) {
         (void)bth_error_prefix(&own, "BERTH_CONFIG in the environment");
         *error = own;

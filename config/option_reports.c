@@ -20,24 +20,19 @@ static struct {
 static size_t n_row_texts;
 static bth_lock row_texts_lock;
 
-static void options_make_description_texts(void)
-{
-    (void)bth_lock_acquire(&row_texts_lock);
-    for (; n_row_texts < bth_option_count(); n_row_texts++) {
-        const bth_option_row *row = bth_option_at(n_row_texts);
-        bth_option_print_bounds(row, row_texts[n_row_texts].bounds, sizeof row_texts->bounds);
-        bth_option_print(row, row->initial, row_texts[n_row_texts].initial);
-    }
-    bth_lock_release(&row_texts_lock);
-}
-
 static void option_describe(const bth_option_row *row, int64_t value, const char *source,
                             berth_option *option)
 {
     static const char *const types[] = {"bool", "enum", "int", "bytes", "flags", "text"};
     size_t i = bth_option_index(row);
 
-    options_make_description_texts();
+    (void)bth_lock_acquire(&row_texts_lock);
+    for (; n_row_texts < bth_option_count(); n_row_texts++) {
+        const bth_option_row *next = bth_option_at(n_row_texts);
+        bth_option_print_bounds(next, row_texts[n_row_texts].bounds, sizeof row_texts->bounds);
+        bth_option_print(next, next->initial, row_texts[n_row_texts].initial);
+    }
+    bth_lock_release(&row_texts_lock);
     *option = (berth_option){.name = row->name,
                              .type = types[row->kind],
                              .unit = row->unit,
@@ -70,27 +65,19 @@ const char *berth_config_name(size_t i)
     return i < bth_option_count() ? bth_option_at(i)->name : NULL;
 }
 
-/* A deprecated name is described with its successor's value. */
-static const bth_option_row *option_find_to_describe(const char *name, const berth_option *option,
-                                                     berth_error *error)
-{
-    const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
-
-    if (!option) {
-        (void)bth_fail_argument(error, "no place for the description");
-        return NULL;
-    }
-    return row ? row : bth_option_find_or_fail(name, error);
-}
-
 int berth_config_describe(const berth_config *config, const char *name, berth_option *option,
                           berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    const bth_option_row *row = option_find_to_describe(name, option, error);
+    const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
 
+    if (!option)
+        return bth_fail_argument(error, "no place for the description");
+    if (!row)
+        row = bth_option_find_or_fail(name, error);
     if (!row)
         return error->code;
+    /* A deprecated name is described with its successor's value. */
     const bth_option_row *meant = row->successor ? row->successor : row;
     if (config)
         option_describe(meant, bth_config_value(config, meant), "configuration", option);
@@ -125,13 +112,6 @@ static void writer_append_formatted(writer *out, const char *format, ...)
         out->length += (size_t)n;
 }
 
-/* A text as in C: "..." */
-static void writer_append_c_text(writer *out, const char *text)
-{
-    for (; *text; text++)
-        writer_append_formatted(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-}
-
 static void writer_append_option(writer *out, const bth_option_row *row, int64_t value,
                                  berth_config_form form)
 {
@@ -140,20 +120,14 @@ static void writer_append_option(writer *out, const bth_option_row *row, int64_t
     const char *whole = bth_option_whole_text(row, value, printed);
     if (form == BERTH_CONFIG_CODE) {
         writer_append_formatted(out, "berth_config_set(\"%s\", \"", row->name);
-        writer_append_c_text(out, whole);
+        for (; *whole; whole++) /* as in C */
+            writer_append_formatted(out, *whole == '"' || *whole == '\\' ? "\\%c" : "%c", *whole);
         writer_append_formatted(out, "\", &error);\n");
     } else if (form == BERTH_CONFIG_VARIABLES) {
         bth_option_print_variable(row, variable, sizeof variable);
         writer_append_formatted(out, "BERTH_%s=%s\n", variable, whole);
     } else
         writer_append_formatted(out, "%s=%s\n", row->name, whole);
-}
-
-/* A child inherits variables, so one that sets an option to a default again is needed, too. */
-static bool option_is_printed(const bth_option_row *row, int64_t value, berth_config_form form)
-{
-    return form == BERTH_CONFIG_PORTABLE || value != row->initial ||
-           (form == BERTH_CONFIG_VARIABLES && bth_option_is_set_by_environment(row));
 }
 
 int64_t berth_config_print(const berth_config *config, berth_config_form form, char *text,
@@ -171,7 +145,10 @@ int64_t berth_config_print(const berth_config *config, berth_config_form form, c
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
         int64_t value = bth_config_value(config ? config : &in_force, row);
-        if (!row->successor && option_is_printed(row, value, form))
+        /* A child inherits variables, so one that sets an option to a default again is needed. */
+        bool is_needed = form == BERTH_CONFIG_PORTABLE || value != row->initial ||
+                         (form == BERTH_CONFIG_VARIABLES && bth_option_is_set_by_environment(row));
+        if (!row->successor && is_needed)
             writer_append_option(&out, row, value, form);
     }
     return (int64_t)out.length;

@@ -165,22 +165,6 @@ static size_t text_distance(const char *a, size_t a_n, const char *b, size_t b_n
     return rows_of[a_n % 3][b_n];
 }
 
-/* Distance to a name of the row, with or without its section. */
-static size_t option_distance(const bth_option_row *row, const char *name, size_t n,
-                              bool as_variable)
-{
-    char own[MAX_NAME_NBYTES + 1];
-    const char *dot = strchr(row->name, '.');
-    size_t section_n = dot ? (size_t)(dot - row->name) + 1 : 0;
-
-    (void)snprintf(own, sizeof own, "%s", row->name);
-    if (as_variable)
-        bth_option_print_variable(row, own, sizeof own);
-    size_t whole = text_distance(name, n, own, strlen(own));
-    size_t rest = text_distance(name, n, own + section_n, strlen(own) - section_n);
-    return rest == 0 ? 0 : whole;
-}
-
 /* A name is near if at most a quarter of its letters differ: "io.treads", "SAVE_METOD". */
 const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool as_variable)
 {
@@ -190,7 +174,16 @@ const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool a
     if (n == 0 || n > MAX_NAME_NBYTES)
         return NULL;
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
-        size_t distance = option_distance(&rows[i], name, n, as_variable);
+        char own[MAX_NAME_NBYTES + 1];
+        const char *dot = strchr(rows[i].name, '.');
+        size_t section_n = dot ? (size_t)(dot - rows[i].name) + 1 : 0;
+        (void)snprintf(own, sizeof own, "%s", rows[i].name);
+        if (as_variable)
+            bth_option_print_variable(&rows[i], own, sizeof own);
+        size_t distance = text_distance(name, n, own, strlen(own));
+        /* The section may be left out. */
+        if (text_distance(name, n, own + section_n, strlen(own) - section_n) == 0)
+            distance = 0;
         if (distance < best) {
             best = distance;
             nearest = &rows[i];

@@ -92,8 +92,6 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
  */
 #define BTH_MAX_OPTION_TEXT_NBYTES 4095
 
-/* Whether it can stand in a line of options: no "#", no control character, no space at its ends. */
-bool bth_option_text_is_valid(const char *text, size_t n);
 /* A program may name a trace for each of its steps. */
 #define BTH_MAX_OPTION_TEXTS 65536
 

@@ -22,7 +22,8 @@ static char **chunks[MAX_CHUNKS];
 static _Atomic int64_t n_texts = 1; /* with "" */
 static bth_lock texts_lock;
 
-bool bth_option_text_is_valid(const char *text, size_t n)
+/* Whether it can stand in a line of options: no "#", no control character, no space at its ends. */
+static bool option_text_is_valid(const char *text, size_t n)
 {
     bool has_end_space = n > 0 && (text[0] == ' ' || text[n - 1] == ' ');
 
@@ -47,35 +48,26 @@ const char *bth_option_text(int64_t number)
     return chunks[number / CHUNK_N][number % CHUNK_N];
 }
 
-/* Under the lock. */
-static int64_t text_add(const char *text, size_t n, int64_t max)
-{
-    int64_t number = bth_option_count_texts();
-
-    if (number >= max)
-        return -1;
-    char ***chunk = &chunks[number / CHUNK_N];
-    if (!*chunk)
-        *chunk = bth_allocate_zeroed(CHUNK_N * sizeof **chunk);
-    char *copy = *chunk ? bth_duplicate_text(text, n) : NULL;
-    if (!copy)
-        return -1;
-    (*chunk)[number % CHUNK_N] = copy;
-    atomic_store_explicit(&n_texts, number + 1, memory_order_release);
-    return number;
-}
-
 int64_t bth_option_number_text(const char *text, size_t n, int64_t max)
 {
     if (n == 0)
         return 0;
     (void)bth_lock_acquire(&texts_lock);
-    int64_t number = bth_option_count_texts() - 1;
+    int64_t count = bth_option_count_texts(), number = count - 1;
     while (number > 0 &&
            (strlen(bth_option_text(number)) != n || memcmp(bth_option_text(number), text, n) != 0))
         number--;
-    if (number == 0)
-        number = text_add(text, n, max);
+    if (number == 0) { /* it is new */
+        char ***chunk = count < max ? &chunks[count / CHUNK_N] : NULL;
+        if (chunk && !*chunk)
+            *chunk = bth_allocate_zeroed(CHUNK_N * sizeof **chunk);
+        char *copy = chunk && *chunk ? bth_duplicate_text(text, n) : NULL;
+        number = copy ? count : -1;
+        if (copy) {
+            (*chunk)[count % CHUNK_N] = copy;
+            atomic_store_explicit(&n_texts, count + 1, memory_order_release);
+        }
+    }
     bth_lock_release(&texts_lock);
     return number;
 }
@@ -337,7 +329,7 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
         is_valid = option_parse_flags(row, text, n, &parsed);
         break;
     case BTH_OPTION_TEXT:
-        is_valid = bth_option_text_is_valid(text, n);
+        is_valid = option_text_is_valid(text, n);
         if (is_valid)
             parsed = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
         if (parsed < 0)

@@ -29,22 +29,6 @@ static bool name_is_valid(const char *name, size_t n, size_t max)
     return true;
 }
 
-static int section_check(const char *section, berth_error *error)
-{
-    static const char *const reserved[] = {"force", "config", "debug", "trace"};
-    size_t n = section ? strlen(section) : 0;
-    bool is_reserved = false;
-
-    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        is_reserved |= section && strcmp(section, reserved[i]) == 0;
-    if (!section || is_reserved || !name_is_valid(section, n, MAX_SECTION_NBYTES))
-        return bth_fail_argument(error,
-                                 "section %.40s: must be 1 to %d of a-z, 0-9 and _, beginning with "
-                                 "a letter, and not force, config, debug or trace",
-                                 section ? section : "(null)", MAX_SECTION_NBYTES);
-    return 0;
-}
-
 /* A name or an alias must be new, also as a variable. */
 static int name_check(const char *name, size_t n, size_t max, const bth_option_row *made,
                       size_t n_made, berth_error *error)
@@ -73,17 +57,6 @@ static int name_check(const char *name, size_t n, size_t max, const bth_option_r
     return 0;
 }
 
-static int aliases_check(const bth_option_row *row, const bth_option_row *made, size_t n_made,
-                         berth_error *error)
-{
-    const char *at = row->aliases, *word;
-
-    for (size_t n; bth_list_next_word(&at, &word, &n);)
-        if (name_check(word, n, MAX_NAME_NBYTES, made, n_made, error) < 0)
-            return error->code;
-    return 0;
-}
-
 /* Words that can be written in a shell and joined by commas, as many as a value has room for. */
 static int choices_check(const bth_option_row *row, berth_error *error)
 {
@@ -104,18 +77,6 @@ static int choices_check(const bth_option_row *row, berth_error *error)
     return 0;
 }
 
-static int bounds_check(const bth_option_row *row, berth_error *error)
-{
-    if (row->choices)
-        return choices_check(row, error);
-    if (row->minimum < 0 || row->minimum > row->maximum)
-        return bth_fail_argument(error,
-                                 "%s: bounds %lld to %lld: the minimum must be 0 or more, and at "
-                                 "most the maximum",
-                                 row->name, (long long)row->minimum, (long long)row->maximum);
-    return 0;
-}
-
 /* ---- rows ---- */
 
 /* "section.name", or a copy of a text; NULL: no memory, the error is set. */
@@ -129,18 +90,6 @@ static const char *text_copy(const char *section, const char *text, berth_error 
     if (!copy)
         (void)bth_fail_memory(error, strlen(whole) + 1);
     return copy;
-}
-
-static int kind_find(const char *type, enum bth_option_kind *kind)
-{
-    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
-
-    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
-        if (strcmp(type, types[i]) == 0) {
-            *kind = (enum bth_option_kind)i;
-            return 0;
-        }
-    return -1;
 }
 
 /* A deprecated name has nothing of its own but its name and help. */
@@ -172,8 +121,13 @@ static int row_check_value(const berth_option_row *given, bth_option_row *row, b
         return bth_fail_argument(error, "%s: type %s has no choices", row->name, given->type);
     row->choices = choices ? text_copy(NULL, choices, error) : NULL;
     row->unit = row->kind == BTH_OPTION_BYTES ? "bytes" : text_copy(NULL, given->unit, error);
-    if (error->code != BERTH_OK || bounds_check(row, error) < 0)
+    if (error->code != BERTH_OK || (row->choices && choices_check(row, error) < 0))
         return error->code;
+    if (!row->choices && (row->minimum < 0 || row->minimum > row->maximum))
+        return bth_fail_argument(error,
+                                 "%s: bounds %lld to %lld: the minimum must be 0 or more, and at "
+                                 "most the maximum",
+                                 row->name, (long long)row->minimum, (long long)row->maximum);
     if (given->classes == 0 || given->classes > BERTH_CLASS_ALL)
         return bth_fail_argument(error, "%s: classes %u: must be some of BERTH_CLASS_...",
                                  row->name, (unsigned)given->classes);
@@ -186,6 +140,11 @@ static int row_check_value(const berth_option_row *given, bth_option_row *row, b
 static int row_make(const char *section, const berth_option_row *given, bth_option_row *row,
                     const bth_option_row *made, size_t n_made, berth_error *error)
 {
+    static const char *const types[] = {"bool", "enum", "int", "bytes", "flags"};
+    const size_t n_types = sizeof types / sizeof *types;
+    const char *at, *word;
+    size_t kind = 0;
+
     *row = (bth_option_row){.classes = given->classes,
                             .minimum = given->minimum,
                             .maximum = given->maximum,
@@ -193,15 +152,22 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
                             .aliases = text_copy(NULL, given->aliases, error),
                             .help = text_copy(NULL, given->help, error)};
     if (!row->name || error->code != BERTH_OK ||
-        name_check(row->name, strlen(row->name), MAX_NAME_NBYTES, made, n_made, error) < 0 ||
-        aliases_check(row, made, n_made, error) < 0 ||
-        BTH_CHECK_RESERVED(berth_option_row, given, error) < 0)
+        name_check(row->name, strlen(row->name), MAX_NAME_NBYTES, made, n_made, error) < 0)
+        return error->code;
+    at = row->aliases;
+    for (size_t n; bth_list_next_word(&at, &word, &n);)
+        if (name_check(word, n, MAX_NAME_NBYTES, made, n_made, error) < 0)
+            return error->code;
+    if (BTH_CHECK_RESERVED(berth_option_row, given, error) < 0)
         return error->code;
     if (given->successor && *given->successor)
         return row_find_successor(given, row, error);
-    if (kind_find(given->type, &row->kind) < 0)
+    while (kind < n_types && (!given->type || strcmp(given->type, types[kind]) != 0))
+        kind++;
+    if (kind == n_types)
         return bth_fail_argument(error, "%s: type %.40s: must be bool, enum, int, bytes or flags",
                                  row->name, given->type ? given->type : "(null)");
+    row->kind = (enum bth_option_kind)kind;
     return row_check_value(given, row, error);
 }
 
@@ -221,7 +187,7 @@ static void row_free(bth_option_row *row)
 static int rows_register(const char *section, const berth_option_row *rows, size_t n,
                          berth_error *error)
 {
-    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS];
+    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
     size_t n_made = 0;
 
     while (n_made < n && error->code == BERTH_OK) {
@@ -259,10 +225,16 @@ int berth_config_register(const char *section, const berth_option_row *rows, siz
                           berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    bool is_same;
+    static const char *const reserved[] = {"force", "config", "debug", "trace"};
+    bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES), is_same;
 
-    if (section_check(section, error) < 0)
-        return error->code;
+    for (size_t i = 0; is_valid && i < sizeof reserved / sizeof *reserved; i++)
+        is_valid = strcmp(section, reserved[i]) != 0;
+    if (!is_valid)
+        return bth_fail_argument(error,
+                                 "section %.40s: must be 1 to %d of a-z, 0-9 and _, beginning with "
+                                 "a letter, and not force, config, debug or trace",
+                                 section ? section : "(null)", MAX_SECTION_NBYTES);
     if (!rows || n == 0)
         return bth_fail_argument(error, "section %s: no options", section);
     (void)bth_lock_acquire(&registration_lock);

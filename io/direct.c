@@ -68,11 +68,6 @@ bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
     return false;
 }
 
-static bool errno_is_refusal(int system_errno)
-{
-    return system_errno == EINVAL || system_errno == EFAULT || system_errno == EOPNOTSUPP;
-}
-
 int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint64_t offset,
                     size_t *done_nbytes, bool *refused, berth_error *error)
 {
@@ -87,7 +82,7 @@ int bth_direct_read(const bth_direct *direct, void *buffer, size_t nbytes, uint6
             bth_system.pread(direct->fd, at + *done_nbytes, left, (off_t)(offset + *done_nbytes));
         if (n < 0 && bth_file_can_retry_after_wait(direct->fd, errno, POLLIN))
             continue;
-        *refused = n < 0 && errno_is_refusal(errno);
+        *refused = n < 0 && (errno == EINVAL || errno == EFAULT || errno == EOPNOTSUPP);
         if (n < 0 && !*refused)
             return bth_fail_errno(error, errno, NULL, offset + *done_nbytes, "%zu bytes not read",
                                   left);

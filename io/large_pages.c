@@ -144,14 +144,6 @@ static bool known_learn_large(double seconds, unsigned n_changes)
     return is_good;
 }
 
-/* One value that is far too large, because of something else, must not count for much. */
-static void known_learn_small(double seconds)
-{
-    known_lock_and_refresh();
-    known.small_seconds = seconds < 2 * known.small_seconds ? seconds : 2 * known.small_seconds;
-    bth_lock_release(&known.lock);
-}
-
 void bth_pages_forget(double seconds)
 {
     known_lock_and_refresh();
@@ -172,26 +164,19 @@ static double thread_seconds(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Its last small page is present only if the first touch made it so. */
-static bool piece_is_large(uint8_t *piece)
-{
-    unsigned char present = 0;
-
-    return bth_system.mincore(piece + BTH_LARGE_PAGE_NBYTES - PAGE_NBYTES, PAGE_NBYTES, &present) !=
-               0 ||
-           (present & 1);
-}
-
 /* `first`: the caller's first byte of the piece. False: it came slowly. */
 static bool piece_touch_large(bth_pages *pages, uint8_t *piece, uint8_t *first, unsigned n_changes)
 {
+    uint8_t *last_page = piece + BTH_LARGE_PAGE_NBYTES - PAGE_NBYTES;
     double begin_seconds = thread_seconds();
+    unsigned char present = 0;
 
     *(volatile uint8_t *)first = 0;
     double seconds = thread_seconds() - begin_seconds;
     if (test_seconds > 0)
         seconds = test_seconds;
-    if (!piece_is_large(piece))
+    /* Its last small page is present only if the first touch made it so. */
+    if (bth_system.mincore(last_page, PAGE_NBYTES, &present) == 0 && !(present & 1))
         atomic_fetch_add_explicit(&pages->n_refused, 1, memory_order_relaxed);
     if (known_learn_large(seconds, n_changes))
         return true;
@@ -205,8 +190,13 @@ static void piece_populate_small(uint8_t *piece)
 {
     double begin_seconds = thread_seconds();
 
-    if (bth_system.madvise(piece, BTH_LARGE_PAGE_NBYTES, MADV_POPULATE_WRITE) == 0)
-        known_learn_small(thread_seconds() - begin_seconds);
+    if (bth_system.madvise(piece, BTH_LARGE_PAGE_NBYTES, MADV_POPULATE_WRITE) != 0)
+        return;
+    double seconds = thread_seconds() - begin_seconds;
+    known_lock_and_refresh();
+    /* One value that is far too large, because of something else, must not count for much. */
+    known.small_seconds = seconds < 2 * known.small_seconds ? seconds : 2 * known.small_seconds;
+    bth_lock_release(&known.lock);
 }
 
 /* ---- memory ---- */

@@ -22,27 +22,6 @@ static uint8_t *region_align_up(void *address, size_t alignment)
     return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
 }
 
-static int region_allocate_small(uint64_t nbytes, size_t alignment, bth_region *region,
-                                 berth_error *error)
-{
-    region->base = bth_allocate((size_t)nbytes + alignment);
-    if (!region->base)
-        return bth_fail_memory(error, nbytes);
-    region->bytes = region_align_up(region->base, alignment);
-    return 0;
-}
-
-/* On all nodes that the process may use. On failure, memory is near the thread that touches it. */
-static void region_spread(void *base, size_t nbytes)
-{
-    unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
-    int mode;
-
-    if (bth_system.get_mempolicy(&mode, nodes, NODES_MAX, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
-        bth_system.mbind(base, nbytes, MPOL_INTERLEAVE, nodes, NODES_MAX, 0) < 0)
-        bth_log("memory is not spread over nodes (io.numa=interleave): %s", bth_errno_text(errno));
-}
-
 int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pages,
                    bth_region *region, berth_error *error)
 {
@@ -50,8 +29,13 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pa
     *region = (bth_region){0};
     if (nbytes > PTRDIFF_MAX - BTH_LARGE_PAGE_NBYTES)
         return bth_fail_memory(error, nbytes);
-    if (nbytes < BTH_LARGE_PAGE_NBYTES)
-        return region_allocate_small(nbytes, alignment, region, error);
+    if (nbytes < BTH_LARGE_PAGE_NBYTES) {
+        region->base = bth_allocate((size_t)nbytes + alignment);
+        if (!region->base)
+            return bth_fail_memory(error, nbytes);
+        region->bytes = region_align_up(region->base, alignment);
+        return 0;
+    }
     size_t base_nbytes = (size_t)nbytes + BTH_LARGE_PAGE_NBYTES;
     void *base = bth_system.mmap(NULL, base_nbytes, PROT_READ | PROT_WRITE,
                                  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -61,8 +45,14 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pa
     *region = (bth_region){.bytes = region_align_up(base, BTH_LARGE_PAGE_NBYTES),
                            .base = base,
                            .base_nbytes = base_nbytes};
-    if (spread)
-        region_spread(base, base_nbytes);
+    if (spread) { /* on all nodes that the process may use; else near the thread that touches it */
+        unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
+        int mode;
+        if (bth_system.get_mempolicy(&mode, nodes, NODES_MAX, NULL, MPOL_F_MEMS_ALLOWED) < 0 ||
+            bth_system.mbind(base, base_nbytes, MPOL_INTERLEAVE, nodes, NODES_MAX, 0) < 0)
+            bth_log("memory is not spread over nodes (io.numa=interleave): %s",
+                    bth_errno_text(errno));
+    }
     if (pages)
         bth_pages_choose(pages, region->bytes, (size_t)nbytes);
     return 0;

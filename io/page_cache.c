@@ -101,28 +101,6 @@ static struct totals meminfo_read_totals(const char *root)
     return totals;
 }
 
-/*
- * X15: how much of a group's memory can be reclaimed. In v1 its slabs are at most its kernel
- * memory, and at most all slabs of the system. The larger number is right here: only requests that
- * certainly do not fit may be refused.
- */
-static uint64_t cgroup_reclaimable_nbytes(const char *folder, const struct version *version,
-                                          const struct totals *totals)
-{
-    uint64_t inactive = 0, active = 0, slab = 0;
-    char text[TEXT_NBYTES];
-
-    if (kernel_file_read_text(folder, "memory.stat", text, sizeof text)) {
-        (void)kernel_text_find_number(text, version->file[0], &inactive);
-        (void)kernel_text_find_number(text, version->file[1], &active);
-        if (version->slab)
-            (void)kernel_text_find_number(text, version->slab, &slab);
-    }
-    if (version->kernel && kernel_file_read_number(folder, version->kernel, &slab))
-        slab = bth_min(slab, totals->slab);
-    return inactive + active + slab;
-}
-
 /* The limit minus the used memory that cannot be reclaimed; UINT64_MAX: there is no limit. */
 static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_name,
                                           const char *used_name, uint64_t reclaimable)
@@ -140,9 +118,25 @@ static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_
 static uint64_t cgroup_free_nbytes(const char *folder, const struct version *version,
                                    const struct totals *totals)
 {
-    uint64_t reclaimable = cgroup_reclaimable_nbytes(folder, version, totals);
-    uint64_t left = cgroup_nbytes_below_limit(folder, version->limit, version->used, reclaimable);
+    uint64_t inactive = 0, active = 0, slab = 0, reclaimable;
+    char text[TEXT_NBYTES];
 
+    /*
+     * X15: how much of the group's memory can be reclaimed. In v1 its slabs are at most its kernel
+     * memory, and at most all slabs of the system. The larger number is right here: only requests
+     * that certainly do not fit may be refused.
+     */
+    if (kernel_file_read_text(folder, "memory.stat", text, sizeof text)) {
+        (void)kernel_text_find_number(text, version->file[0], &inactive);
+        (void)kernel_text_find_number(text, version->file[1], &active);
+        if (version->slab)
+            (void)kernel_text_find_number(text, version->slab, &slab);
+    }
+    if (version->kernel && kernel_file_read_number(folder, version->kernel, &slab))
+        slab = bth_min(slab, totals->slab);
+    reclaimable = inactive + active + slab;
+
+    uint64_t left = cgroup_nbytes_below_limit(folder, version->limit, version->used, reclaimable);
     if (left == UINT64_MAX || totals->swap == 0)
         return left;
     uint64_t with_swap = cgroup_nbytes_below_limit(folder, version->swap_limit, version->swap_used,
@@ -261,18 +255,6 @@ static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
     return n < 0 && errno == EAGAIN ? BTH_PAGE_CACHE_COLD : BTH_PAGE_CACHE_UNKNOWN;
 }
 
-/* Since Linux 5.10 such reads start readahead, unless their open file description is set otherwise.
- * If fd cannot be opened again, it is used itself. */
-static int file_reopen_without_readahead(int fd)
-{
-    int again = bth_file_open_again(fd, O_RDONLY);
-
-    if (again < 0)
-        return fd;
-    (void)bth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
-    return again;
-}
-
 /* Another number at each call: pages that an earlier probe loaded are not sampled again. */
 static uint64_t number_mix_with_time(uint64_t number)
 {
@@ -293,17 +275,21 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
     uint64_t stride = n_pages / n_samples;
     uint64_t missing_max = n_samples * MISSING_MAX / SAMPLES_MAX;
     bth_page_cache result = BTH_PAGE_CACHE_WARM;
-    int probed = file_reopen_without_readahead(fd);
+    /* Since Linux 5.10 such reads start readahead, unless their open file description is set
+       otherwise. If fd cannot be opened again, it is used itself. */
+    int again = bth_file_open_again(fd, O_RDONLY);
+
+    if (again >= 0)
+        (void)bth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
         uint64_t page = first + i * stride + number_mix_with_time(i) % stride;
-        bth_page_cache sample = page_cache_probe_page(probed, page * page_nbytes);
+        bth_page_cache sample = page_cache_probe_page(again < 0 ? fd : again, page * page_nbytes);
         if (sample == BTH_PAGE_CACHE_UNKNOWN ||
             (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))
             result = sample;
     }
-    if (probed != fd)
-        bth_file_close(probed);
+    bth_file_close(again);
     return result;
 }
 
@@ -311,28 +297,21 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 
 #define PAGES_AT_ONCE 4096
 
-/* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
-static bool mincore_is_true(int fd)
+/* Counts pages that can be used at once, not those that are still being read. */
+static bool page_cache_count_by_mincore(int fd, const bth_map *map, uint64_t offset,
+                                        uint64_t nbytes, uint64_t page_nbytes, uint64_t *n_cached)
 {
+    unsigned char pages[PAGES_AT_ONCE];
     char path[BTH_FILE_PATH_NBYTES];
     struct stat status;
 
-    if (bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid())
-        return true;
-    return bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK, AT_EACCESS) == 0;
-}
-
-/* Counts pages that can be used at once, not those that are still being read. */
-static bool page_cache_count_by_mincore(const bth_map *map, uint64_t offset, uint64_t nbytes,
-                                        uint64_t page_nbytes, uint64_t *n_cached)
-{
-    unsigned char pages[PAGES_AT_ONCE];
-
+    /* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
+    if ((bth_system.fstat(fd, &status) < 0 || status.st_uid != geteuid()) &&
+        bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK, AT_EACCESS) != 0)
+        return false;
     *n_cached = 0;
     for (uint64_t at = 0; at < nbytes; at += PAGES_AT_ONCE * page_nbytes) {
-        uint64_t n = nbytes - at;
-        if (n > PAGES_AT_ONCE * page_nbytes)
-            n = PAGES_AT_ONCE * page_nbytes;
+        uint64_t n = bth_min(nbytes - at, PAGES_AT_ONCE * page_nbytes);
         if (bth_system.mincore((uint8_t *)map->address + offset + at, n, pages) < 0)
             return false;
         for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
@@ -348,8 +327,7 @@ bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t
     uint64_t n;
 
     assert(offset % page_nbytes == 0);
-    if (!(map && mincore_is_true(fd) &&
-          page_cache_count_by_mincore(map, offset, nbytes, page_nbytes, &n)) &&
+    if (!(map && page_cache_count_by_mincore(fd, map, offset, nbytes, page_nbytes, &n)) &&
         !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;

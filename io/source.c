@@ -28,8 +28,7 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
-static int reader_initialize_and_name(bth_reader *reader, const berth_source *source,
-                                      berth_error *error)
+static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
 {
     const char *name = bth_source_name(source);
     char text[32];
@@ -47,44 +46,26 @@ static int reader_initialize_and_name(bth_reader *reader, const berth_source *so
         reader->stand_in = bth_duplicate_text(source->path, strlen(source->path));
     if (!reader->name || (!reader->has_path && source->path && !reader->stand_in))
         return bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
-    return 0;
-}
 
-static int reader_open_fd(bth_reader *reader, int fd, berth_error *error)
-{
-    reader->fd = bth_system.dup(fd);
-    if (reader->fd < 0)
-        return bth_fail_system(error, errno, "cannot be duplicated");
-    return bth_file_size(reader->fd, &reader->nbytes, error);
-}
-
-static int reader_open_memory(bth_reader *reader, const void *bytes, berth_error *error)
-{
-    if (!bytes && reader->nbytes > 0)
-        return bth_fail_argument(error, "the address of %zu bytes is NULL", (size_t)reader->nbytes);
-    /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
-    reader->memory = bytes ? bytes : (const uint8_t *)"";
-    return 0;
-}
-
-static int reader_open_function(bth_reader *reader, const berth_source *source, berth_error *error)
-{
-    reader->source = *source;
-    reader->source.name = reader->name; /* the caller's text may not outlive this call */
-    return source->read ? 0 : bth_fail_argument(error, "has no read function");
-}
-
-static int reader_open_by_kind(bth_reader *reader, const berth_source *source, berth_error *error)
-{
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
         return bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
     case BERTH_SOURCE_FD:
-        return reader_open_fd(reader, source->fd, error);
+        reader->fd = bth_system.dup(source->fd);
+        if (reader->fd < 0)
+            return bth_fail_system(error, errno, "cannot be duplicated");
+        return bth_file_size(reader->fd, &reader->nbytes, error);
     case BERTH_SOURCE_MEMORY:
-        return reader_open_memory(reader, source->bytes, error);
+        if (!source->bytes && reader->nbytes > 0)
+            return bth_fail_argument(error, "the address of %zu bytes is NULL",
+                                     (size_t)reader->nbytes);
+        /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
+        reader->memory = source->bytes ? source->bytes : (const uint8_t *)"";
+        return 0;
     case BERTH_SOURCE_FUNCTION:
-        return reader_open_function(reader, source, error);
+        reader->source = *source;
+        reader->source.name = reader->name; /* the caller's text may not outlive this call */
+        return source->read ? 0 : bth_fail_argument(error, "has no read function");
     }
     return bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
 }
@@ -93,8 +74,7 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 {
     if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
         return error->code;
-    if (reader_initialize_and_name(reader, source, error) < 0 ||
-        reader_open_by_kind(reader, source, error) < 0)
+    if (reader_open(reader, source, error) < 0)
         bth_reader_close(reader);
     return error->code;
 }
@@ -128,31 +108,23 @@ bool bth_reader_is_near(const bth_reader *reader)
     return reader->memory || bth_reader_file(reader) >= 0;
 }
 
-static int reader_fail_callback(berth_error *error, int result, uint64_t offset, size_t nbytes)
+/* By the caller's function. */
+static int reader_call_source(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
+                              berth_error *error)
 {
-    const char *text = result > 0 ? bth_errno_text(result) : NULL;
     char returned[32];
 
+    if (!reader->source.read)
+        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
+    int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
+    if (result == 0)
+        return 0;
+    const char *text = result > 0 ? bth_errno_text(result) : NULL;
     (void)snprintf(returned, sizeof returned, "it returned %d", result);
     (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset, "the source did not read %zu bytes: %s",
                    nbytes, text ? text : returned);
     error->system_errno = text ? result : 0;
     return error->code;
-}
-
-static int reader_read_by_kind(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                               berth_error *error)
-{
-    if (reader->memory) {
-        memcpy(buffer, reader->memory + offset, nbytes);
-        return 0;
-    }
-    if (reader->fd >= 0)
-        return bth_file_read(reader->fd, buffer, nbytes, offset, error);
-    if (!reader->source.read)
-        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
-    int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
-    return result == 0 ? 0 : reader_fail_callback(error, result, offset, nbytes);
 }
 
 void bth_reader_count_request(bth_reader *reader, size_t nbytes)
@@ -164,6 +136,8 @@ void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                              berth_error *error)
 {
+    int status = 0;
+
     assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
@@ -171,8 +145,14 @@ int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, ui
                         (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
-    if (reader_read_by_kind(reader, buffer, nbytes, offset, error) < 0)
-        return error->code;
+    if (reader->memory)
+        memcpy(buffer, reader->memory + offset, nbytes);
+    else if (reader->fd >= 0)
+        status = bth_file_read(reader->fd, buffer, nbytes, offset, error);
+    else
+        status = reader_call_source(reader, buffer, nbytes, offset, error);
+    if (status < 0)
+        return status;
     bth_reader_count_request(reader, nbytes);
     return 0;
 }

@@ -27,14 +27,6 @@ static bool low_fd_is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* False: the program has put its own file there. Only we have O_PATH descriptors there. */
-static bool low_fd_is_placeholder(int fd)
-{
-    int flags = fcntl(fd, F_GETFL);
-
-    return flags >= 0 && (flags & O_PATH);
-}
-
 /* The caller holds the lock, here and in the next function. */
 static void placeholders_open(void)
 {
@@ -51,7 +43,9 @@ static void placeholders_open(void)
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
-        if (low.has_placeholder[fd] && low_fd_is_placeholder(fd))
+        int flags = low.has_placeholder[fd] ? fcntl(fd, F_GETFL) : -1;
+        /* Else the program has put its own file there. Only we have O_PATH descriptors there. */
+        if (flags >= 0 && (flags & O_PATH))
             (void)close(fd);
         low.has_placeholder[fd] = false;
     }
@@ -97,17 +91,6 @@ void bth_low_fds_release(void)
     errno = failure;
 }
 
-/* Moves up a descriptor that got a low number because the program closed that number meanwhile. */
-static int low_fd_move_up(int fd)
-{
-    int above = fcntl(fd, F_DUPFD_CLOEXEC, N_LOW);
-    int failure = errno;
-
-    (void)close(fd);
-    errno = failure;
-    return above;
-}
-
 /* open and openat are variadic, and fields of the table cannot be. */
 static int openat_avoiding_low_fds(int folder, const char *path, int flags, mode_t mode)
 {
@@ -116,7 +99,14 @@ static int openat_avoiding_low_fds(int folder, const char *path, int flags, mode
 
     if (are_filled)
         bth_low_fds_release();
-    return fd >= 0 && fd <= STDERR_FILENO ? low_fd_move_up(fd) : fd;
+    if (fd < 0 || fd >= N_LOW)
+        return fd;
+    /* The program closed that number meanwhile. */
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, N_LOW);
+    int failure = errno;
+    (void)close(fd);
+    errno = failure;
+    return above;
 }
 
 static int open_avoiding_low_fds(const char *path, int flags, mode_t mode)

@@ -176,12 +176,6 @@ static void pool_wait_and_call_watch(struct pool *pool, bth_pool_watch watch)
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void pool_initialize_lock_and_condition(struct pool *pool)
-{
-    pthread_mutex_init(&pool->lock, NULL);
-    bth_condition_initialize(&pool->finished);
-}
-
 int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function function,
                  bth_pool_watch watch, void *context, berth_error *error)
 {
@@ -199,7 +193,8 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     struct worker *workers = bth_allocate(n_workers * sizeof *workers);
     if (!workers)
         return bth_fail_memory(error, n_workers * sizeof *workers);
-    pool_initialize_lock_and_condition(&pool);
+    pthread_mutex_init(&pool.lock, NULL);
+    bth_condition_initialize(&pool.finished);
     unsigned n_started = pool_start_workers(&pool, workers, n_workers);
     double begin_seconds = bth_trace_seconds();
     pool_wait_and_call_watch(&pool, watch);

@@ -46,32 +46,6 @@ static bool is_loaded;
 
 /* ---- starting ---- */
 
-/* Returns the first missing required function, or NULL. A versioned name always keeps its
- * signature. */
-static const char *cuda_find_functions(void *library)
-{
-    const char *missing = NULL;
-
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *function = bth_system.dlsym(library, symbols[i].name);
-        memcpy((char *)&cuda + symbols[i].offset, &function, sizeof function);
-        if (!function && symbols[i].is_required && !missing)
-            missing = symbols[i].name;
-    }
-    return missing;
-}
-
-static int cuda_fail_missing(const char *missing, berth_error *error)
-{
-    int version = 0;
-
-    if (cuda.DriverGetVersion && cuda.DriverGetVersion(&version) == CUDA_SUCCESS)
-        return bth_fail_status(error, BERTH_E_DEVICE,
-                               LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
-                               version / 1000, version % 1000 / 10);
-    return bth_fail_status(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
-}
-
 /*
  * cuda.h: after these errors all calls fail, until the process is started again. (Only newer
  * headers have names for the numbers: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.)
@@ -115,6 +89,8 @@ static void cuda_describe_result(int result, bth_driver_result *described)
 static int cuda_load_driver(berth_error *error)
 {
     bth_driver_result described;
+    const char *missing = NULL; /* the first required function that is missing */
+    int version = 0;
 
     if (is_loaded)
         return 0;
@@ -124,9 +100,19 @@ static int cuda_load_driver(berth_error *error)
         return bth_fail_status(error, BERTH_E_DEVICE,
                                "there is no CUDA driver on this machine (%s)", why ? why : LIBRARY);
     }
-    const char *missing = cuda_find_functions(library);
+    /* A versioned name always keeps its signature. */
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *function = bth_system.dlsym(library, symbols[i].name);
+        memcpy((char *)&cuda + symbols[i].offset, &function, sizeof function);
+        if (!function && symbols[i].is_required && !missing)
+            missing = symbols[i].name;
+    }
+    if (missing && cuda.DriverGetVersion && cuda.DriverGetVersion(&version) == CUDA_SUCCESS)
+        return bth_fail_status(error, BERTH_E_DEVICE,
+                               LIBRARY " has no %s: a driver for CUDA %d.%d is too old", missing,
+                               version / 1000, version % 1000 / 10);
     if (missing)
-        return cuda_fail_missing(missing, error);
+        return bth_fail_status(error, BERTH_E_DEVICE, LIBRARY " has no %s: it is too old", missing);
     CUresult result = cuda.Init(0);
     if (result != CUDA_SUCCESS) {
         cuda_describe_result((int)result, &described);

@@ -57,18 +57,6 @@ __attribute__((format(printf, 4, 5))) static int device_check_result(bth_device_
 
 /* ---- opening ---- */
 
-/* Digits as they are printed: no sign, no leading zero. */
-static bool device_parse_ordinal(const char *text, unsigned *ordinal)
-{
-    *ordinal = 0;
-    for (const char *at = text; *at; at++) {
-        if (*at < '0' || *at > '9' || (*text == '0' && at > text) || *ordinal > 99999)
-            return false;
-        *ordinal = *ordinal * 10 + (unsigned)(*at - '0');
-    }
-    return *text != '\0';
-}
-
 static int device_parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
 {
     size_t length = name ? strcspn(name, ":") : 0;
@@ -80,7 +68,13 @@ static int device_parse_name(const char *name, size_t *kind, unsigned *ordinal, 
                               strncmp(drivers[*kind]->kind, name, length) != 0))
         ++*kind;
     *ordinal = 0;
-    bool is_name = !name[length] || device_parse_ordinal(name + length + 1, ordinal);
+    /* Digits as they are printed: no sign, no leading zero. */
+    const char *digits = name[length] ? name + length + 1 : "0";
+    bool is_name = *digits != '\0';
+    for (const char *at = digits; *at && is_name; at++) {
+        is_name = *at >= '0' && *at <= '9' && (*digits != '0' || at == digits) && *ordinal <= 99999;
+        *ordinal = *ordinal * 10 + (unsigned)(*at - '0');
+    }
     if (is_name && drivers[*kind])
         return 0;
 #ifndef BERTH_HAS_CUDA
@@ -122,26 +116,6 @@ static int device_fail_forked(const bth_device_handle *device, berth_error *erro
                            device->name);
 }
 
-/* X11: a child does not use devices if its parent had one, or was opening one. */
-static int device_open_unless_forked(const bth_device_handle *wanted, bth_device_handle *device,
-                                     berth_error *error)
-{
-    if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
-        opened.is_lost = true;
-    if (opened.is_lost || (opened.n > 0 && !bth_device_is_of_this_process(wanted)))
-        (void)device_fail_forked(wanted, error);
-    else {
-        atomic_store(&opened.process, (int)getpid());
-        if (!device->is_open)
-            *device = *wanted;
-        (void)device_open_locked(device, error);
-        if (opened.n == 0)
-            atomic_store(&opened.process, 0);
-    }
-    bth_lock_release(&opened.lock);
-    return error->code;
-}
-
 void bth_device_register(const bth_device_driver *driver)
 {
     size_t kind = 0;
@@ -154,7 +128,7 @@ void bth_device_register(const bth_device_driver *driver)
 
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error)
 {
-    bth_device_handle wanted = {0};
+    bth_device_handle wanted = {0}, *place;
     size_t kind = 0;
 
     *device = NULL;
@@ -166,10 +140,23 @@ int bth_device_open(const char *name, bth_device_handle **device, berth_error *e
         return bth_fail_status(error, BERTH_E_DEVICE,
                                "%s: there is no such device, at most %d are used", wanted.name,
                                DEVICES_MAX);
-    if (device_open_unless_forked(&wanted, &opened.devices[kind][wanted.ordinal], error) < 0)
-        return error->code;
-    *device = &opened.devices[kind][wanted.ordinal];
-    return 0;
+    place = &opened.devices[kind][wanted.ordinal];
+    /* X11: a child does not use devices if its parent had one, or was opening one. */
+    if (bth_lock_acquire(&opened.lock) == BTH_LOCK_TORN)
+        opened.is_lost = true;
+    if (opened.is_lost || (opened.n > 0 && !bth_device_is_of_this_process(&wanted)))
+        (void)device_fail_forked(&wanted, error);
+    else {
+        atomic_store(&opened.process, (int)getpid());
+        if (!place->is_open)
+            *place = wanted;
+        if (device_open_locked(place, error) == 0)
+            *device = place;
+        if (opened.n == 0)
+            atomic_store(&opened.process, 0);
+    }
+    bth_lock_release(&opened.lock);
+    return error->code;
 }
 
 const char *bth_device_name(const bth_device_handle *device)

@@ -169,30 +169,11 @@ static int staging_choose_size_and_count(const bth_staging_need *need, bth_stagi
     return 0;
 }
 
-/* Fewer buffers are enough, but one is needed. */
-static int staging_acquire_buffers(bth_staging *ring, berth_error *error)
-{
-    unsigned n = 0;
-
-    for (; n < ring->n_buffers; n++) {
-        bth_staging_buffer *buffer = &ring->buffers[n];
-        buffer->nbytes = ring->buffer_nbytes;
-        if (!(ring->is_pinned && kept_buffers_take(ring->device, buffer)) &&
-            staging_buffer_new(ring, buffer, error) < 0)
-            break;
-    }
-    if (n == 0)
-        return error->code;
-    if (n < ring->n_buffers)
-        bth_log("%u staging buffers instead of %u: %s", n, ring->n_buffers, error->message);
-    ring->n_buffers = n;
-    bth_error_clear(error);
-    return 0;
-}
-
 int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bth_staging *ring,
                      berth_error *error)
 {
+    unsigned n = 0;
+
     *ring = (bth_staging){.device = device,
                           .is_pinned = device && need->is_pinned,
                           .pages.wanted = need->large_pages};
@@ -206,8 +187,19 @@ int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bt
         (void)bth_fail_memory(error, ring->n_buffers * sizeof *ring->buffers);
         goto fail;
     }
-    if (staging_acquire_buffers(ring, error) < 0)
+    for (; n < ring->n_buffers; n++) {
+        bth_staging_buffer *buffer = &ring->buffers[n];
+        buffer->nbytes = ring->buffer_nbytes;
+        if (!(ring->is_pinned && kept_buffers_take(ring->device, buffer)) &&
+            staging_buffer_new(ring, buffer, error) < 0)
+            break;
+    }
+    if (n == 0)
         goto fail;
+    if (n < ring->n_buffers) /* fewer buffers are enough */
+        bth_log("%u staging buffers instead of %u: %s", n, ring->n_buffers, error->message);
+    ring->n_buffers = n;
+    bth_error_clear(error);
     return 0;
 fail:
     bth_release(ring->buffers);
@@ -234,14 +226,6 @@ void bth_staging_close(bth_staging *ring)
 #ifdef __SSE2__ /* all of x86-64 */
 #define LINE_NBYTES ((size_t)64)
 
-/* `to` is aligned to 16 bytes. */
-static void cache_line_copy(uint8_t *to, const uint8_t *from)
-{
-    for (size_t i = 0; i < LINE_NBYTES; i += 16)
-        _mm_stream_si128((__m128i *)(void *)(to + i),
-                         _mm_loadu_si128((const __m128i *)(const void *)(from + i)));
-}
-
 void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 {
     uint8_t *out = to;
@@ -253,7 +237,9 @@ void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
     memcpy(out, in, head);
     size_t at = head;
     for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
-        cache_line_copy(out + at, in + at);
+        for (size_t i = at; i < at + LINE_NBYTES; i += 16) /* to addresses aligned to 16 bytes */
+            _mm_stream_si128((__m128i *)(void *)(out + i),
+                             _mm_loadu_si128((const __m128i *)(const void *)(in + i)));
     memcpy(out + at, in + at, nbytes - at);
     _mm_sfence(); /* these stores are not ordered otherwise */
 }

@@ -41,23 +41,18 @@ static void files_acquire(void)
 
 /* ---- texts ---- */
 
-/* One character at `at`: its bytes there; *out_n: those that were written to `out`. */
-static size_t char_escape(const char *at, size_t rest, char out[BTH_SHOWN_CHARACTER_NBYTES],
-                          size_t *out_n)
-{
-    if (*at != '"' && *at != '\\')
-        return bth_show_character((const uint8_t *)at, rest, true, out, out_n);
-    *out_n = (size_t)snprintf(out, BTH_SHOWN_CHARACTER_NBYTES, "\\%c", *at);
-    return 1;
-}
-
 const char *bth_trace_escape(const char *text, char *out, size_t out_nbytes)
 {
     size_t rest = strlen(text), length = 0, n, out_n;
     char escaped[BTH_SHOWN_CHARACTER_NBYTES];
 
     for (; rest > 0; text += n, rest -= n) {
-        n = char_escape(text, rest, escaped, &out_n);
+        if (*text == '"' || *text == '\\') {
+            n = 1;
+            out_n = (size_t)snprintf(escaped, sizeof escaped, "\\%c", *text);
+        } else {
+            n = bth_show_character((const uint8_t *)text, rest, true, escaped, &out_n);
+        }
         if (out_n >= out_nbytes - length)
             break;
         memcpy(out + length, escaped, out_n);
@@ -102,20 +97,6 @@ static char *path_make(const char *name, bool *has_number)
 
 /* ---- writing ---- */
 
-static int file_fail_if_changed(const bth_trace_file *file, int fd, berth_error *error)
-{
-    struct stat status;
-
-    if (bth_system.fstat(fd, &status) < 0)
-        return bth_fail_system(error, errno, "cannot be examined");
-    if (status.st_dev == file->device && status.st_ino == file->inode &&
-        (uint64_t)status.st_size == file->nbytes + END_NBYTES)
-        return 0;
-    return bth_fail_status(error, BERTH_E_SYSTEM,
-                           "another process has written it; with %%p in its name each process has "
-                           "a trace of its own");
-}
-
 /*
  * The file is whole before and after: one call writes events and end. If it fails, the end is put
  * back; but kill -9 can end it between two pages. Behind the events there is room for the end.
@@ -137,13 +118,21 @@ static void file_write_pending(bth_trace_file *file)
 {
     BTH_HOLD_FILE_LIMIT();
     berth_error *error = &file->error;
+    struct stat status;
 
     if (file->n_pending == 0 || file->has_ended)
         return;
     int fd = bth_system.open(file->path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
     if (fd < 0)
         (void)bth_fail_system(error, errno, "cannot be opened");
-    else if (file_fail_if_changed(file, fd, error) == 0)
+    else if (bth_system.fstat(fd, &status) < 0)
+        (void)bth_fail_system(error, errno, "cannot be examined");
+    else if (status.st_dev != file->device || status.st_ino != file->inode ||
+             (uint64_t)status.st_size != file->nbytes + END_NBYTES)
+        (void)bth_fail_status(error, BERTH_E_SYSTEM,
+                              "another process has written it; with %%p in its name each process "
+                              "has a trace of its own");
+    else
         file_write_events(file, fd, file->pending, file->n_pending);
     bth_file_close(fd);
     file->has_ended = error->code != BERTH_OK;
@@ -178,27 +167,10 @@ static int file_remove_older_trace(const bth_trace_file *file, mode_t *mode, ber
     return error->code;
 }
 
-static int file_write_head(bth_trace_file *file, int fd, berth_error *error)
+static int file_make(bth_trace_file *file, bool has_number, berth_error *error)
 {
     char head[512 + END_NBYTES], program[200];
     struct stat status;
-
-    int n = snprintf(
-        head, sizeof head - END_NBYTES,
-        MARK " %s\"},\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"ts\":%llu,"
-             "\"pid\":%ld,\"tid\":0,\"args\":{\"name\":\"%s\"}}",
-        BERTH_VERSION_STRING, (unsigned long long)(bth_seconds() * 1e6), (long)getpid(),
-        bth_trace_escape(program_invocation_short_name, program, sizeof program));
-    if (bth_system.fstat(fd, &status) < 0)
-        return bth_fail_system(error, errno, "cannot be examined");
-    file->device = status.st_dev;
-    file->inode = status.st_ino;
-    file_write_events(file, fd, head, (size_t)n);
-    return error->code;
-}
-
-static int file_make(bth_trace_file *file, bool has_number, berth_error *error)
-{
     mode_t mode = 0666;
 
     BTH_HOLD_FILE_LIMIT();
@@ -213,7 +185,20 @@ static int file_make(bth_trace_file *file, bool has_number, berth_error *error)
         bth_system.open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return bth_fail_system(error, errno, "cannot be made");
-    if (file_write_head(file, fd, error) < 0) /* the next trace must find nothing of it */
+    int n = snprintf(
+        head, sizeof head - END_NBYTES,
+        MARK " %s\"},\"traceEvents\":[\n{\"name\":\"process_name\",\"ph\":\"M\",\"ts\":%llu,"
+             "\"pid\":%ld,\"tid\":0,\"args\":{\"name\":\"%s\"}}",
+        BERTH_VERSION_STRING, (unsigned long long)(bth_seconds() * 1e6), (long)getpid(),
+        bth_trace_escape(program_invocation_short_name, program, sizeof program));
+    if (bth_system.fstat(fd, &status) < 0) {
+        (void)bth_fail_system(error, errno, "cannot be examined");
+    } else {
+        file->device = status.st_dev;
+        file->inode = status.st_ino;
+        file_write_events(file, fd, head, (size_t)n);
+    }
+    if (error->code < 0) /* the next trace must find nothing of it */
         (void)bth_system.unlinkat(AT_FDCWD, file->path, 0);
     bth_file_close(fd);
     return error->code;

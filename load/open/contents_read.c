@@ -17,7 +17,6 @@
 #include "format/values/value.h"
 #include "format/zip/zip.h"
 #include "io/memory_region.h"
-#include "load/open/refusal.h"
 
 /*
  * Debug mode tells which attributes a file gives its tensors (P5). They are names that no PyTorch
@@ -59,33 +58,29 @@ static int attribute_names_add_of_value(void *context, const berth_walk *walk,
     return 0;
 }
 
-static void attribute_names_log(const berth_value *names, const char *file)
-{
-    char shown[MAX_SHOWN * 42] = "", more[40] = "";
-    size_t n = berth_value_count(names), at = 0;
-    for (size_t i = 0; i < n && i < MAX_SHOWN; i++)
-        at += (size_t)snprintf(shown + at, sizeof shown - at, "%s%.40s", i ? ", " : "",
-                               berth_as_text(bth_value_key(names, i), NULL));
-    if (n > MAX_SHOWN)
-        (void)snprintf(more, sizeof more, " and %zu more", n - MAX_SHOWN);
-    if (n > 0)
-        bth_log("%s: tensors have the attributes %s%s, which no known PyTorch has for itself", file,
-                shown, more);
-}
-
 /* Logs the different names, if there are any. Only memory can fail. */
 static int contents_log_attribute_names(const bth_contents *contents, const char *file,
                                         berth_error *error)
 {
     attribute_names found = {.tree = berth_tree_new(error)};
     berth_walker walker = {.enter = attribute_names_add_of_value, .context = &found};
+    char shown[MAX_SHOWN * 42] = "", more[40] = "";
+    size_t n = 0, at = 0;
 
     if (!found.tree)
         return error->code;
     found.names = berth_make_dict(found.tree, BERTH_KIND_DICT);
     if (berth_value_walk(contents->root, &walker, error) == 0 &&
         berth_tree_error(found.tree, error) == 0)
-        attribute_names_log(found.names, file);
+        n = berth_value_count(found.names);
+    for (size_t i = 0; i < n && i < MAX_SHOWN; i++)
+        at += (size_t)snprintf(shown + at, sizeof shown - at, "%s%.40s", i ? ", " : "",
+                               berth_as_text(bth_value_key(found.names, i), NULL));
+    if (n > MAX_SHOWN)
+        (void)snprintf(more, sizeof more, " and %zu more", n - MAX_SHOWN);
+    if (n > 0)
+        bth_log("%s: tensors have the attributes %s%s, which no known PyTorch has for itself", file,
+                shown, more);
     berth_tree_free(found.tree);
     return error->code;
 }
@@ -142,34 +137,28 @@ static int contents_note_difference(bth_opening *opening, berth_error *error)
     return 0;
 }
 
-static int contents_refuse_repacked(const bth_opening *opening, berth_error *error)
-{
-    static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
-                                   " NEW.pt", "mends it",
-                                   "debug=off and load.repacked=accept read it", false};
-
-    *error = opening->difference;
-    (void)bth_error_append(error, "; the file was repacked, which debug mode and "
-                                  "load.repacked=refuse refuse");
-    return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
-}
-
 /*
  * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
  * local header and descriptor agrees with the directory.
  */
 static int contents_accept_repacked(bth_opening *opening, berth_error *error)
 {
+    static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
+                                   " NEW.pt", "mends it",
+                                   "debug=off and load.repacked=accept read it", false};
     const struct berth_config *config = opening->config;
 
     if (opening->difference.code == 0)
         opening->difference = *error;
     bth_error_clear(error);
     opening->contents->repacked = true;
-    if ((opening->looks_repacked || opening_check_all_headers(opening, error) == 0) &&
-        (config->debug || config->load_repacked == BTH_REPACKED_REFUSE))
-        return contents_refuse_repacked(opening, error);
-    return error->code;
+    if ((!opening->looks_repacked && opening_check_all_headers(opening, error) < 0) ||
+        (!config->debug && config->load_repacked != BTH_REPACKED_REFUSE))
+        return error->code;
+    *error = opening->difference;
+    (void)bth_error_append(error, "; the file was repacked, which debug mode and "
+                                  "load.repacked=refuse refuse");
+    return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
 }
 
 /*
@@ -205,53 +194,44 @@ static int opening_check_directory_follows_layout(bth_opening *opening, berth_er
 
 /* ---- before anything is read ---- */
 
-/* The byte order of a file without a byteorder record (FORMAT.md 7). */
-static bool config_assumes_big_endian(const struct berth_config *config)
-{
-    if (config->load_endianness == BTH_BYTEORDER_NATIVE)
-        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    return config->load_endianness == BTH_BYTEORDER_BIG;
-}
-
 /* Fills empty contents with what is so before anything is read. */
 static int contents_begin(bth_opening *opening, berth_error *error)
 {
-    opening->contents->is_big = config_assumes_big_endian(opening->config);
+    const int64_t assumed = opening->config->load_endianness;
+    const bool native_is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+
+    /* The byte order of a file without a byteorder record (FORMAT.md 7). */
+    opening->contents->is_big =
+        assumed == BTH_BYTEORDER_NATIVE ? native_is_big : assumed == BTH_BYTEORDER_BIG;
     opening->contents->tree = berth_tree_new(error);
     return error->code;
 }
 
 /* ---- the steps ---- */
 
-/*
- * Values need about five times the bytes of their pickle. A new page of memory costs more time than
- * filling it, so many values get large pages. A failure here does no harm.
- */
-static void values_reserve(bth_contents *contents, size_t pickle_nbytes, int64_t large_pages)
-{
-    bth_pages pages = {.wanted = large_pages};
-    uint64_t n_pages = 5 * (uint64_t)pickle_nbytes / BTH_LARGE_PAGE_NBYTES;
-    uint64_t nbytes = n_pages * BTH_LARGE_PAGE_NBYTES;
-    berth_error ignored;
-
-    bth_error_clear(&ignored);
-    if (n_pages > 0 &&
-        bth_region_new(nbytes, 4096, false, &pages, &contents->values, &ignored) == 0)
-        bth_tree_set_spare_memory(contents->tree, contents->values.bytes, (size_t)nbytes);
-}
-
 static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,
                        const bth_pickle_survey *survey, berth_error *error)
 {
+    bth_contents *contents = opening->contents;
     bth_pickle_rules rules = {.survey = survey,
                               .inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
                               .latin1 = opening->config->load_old_text == BTH_OLD_TEXT_LATIN1,
                               .record = bth_small_names[BTH_DATA_PKL],
                               .base_offset = offset};
+    bth_pages pages = {.wanted = opening->config->io_large_pages};
+    uint64_t n_pages = 5 * (uint64_t)nbytes / BTH_LARGE_PAGE_NBYTES;
+    uint64_t spare_nbytes = n_pages * BTH_LARGE_PAGE_NBYTES;
+    berth_error ignored;
 
-    values_reserve(opening->contents, nbytes, opening->config->io_large_pages);
-    if (bth_pickle_read(bytes, nbytes, &rules, opening->contents->tree, &opening->contents->root,
-                        error) < 0)
+    /*
+     * Values need about five times the bytes of their pickle. A new page of memory costs more time
+     * than filling it, so many values get large pages. A failure here does no harm.
+     */
+    bth_error_clear(&ignored);
+    if (n_pages > 0 &&
+        bth_region_new(spare_nbytes, 4096, false, &pages, &contents->values, &ignored) == 0)
+        bth_tree_set_spare_memory(contents->tree, contents->values.bytes, (size_t)spare_nbytes);
+    if (bth_pickle_read(bytes, nbytes, &rules, contents->tree, &contents->root, error) < 0)
         (void)bth_pickle_explain_refusal(bytes, nbytes, opening->cache.reader, error);
     return error->code;
 }
@@ -270,14 +250,11 @@ static int contents_check_headers(bth_opening *opening, berth_error *error)
     return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
 }
 
-/* The reason of a fallback to the directory, and the advice that goes with it. */
-static const char repacked_text[] =
-    "repacked: readers that calculate offsets misread this file; `berth convert` mends it";
-
 static void opening_log_fallback(const bth_opening *opening, const char *reason)
 {
     if (opening->contents->repacked)
-        reason = repacked_text;
+        reason = "repacked: readers that calculate offsets misread this file; `berth convert` "
+                 "mends it";
     bth_log("%s: storages are found through the directory, not by calculated offsets: %s",
             opening->cache.reader->name, reason);
 }
@@ -294,17 +271,6 @@ static uint64_t contents_tail_nbytes(const bth_contents *contents, uint64_t file
     uint64_t rest = file_nbytes - contents->layout_end;
 
     return rest > guess && rest - guess <= REST_MAX_NBYTES ? rest : guess;
-}
-
-/* Checks all records after those of the layout. */
-static int contents_check_extra_records(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-    size_t n_known = bth_tree_n_storages(contents->tree);
-
-    for (int which = 0; which < BTH_N_SMALL; which++)
-        n_known += bth_contents_small_record(contents, which) != NULL;
-    return bth_container_check_records_from(&contents->container, &opening->cache, n_known, error);
 }
 
 /* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
@@ -342,29 +308,38 @@ static int contents_compare_layout(bth_opening *opening, berth_error *error)
 static int contents_check_computed_offsets(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
+    bth_container *container = &contents->container;
+    bth_head_cache *cache = &opening->cache;
     bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
+    uint64_t tail_nbytes = contents_tail_nbytes(contents, cache->reader->nbytes);
     const uint8_t *directory;
 
-    if (bth_container_read_directory_bytes(
-            &contents->container, &opening->cache,
-            contents_tail_nbytes(contents, opening->cache.reader->nbytes), &directory, error) < 0 ||
-        (!checks_headers && !contents->keeps_directory &&
-         bth_directory_compare_rendered(opening, directory, error) < 0) ||
-        contents->counts.known)
+    if (bth_container_read_directory_bytes(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
-    if (bth_container_parse_directory(&contents->container, directory, error) < 0 ||
-        bth_archive_check_is_checkpoint(&contents->container, opening->cache.reader, error) < 0 ||
+    if (!checks_headers && !contents->keeps_directory &&
+        bth_directory_compare_rendered(opening, directory, error) < 0)
+        return error->code;
+    if (contents->counts.known)
+        return 0;
+    if (bth_container_parse_directory(container, directory, error) < 0 ||
+        bth_archive_check_is_checkpoint(container, cache->reader, error) < 0 ||
         bth_storages_check_entries(contents, error) < 0)
         return error->code;
     if (contents->has_longer_record)
         return contents_use_listed_offsets(opening, error);
     if (contents_compare_layout(opening, error) < 0)
         return error->code;
-    if ((checks_headers ? contents_check_headers(opening, error)
-                        : contents_check_extra_records(opening, error)) < 0 ||
-        (checks_headers && bth_layout_check(contents, error) < 0))
-        return error->code;
-    return bth_container_check_version(&contents->container, &opening->cache, error);
+    if (checks_headers) {
+        if (contents_check_headers(opening, error) < 0 || bth_layout_check(contents, error) < 0)
+            return error->code;
+    } else { /* only the records after those of the layout */
+        size_t n_known = bth_tree_n_storages(contents->tree);
+        for (int which = 0; which < BTH_N_SMALL; which++)
+            n_known += bth_contents_small_record(contents, which) != NULL;
+        if (bth_container_check_records_from(container, cache, n_known, error) < 0)
+            return error->code;
+    }
+    return bth_container_check_version(container, cache, error);
 }
 
 static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_error *error)
@@ -455,16 +430,6 @@ static int contents_look_for_damage(bth_opening *opening, berth_error *error)
     return damage.code;
 }
 
-/* Discards what was found without the directory. */
-static int contents_begin_again(bth_opening *opening, berth_error *error)
-{
-    bool keeps_directory = opening->contents->keeps_directory;
-
-    bth_contents_free(opening->contents);
-    *opening->contents = (bth_contents){.keeps_directory = keeps_directory};
-    return contents_begin(opening, error);
-}
-
 static int contents_read_zip(bth_opening *opening, berth_error *error)
 {
     const char *reason = "load.calculate_storage_offsets=off";
@@ -485,7 +450,10 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         opening->looks_repacked = true;
         bth_error_clear(error);
     }
-    if (contents_begin_again(opening, error) < 0)
+    /* Discards what was found without the directory. */
+    bth_contents_free(opening->contents);
+    *opening->contents = (bth_contents){.keeps_directory = opening->contents->keeps_directory};
+    if (contents_begin(opening, error) < 0)
         return error->code;
     return contents_read_listed(opening, reason, error);
 }
@@ -526,41 +494,13 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     return error->code;
 }
 
-/*
- * PyTorch writes all bytes of a storage, also those behind its last whole element, and its readers
- * end before them. Only the last storage can have some: behind another one no reader finds its way.
- */
-static uint64_t legacy_max_tail_nbytes(const bth_opening *opening, const bth_legacy *legacy)
-{
-    const char *key = legacy->n_keys > 0 ? legacy->keys[legacy->n_keys - 1] : NULL;
-    const berth_storage *last =
-        key ? bth_tree_find_storage(opening->contents->tree, key, strlen(key)) : NULL;
-
-    return last ? berth_dtype_nbytes(last->dtype) - 1 : 0;
-}
-
-static int legacy_set_offsets(bth_opening *opening, const bth_legacy *legacy, berth_error *error)
-{
-    uint64_t at = legacy->payload_offset, file_nbytes = opening->cache.reader->nbytes;
-    const uint8_t *count;
-
-    for (size_t i = 0; i < legacy->n_keys; i++)
-        if (bth_head_cache_get_or_read(&opening->cache, at, LEGACY_COUNT_NBYTES,
-                                       LEGACY_AHEAD_NBYTES, &count, error) < 0 ||
-            bth_legacy_check_count_and_set_offset(legacy, opening->contents->tree, i, count, at,
-                                                  file_nbytes, &at, error) < 0)
-            return error->code;
-    /* Some readers would read a second object after the first, others would not. */
-    if (file_nbytes - at > legacy_max_tail_nbytes(opening, legacy))
-        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
-                       (unsigned long long)(file_nbytes - at));
-    return opening_explain_trailing(opening, " >NEW.pt", error);
-}
-
 static int legacy_read(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
+    uint64_t at, max_tail_nbytes = 0, file_nbytes = opening->cache.reader->nbytes;
     bth_legacy legacy = {0};
+    const berth_storage *last = NULL;
+    const uint8_t *count;
 
     contents->kind = BTH_CONTAINER_LEGACY;
     if (legacy_read_pickles(opening, &legacy, error) < 0)
@@ -570,7 +510,30 @@ static int legacy_read(bth_opening *opening, berth_error *error)
        in the head is false (FORMAT.md 7). */
     contents->is_big = false;
     contents->byteorder_recorded = true;
-    return legacy_set_offsets(opening, &legacy, error);
+
+    at = legacy.payload_offset;
+    for (size_t i = 0; i < legacy.n_keys; i++)
+        if (bth_head_cache_get_or_read(&opening->cache, at, LEGACY_COUNT_NBYTES,
+                                       LEGACY_AHEAD_NBYTES, &count, error) < 0 ||
+            bth_legacy_check_count_and_set_offset(&legacy, contents->tree, i, count, at,
+                                                  file_nbytes, &at, error) < 0)
+            return error->code;
+    /*
+     * PyTorch writes all bytes of a storage, also those behind its last whole element, and its
+     * readers end before them. Only the last storage can have some: behind another one no reader
+     * finds its way.
+     */
+    if (legacy.n_keys > 0) {
+        const char *key = legacy.keys[legacy.n_keys - 1];
+        last = bth_tree_find_storage(contents->tree, key, strlen(key));
+    }
+    if (last)
+        max_tail_nbytes = berth_dtype_nbytes(last->dtype) - 1;
+    /* Some readers would read a second object after the first, others would not. */
+    if (file_nbytes - at > max_tail_nbytes)
+        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
+                       (unsigned long long)(file_nbytes - at));
+    return opening_explain_trailing(opening, " >NEW.pt", error);
 }
 
 /* ---- safetensors ---- */

@@ -24,20 +24,6 @@ void bth_container_free(bth_container *container)
     memset(container, 0, sizeof *container);
 }
 
-/*
- * Z7: if the directory does not list the local header at byte 0, readers that begin at the front
- * would still read that record.
- */
-static int directory_check_first_header_at_0(const bth_zip_directory *directory, berth_error *error)
-{
-    const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
-
-    if (first->header_offset == 0)
-        return 0;
-    return bth_fail(error, BERTH_E_ARCHIVE, first->record, first->header_offset,
-                    "the first entry, but the archive begins at byte 0");
-}
-
 int bth_container_read_directory_bytes(bth_container *container, bth_head_cache *cache,
                                        uint64_t tail_nbytes, const uint8_t **directory,
                                        berth_error *error)
@@ -64,12 +50,19 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     return 0;
 }
 
-int bth_container_parse_directory(bth_container *container, const uint8_t *directory,
+int bth_container_parse_directory(bth_container *container, const uint8_t *bytes,
                                   berth_error *error)
 {
-    if (bth_zip_read_directory(directory, &container->end, &container->directory, error) < 0 ||
-        directory_check_first_header_at_0(&container->directory, error) < 0)
+    bth_zip_directory *directory = &container->directory;
+
+    if (bth_zip_read_directory(bytes, &container->end, directory, error) < 0)
         return error->code;
+    /* Z7: if the directory does not list the local header at byte 0, readers that begin at the
+       front would still read that record. */
+    const bth_zip_entry *first = &directory->entries[directory->by_offset[0]];
+    if (first->header_offset != 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, first->record, first->header_offset,
+                        "the first entry, but the archive begins at byte 0");
     container->known = true;
     return 0;
 }
@@ -90,20 +83,6 @@ int bth_container_read(bth_container *container, bth_head_cache *cache, uint64_t
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record)
 {
     return bth_zip_find(&container->directory, record, strlen(record));
-}
-
-bth_zip_entry *bth_container_find_in_order(const bth_container *container, const char *record,
-                                           size_t record_nbytes, size_t *next)
-{
-    const bth_zip_directory *directory = &container->directory;
-    bth_zip_entry *entry = *next < directory->n_entries ? &directory->entries[*next] : NULL;
-
-    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
-        memcmp(entry->record, record, record_nbytes) != 0)
-        entry = bth_zip_find(directory, record, record_nbytes);
-    if (entry)
-        *next = (size_t)(entry - directory->entries) + 1;
-    return entry;
 }
 
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
@@ -134,12 +113,6 @@ static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
     return BTH_ZIP_LOCAL_NBYTES + EXTRA_NBYTES + entry->name_nbytes;
 }
 
-/* Whether one read covers the headers from `first` to `last`. */
-static bool headers_fit_one_read(const bth_zip_entry *first, const bth_zip_entry *last)
-{
-    return last->header_offset - first->header_offset <= RUN_NBYTES - header_estimate_nbytes(last);
-}
-
 /*
  * The end of the headers that one read covers, from entry i on. After the last entry: the end of
  * the bytes before the directory. *last: the last of these entries. A later call must not have a
@@ -148,33 +121,20 @@ static bool headers_fit_one_read(const bth_zip_entry *first, const bth_zip_entry
 static uint64_t headers_find_end_of_one_read(const bth_container *container, size_t i, size_t *last)
 {
     size_t n = container_count_entries_and_folders(container);
+    const bth_zip_entry *first, *next;
 
     if (i == n)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    while (*last + 1 < n &&
-           headers_fit_one_read(container_entry_in_file_order(container, i),
-                                container_entry_in_file_order(container, *last + 1)))
-        ++*last;
-    return container_entry_in_file_order(container, *last)->header_offset +
-           header_estimate_nbytes(container_entry_in_file_order(container, *last));
-}
-
-/* Z5, Z7 for one record. A read goes up to `end`. */
-static int entry_check_header(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
-                              berth_error *error)
-{
-    return bth_zip_check_record_header(input, end - entry->header_offset, entry, error);
-}
-
-/* Z6, after its header. A read goes up to `end`. */
-static int entry_check_descriptor(const bth_zip_input *input, bth_zip_entry *entry, uint64_t end,
-                                  berth_error *error)
-{
-    uint64_t at = entry->data_offset + entry->compressed_nbytes;
-
-    return bth_zip_check_record_descriptor(input, end > at ? end - at : 0, entry, error);
+    first = container_entry_in_file_order(container, i);
+    for (; *last + 1 < n; ++*last) {
+        next = container_entry_in_file_order(container, *last + 1);
+        if (next->header_offset - first->header_offset > RUN_NBYTES - header_estimate_nbytes(next))
+            break;
+    }
+    next = container_entry_in_file_order(container, *last);
+    return next->header_offset + header_estimate_nbytes(next);
 }
 
 int bth_container_check_headers_from(bth_container *container, bth_head_cache *cache, size_t first,
@@ -185,16 +145,17 @@ int bth_container_check_headers_from(bth_container *container, bth_head_cache *c
 
     for (size_t i = first; i < container_count_entries_and_folders(container); i++) {
         bth_zip_entry *entry = container_entry_in_file_order(container, i);
-        if (entry_check_header(&input, entry, headers_find_end_of_one_read(container, i, &last),
-                               error) < 0)
+        uint64_t end = headers_find_end_of_one_read(container, i, &last), at; /* of a read */
+        if (bth_zip_check_record_header(&input, end - entry->header_offset, entry, error) < 0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
         if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_descriptor_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
-        if (entry_check_descriptor(
-                &input, entry, headers_find_end_of_one_read(container, i + 1, &last), error) < 0)
+        end = headers_find_end_of_one_read(container, i + 1, &last);
+        at = entry->data_offset + entry->compressed_nbytes;
+        if (bth_zip_check_record_descriptor(&input, end > at ? end - at : 0, entry, error) < 0)
             return error->code;
     }
     return 0;
@@ -221,32 +182,25 @@ int bth_container_check_entry(bth_container *container, bth_head_cache *cache, s
     return bth_zip_check_record(&input, header_estimate_nbytes(entry), entry, error);
 }
 
-static int entry_inflate(const bth_zip_entry *entry, bth_head_cache *cache, uint8_t **owned,
-                         berth_error *error)
-{
-    const uint8_t *in;
-
-    /* Z9: checked before memory of the entry's size is allocated. */
-    if (bth_inflate_check_limits(entry, error) < 0 ||
-        bth_head_cache_get_or_read(cache, entry->data_offset, entry->compressed_nbytes, 0, &in,
-                                   error) < 0)
-        return error->code;
-    *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
-    if (!*owned)
-        return bth_fail_memory(error, entry->nbytes);
-    return bth_inflate(entry, in, *owned, error);
-}
-
 int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const uint8_t **bytes,
                         uint8_t **owned, berth_error *error)
 {
     bool present;
 
     *bytes = *owned = NULL;
-    if (entry->method == 0)
+    if (entry->method == BTH_ZIP_STORED) {
         (void)bth_head_cache_get_or_read(cache, entry->data_offset, entry->nbytes, 0, bytes, error);
-    else if (entry_inflate(entry, cache, owned, error) == 0)
+    } else if (bth_inflate_check_limits(entry, error) == 0 &&
+               bth_head_cache_get_or_read(cache, entry->data_offset, entry->compressed_nbytes, 0,
+                                          bytes, error) == 0) {
+        /* Z9: the limits were checked before memory of the entry's size is allocated. */
+        *owned = bth_allocate(entry->nbytes + 1); /* never NULL for an empty one */
+        if (!*owned)
+            (void)bth_fail_memory(error, entry->nbytes);
+        else
+            (void)bth_inflate(entry, *bytes, *owned, error);
         *bytes = *owned;
+    }
     if (error->code == 0)
         (void)bth_zip_compare_crc(entry, bth_crc32(0, *bytes, entry->nbytes), &present, error);
     if (error->code < 0) {
@@ -257,38 +211,35 @@ int bth_entry_read_data(const bth_zip_entry *entry, bth_head_cache *cache, const
     return error->code;
 }
 
-/* Z11. A long one is no number: it is not read. */
-static int version_check(bth_zip_entry *entry, bth_head_cache *cache, berth_error *error)
-{
-    const bth_zip_input input = bth_head_cache_input(cache);
-    const uint8_t *bytes;
-    uint8_t *owned = NULL;
-
-    if (entry->nbytes > VERSION_MAX_NBYTES)
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
-                        "%llu bytes are no decimal number from 1 to 10", (ull)entry->nbytes);
-    if ((entry->data_offset == 0 &&
-         bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0) ||
-        bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
-        return error->code;
-    (void)bth_record_check_version(entry->record, bytes, entry->nbytes, entry->data_offset, error);
-    bth_release(owned);
-    return error->code;
-}
-
 int bth_container_check_version(const bth_container *container, bth_head_cache *cache,
                                 berth_error *error)
 {
     static const char *const records[] = {".data/version", "version"}; /* PyTorch: the first */
+    const bth_zip_input input = bth_head_cache_input(cache);
     bool has_version = false;
+    const uint8_t *bytes;
+    uint8_t *owned;
 
-    for (size_t i = 0; i < 2 && error->code == 0; i++) {
+    for (size_t i = 0; i < 2; i++) {
         bth_zip_entry *entry = bth_container_find(container, records[i]);
-        has_version = has_version || entry;
-        if (entry)
-            (void)version_check(entry, cache, error);
+        if (!entry)
+            continue;
+        has_version = true;
+        if (entry->nbytes > VERSION_MAX_NBYTES) /* Z11: it is no number, and not read */
+            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                            "%llu bytes are no decimal number from 1 to 10", (ull)entry->nbytes);
+        if (entry->data_offset == 0 &&
+            bth_zip_check_record_header(&input, header_estimate_nbytes(entry), entry, error) < 0)
+            return error->code;
+        if (bth_entry_read_data(entry, cache, &bytes, &owned, error) < 0)
+            return error->code;
+        (void)bth_record_check_version(entry->record, bytes, entry->nbytes, entry->data_offset,
+                                       error);
+        bth_release(owned);
+        if (error->code < 0)
+            return error->code;
     }
-    if (error->code == 0 && !has_version)
-        return bth_fail_status(error, BERTH_E_ARCHIVE, "no record 'version', which PyTorch needs");
-    return error->code;
+    return has_version ? 0
+                       : bth_fail_status(error, BERTH_E_ARCHIVE,
+                                         "no record 'version', which PyTorch needs");
 }

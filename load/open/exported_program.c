@@ -36,24 +36,6 @@ bool bth_archive_is_exported_program(const bth_container *container)
            container_count_models(container) > 0;
 }
 
-/* PyTorch, too, refuses another format. */
-static int exported_check_format(bth_opening *opening, berth_error *error)
-{
-    const bth_zip_entry *entry =
-        bth_container_find(&opening->contents->container, BTH_EXPORTED_FORMAT_RECORD);
-    const size_t n = sizeof BTH_EXPORTED_FORMAT - 1;
-    const uint8_t *bytes;
-    uint8_t *owned;
-
-    if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
-        return error->code;
-    if (entry->nbytes != n || memcmp(bytes, BTH_EXPORTED_FORMAT, n) != 0)
-        (void)bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-                       "it does not say \"" BTH_EXPORTED_FORMAT "\"");
-    bth_release(owned);
-    return error->code;
-}
-
 static bool container_find_nbytes(const void *context, const char *record, uint64_t *nbytes)
 {
     const bth_zip_entry *entry = bth_container_find(context, record);
@@ -79,39 +61,41 @@ static int exported_read_model(bth_opening *opening, const bth_zip_entry *entry,
     return error->code;
 }
 
-/* Adds the weights of the model, or makes them the root if there is no other model. */
-static int exported_add_model(bth_contents *contents, const char *model, size_t nbytes,
-                              berth_value *weights, berth_error *error)
-{
-    berth_value *name;
-
-    if (!contents->root) {
-        contents->root = weights;
-        return 0;
-    }
-    name = berth_make_str(contents->tree, model, nbytes);
-    if (berth_dict_set_value(contents->root, name, weights) < 0)
-        return berth_tree_error(contents->tree, error);
-    return 0;
-}
-
 int bth_exported_read(bth_opening *opening, berth_error *error)
 {
+    const size_t n_format = sizeof BTH_EXPORTED_FORMAT - 1;
     bth_contents *contents = opening->contents;
     const bth_zip_directory *directory = &contents->container.directory;
+    const bth_zip_entry *entry =
+        bth_container_find(&contents->container, BTH_EXPORTED_FORMAT_RECORD);
+    const uint8_t *bytes;
+    uint8_t *owned;
 
-    if (exported_check_format(opening, error) < 0)
+    /* PyTorch, too, refuses another format. */
+    if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
         return error->code;
-    contents->root = container_count_models(&contents->container) > 1
-                         ? berth_make_dict(contents->tree, BERTH_KIND_DICT)
-                         : NULL;
+    if (entry->nbytes != n_format || memcmp(bytes, BTH_EXPORTED_FORMAT, n_format) != 0)
+        (void)bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                       "it does not say \"" BTH_EXPORTED_FORMAT "\"");
+    bth_release(owned);
+    if (error->code < 0)
+        return error->code;
+
+    if (container_count_models(&contents->container) > 1)
+        contents->root = berth_make_dict(contents->tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < directory->n_entries; i++) {
         size_t nbytes;
         const char *model = record_find_model(directory->entries[i].record, &nbytes);
         berth_value *weights = NULL;
-        if (model && (exported_read_model(opening, &directory->entries[i], &weights, error) < 0 ||
-                      exported_add_model(contents, model, nbytes, weights, error) < 0))
+        if (!model)
+            continue;
+        if (exported_read_model(opening, &directory->entries[i], &weights, error) < 0)
             return error->code;
+        if (!contents->root) /* there is no other model */
+            contents->root = weights;
+        else if (berth_dict_set_value(contents->root, berth_make_str(contents->tree, model, nbytes),
+                                      weights) < 0)
+            return berth_tree_error(contents->tree, error);
     }
     return 0;
 }

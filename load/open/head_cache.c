@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 
-/* Reserves this many times the head, so that it can grow twice without moving. */
 #define HEADROOM 16
 #define ALIGNMENT 64
 
@@ -27,36 +26,30 @@ void bth_head_cache_free(bth_head_cache *cache)
     memset(cache, 0, sizeof *cache);
 }
 
-/* Makes memory for a head of nbytes, at most the file's, and keeps the present bytes. */
-static int head_cache_reserve(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
-{
-    uint64_t file_nbytes = cache->reader->nbytes;
-    uint64_t capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
-    bth_region region;
-
-    if (nbytes <= cache->head_capacity)
-        return 0;
-    if (cache->head_capacity > 0)
-        capacity = nbytes;
-    if (bth_region_new(capacity, ALIGNMENT, false, &cache->pages, &region, error) < 0)
-        return error->code;
-    if (cache->head_nbytes > 0)
-        memcpy(region.bytes, cache->head, cache->head_nbytes);
-    bth_region_free(&cache->head_region);
-    cache->head_region = region;
-    cache->head_capacity = capacity;
-    cache->head = region.bytes;
-    return 0;
-}
-
 int bth_head_cache_extend_head(bth_head_cache *cache, uint64_t nbytes, berth_error *error)
 {
-    if (nbytes > cache->reader->nbytes)
-        nbytes = cache->reader->nbytes;
+    uint64_t file_nbytes = cache->reader->nbytes, capacity;
+    bth_region region;
+
+    if (nbytes > file_nbytes)
+        nbytes = file_nbytes;
     if (nbytes <= cache->head_nbytes)
         return 0;
-    if (head_cache_reserve(cache, nbytes, error) < 0 ||
-        bth_reader_read(cache->reader, cache->head_region.bytes + cache->head_nbytes,
+    if (nbytes > cache->head_capacity) {
+        /* The first time for HEADROOM heads, so that it can grow twice without moving. */
+        capacity = nbytes < file_nbytes / HEADROOM ? nbytes * HEADROOM : file_nbytes;
+        if (cache->head_capacity > 0)
+            capacity = nbytes;
+        if (bth_region_new(capacity, ALIGNMENT, false, &cache->pages, &region, error) < 0)
+            return error->code;
+        if (cache->head_nbytes > 0)
+            memcpy(region.bytes, cache->head, cache->head_nbytes);
+        bth_region_free(&cache->head_region);
+        cache->head_region = region;
+        cache->head_capacity = capacity;
+        cache->head = region.bytes;
+    }
+    if (bth_reader_read(cache->reader, cache->head_region.bytes + cache->head_nbytes,
                         nbytes - cache->head_nbytes, cache->head_nbytes, error) < 0)
         return error->code;
     cache->head_nbytes = nbytes;
@@ -71,24 +64,6 @@ static const uint8_t *head_cache_find_range(const uint8_t *bytes, uint64_t at, u
     if (!bytes || offset - at > have || nbytes > have - (offset - at))
         return NULL;
     return bytes + (offset - at);
-}
-
-static int head_cache_read_range(bth_head_cache *cache, uint64_t offset, uint64_t nbytes,
-                                 berth_error *error)
-{
-    cache->nbytes = 0;
-    if (nbytes > cache->capacity) {
-        bth_region_free(&cache->buffer);
-        cache->capacity = 0;
-        if (bth_region_new(nbytes, ALIGNMENT, false, &cache->pages, &cache->buffer, error) < 0)
-            return error->code;
-        cache->capacity = nbytes;
-    }
-    if (bth_reader_read(cache->reader, cache->buffer.bytes, nbytes, offset, error) < 0)
-        return error->code;
-    cache->at = offset;
-    cache->nbytes = nbytes;
-    return 0;
 }
 
 int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t nbytes,
@@ -111,8 +86,18 @@ int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t 
         ahead = nbytes;
     if (ahead > left)
         ahead = left;
-    if (head_cache_read_range(cache, offset, ahead, error) < 0)
+    cache->nbytes = 0;
+    if (ahead > cache->capacity) {
+        bth_region_free(&cache->buffer);
+        cache->capacity = 0;
+        if (bth_region_new(ahead, ALIGNMENT, false, &cache->pages, &cache->buffer, error) < 0)
+            return error->code;
+        cache->capacity = ahead;
+    }
+    if (bth_reader_read(cache->reader, cache->buffer.bytes, ahead, offset, error) < 0)
         return error->code;
+    cache->at = offset;
+    cache->nbytes = ahead;
     *bytes = cache->buffer.bytes;
     return 0;
 }

@@ -57,14 +57,6 @@ static int head_record_read_header(bth_opening *opening, uint64_t at, head_recor
     return error->code;
 }
 
-/* The size of its descriptor, as PyTorch writes it. */
-static uint64_t descriptor_nbytes(const bth_zip_local *local)
-{
-    if (!(local->flags & BTH_ZIP_FLAG_DESCRIPTOR))
-        return 0;
-    return local->has_zip64 ? 24 : 16;
-}
-
 /*
  * Compares header and descriptor with the record's nbytes of data (Z5, Z6). If they agree, keeps
  * the record, and *next is the offset after it. Else clears is_good. The recorded CRC must be that
@@ -76,14 +68,16 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
 {
     const bth_zip_local *local = &record->local;
     const bth_zip_input input = bth_head_cache_input(&opening->cache);
-    uint64_t end = local->data_offset + nbytes;
+    uint64_t end = local->data_offset + nbytes, descriptor_nbytes = 0;
+    if (local->flags & BTH_ZIP_FLAG_DESCRIPTOR) /* as PyTorch writes it */
+        descriptor_nbytes = local->has_zip64 ? 24 : 16;
     bth_zip_entry entry = {.record = bth_small_names[which],
                            .flags = local->flags,
                            .crc32 = local->crc32,
                            .compressed_nbytes = nbytes,
                            .nbytes = nbytes,
                            .header_offset = record->header_offset,
-                           .next_offset = end + descriptor_nbytes(local)};
+                           .next_offset = end + descriptor_nbytes};
     const uint8_t *bytes;
 
     record->is_good = false;
@@ -109,20 +103,6 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
 
 /* ---- the small texts ---- */
 
-/* The length of a small text by its grammar: digits, or little, or big. */
-static size_t small_text_measure_nbytes(int which, const uint8_t *bytes, size_t nbytes)
-{
-    size_t n = 0;
-
-    if (which == BTH_BYTEORDER && nbytes >= 6 && memcmp(bytes, "little", 6) == 0)
-        return 6;
-    if (which == BTH_BYTEORDER)
-        return nbytes >= 3 && memcmp(bytes, "big", 3) == 0 ? 3 : 0;
-    while (n < nbytes && bytes[n] >= '0' && bytes[n] <= '9')
-        n++;
-    return n;
-}
-
 /*
  * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
  * not as PyTorch writes it, sets *reason: the record must not count as absent.
@@ -133,15 +113,23 @@ static int small_text_read_if_next(bth_opening *opening, int which, uint64_t *cu
     head_record record;
     const uint8_t *bytes;
     uint8_t text[TEXT_MAX_NBYTES];
+    size_t n = 0;
 
     if (head_record_read_header(opening, *cursor, &record, error) < 0 || !record.is_good ||
         !bth_local_has_name(&record.local, opening->contents->archive, bth_small_names[which]))
         return error->code;
     uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
-    size_t n = left < sizeof text ? (size_t)left : sizeof text;
-    if (opening_get_bytes(opening, at, n, &bytes, error) < 0)
+    size_t most = left < sizeof text ? (size_t)left : sizeof text;
+    if (opening_get_bytes(opening, at, most, &bytes, error) < 0)
         return error->code;
-    n = small_text_measure_nbytes(which, bytes, n);
+    /* Its length by its grammar: little, or big, or digits. */
+    if (which != BTH_BYTEORDER)
+        while (n < most && bytes[n] >= '0' && bytes[n] <= '9')
+            n++;
+    else if (most >= 6 && memcmp(bytes, "little", 6) == 0)
+        n = 6;
+    else if (most >= 3 && memcmp(bytes, "big", 3) == 0)
+        n = 3;
     memcpy(text, bytes, n);
     if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n), cursor,
                                    error) < 0)
@@ -176,23 +164,6 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 
 /* ---- data.pkl ---- */
 
-/* Sets the archive's name if the first record is "<archive>/data.pkl"; else it stays NULL. */
-static int contents_set_archive_name(bth_contents *contents, const bth_zip_local *local,
-                                     berth_error *error)
-{
-    static const char suffix[] = "/data.pkl";
-    size_t n = local->name_nbytes, tail = sizeof suffix - 1;
-
-    if (n <= tail || memcmp(local->name + n - tail, suffix, tail) != 0 ||
-        memchr(local->name, '/', n - tail) || memchr(local->name, 0, n))
-        return 0;
-    char *archive = bth_duplicate_text(local->name, n - tail);
-    if (!archive)
-        return bth_fail_memory(error, n);
-    contents->archive = archive;
-    return 0;
-}
-
 /* Finds the pickle's end; extends the head until it holds it. *extent 0: no end found. */
 static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *extent,
                                 berth_error *error)
@@ -223,16 +194,23 @@ static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *exten
 static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const char **reason,
                                    berth_error *error)
 {
+    static const char suffix[] = "/data.pkl";
+    const size_t n_suffix = sizeof suffix - 1;
     head_record record;
     size_t extent;
 
-    if (head_record_read_header(opening, 0, &record, error) < 0 ||
-        (record.is_good && contents_set_archive_name(opening->contents, &record.local, error) < 0))
+    if (head_record_read_header(opening, 0, &record, error) < 0)
         return error->code;
-    if (!opening->contents->archive) {
+    const char *name = record.local.name;
+    size_t n = record.is_good ? record.local.name_nbytes : 0;
+    if (n <= n_suffix || memcmp(name + n - n_suffix, suffix, n_suffix) != 0 ||
+        memchr(name, '/', n - n_suffix) || memchr(name, 0, n)) {
         *reason = "the first record is not a stored data.pkl";
         return 0;
     }
+    opening->contents->archive = bth_duplicate_text(name, n - n_suffix);
+    if (!opening->contents->archive)
+        return bth_fail_memory(error, n);
     uint64_t at = record.local.data_offset;
     *reason = "data.pkl does not show its own end";
     if (head_find_pickle_end(opening, at, &extent, error) < 0 || extent == 0)

@@ -44,16 +44,6 @@ static bool record_name_belongs_after_storages(const char *record)
     return strcmp(record, "version") == 0 || strcmp(record, ".data/serialization_id") == 0;
 }
 
-static bool record_is_known(const bth_contents *contents, const char *record)
-{
-    if (strncmp(record, "data/", 5) == 0)
-        return bth_tree_find_storage(contents->tree, record + 5, strlen(record + 5)) != NULL;
-    for (size_t i = 0; i < BTH_N_SMALL; i++)
-        if (strcmp(record, bth_small_names[i]) == 0)
-            return true;
-    return record_name_belongs_after_storages(record);
-}
-
 /* Z11: records that Berth does not know are counted. */
 bth_record_counts bth_directory_count_records(const bth_contents *contents)
 {
@@ -61,7 +51,13 @@ bth_record_counts bth_directory_count_records(const bth_contents *contents)
     bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
 
     for (size_t i = 0; i < directory->n_entries; i++) {
-        counts.n_unknown_records += !record_is_known(contents, directory->entries[i].record);
+        const char *record = directory->entries[i].record;
+        bool is_known = record_name_belongs_after_storages(record);
+        if (strncmp(record, "data/", 5) == 0)
+            is_known = bth_tree_find_storage(contents->tree, record + 5, strlen(record + 5));
+        for (size_t which = 0; which < BTH_N_SMALL && !is_known; which++)
+            is_known = strcmp(record, bth_small_names[which]) == 0;
+        counts.n_unknown_records += !is_known;
         counts.n_crc32 += directory->entries[i].crc32 != 0;
     }
     return counts;
@@ -113,46 +109,37 @@ static bool render_check_entry(render_check *check, const char *record, size_t r
     return true;
 }
 
-/* Z8: checks the top folder's name; all names begin with "<archive>/". */
-static bool render_check_set_prefix(render_check *check)
+/* Compares the entries of all records that are known without the directory. */
+static bool render_check_known_records(render_check *check)
 {
-    const char *archive = check->contents->archive;
-    size_t nbytes = strlen(archive);
+    const bth_contents *contents = check->contents;
+    char record[sizeof "data/" + KEY_MAX_NBYTES] = "data/";
+    size_t archive_nbytes = strlen(contents->archive);
     berth_error ignored;
 
+    /* Z8: the top folder's name; all names begin with "<archive>/". */
     bth_error_clear(&ignored);
-    if (nbytes >= NAME_MAX_NBYTES ||
-        bth_zip_check_name((const uint8_t *)archive, nbytes, true, true, 0, &ignored) < 0)
+    if (archive_nbytes >= NAME_MAX_NBYTES ||
+        bth_zip_check_name((const uint8_t *)contents->archive, archive_nbytes, true, true, 0,
+                           &ignored) < 0)
         return false;
-    memcpy(check->name, archive, nbytes);
-    check->name[nbytes] = '/';
-    check->prefix_nbytes = nbytes + 1;
-    return true;
-}
+    memcpy(check->name, contents->archive, archive_nbytes);
+    check->name[archive_nbytes] = '/';
+    check->prefix_nbytes = archive_nbytes + 1;
 
-/* Z5, Z11: compares data.pkl and the small records with their own headers and descriptors. */
-static bool render_check_small_records(render_check *check)
-{
+    /* Z5, Z11: data.pkl and the small records were compared with their own headers. */
     for (int which = 0; which < BTH_N_SMALL; which++) {
-        const bth_zip_entry *small = bth_contents_small_record(check->contents, which);
-        const char *record = bth_small_names[which];
-        if (small &&
-            (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
-             !render_check_entry(check, record, strlen(record), small->nbytes, &small->crc32)))
+        const bth_zip_entry *small = bth_contents_small_record(contents, which);
+        const char *name = bth_small_names[which];
+        if (small && (small->flags != (BTH_ZIP_FLAG_UTF8 | BTH_ZIP_FLAG_DESCRIPTOR) ||
+                      !render_check_entry(check, name, strlen(name), small->nbytes, &small->crc32)))
             return false;
     }
-    return true;
-}
 
-/* T1, Z8: one entry for each storage, with its size. False if a key is not a number: such names
- * must be checked. */
-static bool render_check_storages(render_check *check)
-{
-    const berth_tree *tree = check->contents->tree;
-    char record[sizeof "data/" + KEY_MAX_NBYTES] = "data/";
-
-    for (size_t i = 0, n_storages = bth_tree_n_storages(tree); i < n_storages; i++) {
-        const berth_storage *storage = bth_tree_storage(tree, i);
+    /* T1, Z8: one entry for each storage, with its size. If a key is not a number, its name must
+       be checked. */
+    for (size_t i = 0, n_storages = bth_tree_n_storages(contents->tree); i < n_storages; i++) {
+        const berth_storage *storage = bth_tree_storage(contents->tree, i);
         size_t n = 0;
         for (; storage->key[n] >= '0' && storage->key[n] <= '9' && n < KEY_MAX_NBYTES; n++)
             record[5 + n] = storage->key[n];
@@ -162,22 +149,12 @@ static bool render_check_storages(render_check *check)
     return true;
 }
 
-/* Whether these are known records in the same folder, and directly follow the storages. */
-static bool render_check_rest_is_expected(const render_check *check, const bth_zip_directory *rest)
-{
-    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
-    bool good = rest->n_folders == 0 && strcmp(rest->archive, check->contents->archive) == 0;
-
-    for (size_t i = 0; good && i < rest->n_entries; i++)
-        good = record_name_belongs_after_storages(rest->entries[i].record);
-    return good && rest->entries[rest->by_offset[0]].header_offset == check->layout.next_offset;
-}
-
 /* Parses entries that the layout does not have. False without an error: the check decides nothing.
  */
 static bool render_check_rest_of_entries(render_check *check, berth_error *error)
 {
     bth_container rest = {.end = check->contents->container.end};
+    const bth_zip_directory *directory = &rest.directory;
 
     if (rest.end.n_entries <= check->counts.n_records)
         return false; /* without a version: what that means is told by others */
@@ -188,12 +165,19 @@ static bool render_check_rest_of_entries(render_check *check, berth_error *error
             bth_error_clear(error);
         return false;
     }
-    bool good = render_check_rest_is_expected(check, &rest.directory) &&
-                bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
-                bth_container_check_version(&rest, check->cache, error) == 0;
-    for (size_t i = 0; i < rest.directory.n_entries; i++)
-        check->counts.n_crc32 += rest.directory.entries[i].crc32 != 0;
-    check->counts.n_records += rest.directory.n_entries;
+    /* They must be known records in the same folder, and directly follow the storages. */
+    bool good = directory->n_folders == 0;
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with entries there is an archive */
+    good = good && strcmp(directory->archive, check->contents->archive) == 0;
+    for (size_t i = 0; i < directory->n_entries; i++) {
+        good = good && record_name_belongs_after_storages(directory->entries[i].record);
+        check->counts.n_crc32 += directory->entries[i].crc32 != 0;
+    }
+    good = good &&
+           directory->entries[directory->by_offset[0]].header_offset == check->layout.next_offset &&
+           bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
+           bth_container_check_version(&rest, check->cache, error) == 0;
+    check->counts.n_records += directory->n_entries;
     bth_container_free(&rest);
     return good;
 }
@@ -207,8 +191,7 @@ int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *director
                           .alignment = layout_alignment(opening->contents),
                           .counts.known = true};
 
-    if (render_check_set_prefix(&check) && render_check_small_records(&check) &&
-        render_check_storages(&check) && render_check_rest_of_entries(&check, error))
+    if (render_check_known_records(&check) && render_check_rest_of_entries(&check, error))
         opening->contents->counts = check.counts;
     return error->code;
 }
@@ -222,7 +205,7 @@ typedef struct layout_walk {
     uint32_t alignment;
     size_t archive_nbytes;
     const char *before;         /* the small record before this one, "" for the first */
-    size_t next;                /* for bth_container_find_in_order */
+    size_t next;                /* entry, after the one that was found last */
     const bth_zip_entry *entry; /* compared last */
     bool ignores_local;         /* only the directory is compared, no local header */
     bth_layout_entry layout;
@@ -261,12 +244,6 @@ static bool layout_walk_move_to_storage(layout_walk *walk, size_t i, berth_error
     return true;
 }
 
-static void layout_walk_free(layout_walk *walk)
-{
-    bth_release(walk->record);
-    walk->record = NULL;
-}
-
 /* False: no more storages, or an error. Then the walk has ended. */
 static bool layout_walk_next_storage(layout_walk *walk, berth_error *error)
 {
@@ -275,7 +252,8 @@ static bool layout_walk_next_storage(layout_walk *walk, berth_error *error)
     if (error->code == 0 && i < bth_tree_n_storages(walk->contents->tree) &&
         layout_walk_move_to_storage(walk, i, error))
         return true;
-    layout_walk_free(walk);
+    bth_release(walk->record);
+    walk->record = NULL;
     return false;
 }
 
@@ -298,11 +276,20 @@ static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
                                      error);
 }
 
+/* Faster for records that follow each other in the directory than bth_container_find. */
 static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
                                                    size_t record_nbytes)
 {
-    return bth_container_find_in_order(&walk->contents->container, record, record_nbytes,
-                                       &walk->next);
+    const bth_zip_directory *directory = &walk->contents->container.directory;
+    const bth_zip_entry *entry =
+        walk->next < directory->n_entries ? &directory->entries[walk->next] : NULL;
+
+    if (!entry || entry->name_nbytes != directory->archive_nbytes + 1 + record_nbytes ||
+        memcmp(entry->record, record, record_nbytes) != 0)
+        entry = bth_zip_find(directory, record, record_nbytes);
+    if (entry)
+        walk->next = (size_t)(entry - directory->entries) + 1;
+    return entry;
 }
 
 /* The entry of the storage. NULL: none, and an error at `offset`. */
@@ -441,7 +428,7 @@ int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, 
     if (layout_walk_next_storage(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
         walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
-    layout_walk_free(&walk);
+    bth_release(walk.record);
     return error->code;
 }
 
@@ -467,46 +454,39 @@ static int layout_compare_previous_entry_end(const layout_walk *walk, uint64_t e
                     (ull)entry->next_offset);
 }
 
-/*
- * Z13: a longer header in place of a descriptor moves the data, but no header behind them. The
- * directory's flags tell; only where they are read alone: a local header says more. What is
- * deflated is refused for that.
- */
-static int layout_compare_descriptor(const layout_walk *walk, const bth_zip_entry *entry,
-                                     berth_error *error)
-{
-    bool has_one = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR;
-    bool is_alone = walk->ignores_local || entry->data_offset == 0;
-
-    if (!is_alone || entry->method != BTH_ZIP_STORED ||
-        has_one == (walk->layout.descriptor_nbytes > 0))
-        return 0;
-    return bth_fail(error, BERTH_E_OFFSETS, entry->record, entry->header_offset,
-                    "the layout has it %s a descriptor, the directory has it %s; "
-                    "load.calculate_storage_offsets=off uses its local header",
-                    has_one ? "without" : "with", has_one ? "with" : "without");
-}
-
 static int layout_compare_entry(layout_walk *walk, const char *record, size_t record_nbytes,
                                 uint64_t nbytes, berth_error *error)
 {
     const bth_zip_entry *entry = layout_walk_find_entry(walk, record, record_nbytes);
+    const bth_layout_entry *layout = &walk->layout;
 
     if (layout_walk_compute_entry(walk, record, record_nbytes, nbytes, error) < 0)
         return error->code;
     if (!entry)
-        return bth_fail(error, BERTH_E_OFFSETS, record, walk->layout.header_offset,
+        return bth_fail(error, BERTH_E_OFFSETS, record, layout->header_offset,
                         "the layout puts its header here, but the directory does not list it");
-    if (entry->header_offset != walk->layout.header_offset)
+    if (entry->header_offset != layout->header_offset)
         return layout_fail_header_offset(walk, record, "the directory has it", entry->header_offset,
                                          error);
-    if (entry->data_offset != 0 && entry->data_offset != walk->layout.data_offset &&
-        !walk->ignores_local)
+    bool has_local = entry->data_offset != 0 && !walk->ignores_local;
+    if (has_local && entry->data_offset != layout->data_offset)
         return layout_fail_data_offset(walk, record, entry->data_offset, error);
     if (layout_compare_previous_entry_end(walk, entry->header_offset, error) < 0)
         return error->code;
     walk->entry = entry;
-    return layout_compare_descriptor(walk, entry, error);
+    /*
+     * Z13: a longer header in place of a descriptor moves the data, but no header behind them. The
+     * directory's flags tell; only where they are read alone: a local header says more. What is
+     * deflated is refused for that.
+     */
+    bool has_descriptor = entry->flags & BTH_ZIP_FLAG_DESCRIPTOR;
+    if (has_local || entry->method != BTH_ZIP_STORED ||
+        has_descriptor == (layout->descriptor_nbytes > 0))
+        return 0;
+    return bth_fail(error, BERTH_E_OFFSETS, record, entry->header_offset,
+                    "the layout has it %s a descriptor, the directory has it %s; "
+                    "load.calculate_storage_offsets=off uses its local header",
+                    has_descriptor ? "without" : "with", has_descriptor ? "with" : "without");
 }
 
 static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, const char *record,
@@ -534,37 +514,23 @@ static int layout_compare_small(layout_walk *walk, const bth_zip_entry *small, c
     return 0;
 }
 
-/* Z11: a small record that is not in the head must not be anywhere else. */
-static int layout_check_small_not_listed(const layout_walk *walk, const char *record,
-                                         berth_error *error)
-{
-    const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
-
-    if (!entry)
-        return 0;
-    return bth_fail(error, BERTH_E_OFFSETS, record, entry->header_offset,
-                    "the directory has it here, but the layout has it before the storages; "
-                    "load.calculate_storage_offsets=off reads it here");
-}
-
-/*
- * After the storages, byteorder changes no offset. PyTorch's writer puts it there, as the last
- * record but one, for torch.save(_disable_byteorder_record=True). Before them it would move them.
- */
-static bool layout_small_is_behind(const layout_walk *walk, int which)
-{
-    return which == BTH_BYTEORDER &&
-           walk->contents->small[which].header_offset > walk->layout.next_offset;
-}
-
 static int layout_compare_all_small(layout_walk *walk, berth_error *error)
 {
     for (int which = 0; which < BTH_N_SMALL && error->code == 0; which++) {
         const bth_zip_entry *small = bth_contents_small_record(walk->contents, which);
-        if (!small)
-            (void)layout_check_small_not_listed(walk, bth_small_names[which], error);
-        else if (!layout_small_is_behind(walk, which))
-            (void)layout_compare_small(walk, small, bth_small_names[which], error);
+        const char *record = bth_small_names[which];
+        if (!small) { /* Z11: it is not in the head, and must not be anywhere else */
+            const bth_zip_entry *entry = bth_container_find(&walk->contents->container, record);
+            if (entry)
+                (void)bth_fail(error, BERTH_E_OFFSETS, record, entry->header_offset,
+                               "the directory has it here, but the layout has it before the "
+                               "storages; load.calculate_storage_offsets=off reads it here");
+        } else if (which != BTH_BYTEORDER || small->header_offset <= walk->layout.next_offset) {
+            (void)layout_compare_small(walk, small, record, error);
+        }
+        /* Else: after the storages, byteorder changes no offset. PyTorch's writer puts it there, as
+           the last record but one, for torch.save(_disable_byteorder_record=True). Before them it
+           would move them. */
     }
     return error->code;
 }
@@ -665,7 +631,7 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
     *entry = NULL;
     if (layout_walk_move_to_storage(&walk, storage->index, error))
         *entry = layout_walk_need_storage_entry(&walk, storage->offset, error);
-    layout_walk_free(&walk);
+    bth_release(walk.record);
     return error->code;
 }
 

@@ -79,12 +79,6 @@ void bth_container_free(bth_container *container);
 
 /* The entry of a record, or NULL. */
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record);
-/*
- * The same, faster for records that follow each other. *next is 0 at first, then the index after
- * the entry that was found last.
- */
-bth_zip_entry *bth_container_find_in_order(const bth_container *container, const char *record,
-                                           size_t record_nbytes, size_t *next);
 
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
@@ -186,8 +180,7 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
- * ---- refused_kinds.c, refused_pickles.c, refused_archives.c: what a file is that is no checkpoint
- * ----
+ * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
  *
  * Each but the last sets BERTH_E_NOT_CHECKPOINT with one sentence that says it, and a command to
  * paste if one helps. A sentence holds no unprintable bytes of the file.

@@ -11,7 +11,6 @@
 #include "format/json/exported.h"
 #include "format/layout.h"
 #include "load/open/open_steps.h"
-#include "load/open/refusal.h"
 
 typedef unsigned long long ull;
 
@@ -35,6 +34,10 @@ typedef enum meaning {
     MEANS_FORMAT  /* it is of another format, whatever else is in it */
 } meaning;
 
+#define HOLDS(suffix)                                                                              \
+    {                                                                                              \
+        suffix, {"a zip archive that holds a " suffix " file", UNZIPS}, MEANS_FILE                 \
+    }
 #define FORMAT(name, text)                                                                         \
     {                                                                                              \
         name, {.what = text ", not a checkpoint"}, MEANS_FORMAT                                    \
@@ -58,11 +61,11 @@ static const struct suffix {
       {"unzip -d NEW ", " && (cd NEW/* && zip -0r ../../NEW.pt *)", "leaves the other folder out",
        "unpacked, and packed again by `zip -0r` inside the other folder, it is one", false}},
      MEANS_FOLDER},
-    {".pt", {"a zip archive that holds a .pt file", UNZIPS}, MEANS_FILE},
-    {".pth", {"a zip archive that holds a .pth file", UNZIPS}, MEANS_FILE},
-    {".ckpt", {"a zip archive that holds a .ckpt file", UNZIPS}, MEANS_FILE},
-    {".bin", {"a zip archive that holds a .bin file", UNZIPS}, MEANS_FILE},
-    {".safetensors", {"a zip archive that holds a .safetensors file", UNZIPS}, MEANS_FILE},
+    HOLDS(".pt"),
+    HOLDS(".pth"),
+    HOLDS(".ckpt"),
+    HOLDS(".bin"),
+    HOLDS(".safetensors"),
     FORMAT("word/document.xml", "a Word document (.docx)"),
     FORMAT("xl/workbook.xml", "an Excel workbook (.xlsx)"),
     FORMAT("ppt/presentation.xml", "a PowerPoint presentation (.pptx)"),
@@ -102,13 +105,6 @@ static const struct suffix *name_find_suffix(const char *name, size_t nbytes)
     return NULL;
 }
 
-static const bth_file_kind *suffix_find_kind(const char *name, size_t nbytes)
-{
-    const struct suffix *suffix = name_find_suffix(name, nbytes);
-
-    return suffix ? &suffix->kind : NULL;
-}
-
 /* PyTorch, too, refuses an archive whose first record lies in no folder. */
 int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error)
 {
@@ -117,38 +113,14 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
     size_t n = cache->head_nbytes > BTH_ZIP_LOCAL_NBYTES
                    ? (size_t)cache->head[26] | (size_t)cache->head[27] << 8
                    : 0;
-    const bth_file_kind *kind = NULL;
 
     if (n == 0 || n > BTH_HEAD_MIN_NBYTES - BTH_ZIP_LOCAL_NBYTES ||
         n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES || memchr(name, '/', n))
         return 0;
-    kind = suffix_find_kind(name, n);
     if (n == sizeof program - 1 && memcmp(name, program, n) == 0)
-        kind = &exported_program;
-    return kind ? bth_file_kind_refuse(kind, cache->reader, error) : 0;
-}
-
-static bool container_has_models(const bth_container *container)
-{
-    static const char folder[] = "models/";
-
-    for (size_t i = 0; i < container->directory.n_entries; i++)
-        if (strncmp(container->directory.entries[i].record, folder, sizeof folder - 1) == 0)
-            return true;
-    return false;
-}
-
-/* What other tools unpack; they ask for the password. */
-static int archive_explain_unsupported(const bth_reader *reader, berth_error *error)
-{
-    static const bth_step packs_again = {
-        "7z x -oNEW ", " && (cd NEW && zip -0r ../NEW.pt *)", "makes a checkpoint of it",
-        "unpacked by `7z x`, and packed again by `zip -0r`, it is a checkpoint", false};
-
-    if (strstr(error->message, ": " BTH_ZIP_REFUSED_ENCRYPTION) ||
-        strstr(error->message, ": " BTH_ZIP_REFUSED_METHOD))
-        return bth_error_append_step(error, ": ", &packs_again, reader);
-    return error->code;
+        return bth_file_kind_refuse(&exported_program, cache->reader, error);
+    const struct suffix *suffix = name_find_suffix(name, n);
+    return suffix ? bth_file_kind_refuse(&suffix->kind, cache->reader, error) : 0;
 }
 
 /* What the entries' names tell. */
@@ -177,12 +149,18 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
     bth_cursor cursor = bth_cursor_make(directory, nbytes);
     names_seen seen = {0};
     static const bth_step unzips = {"unzip ", "", "unpacks it)", NULL, false};
+    static const bth_step packs_again = {
+        "7z x -oNEW ", " && (cd NEW && zip -0r ../NEW.pt *)", "makes a checkpoint of it",
+        "unpacked by `7z x`, and packed again by `zip -0r`, it is a checkpoint", false};
     static const bth_step puts_together = {"unzip -d NEW ", " && zip -0r NEW.pt NEW",
                                            "puts them into one)", "put into one, it is read)",
                                            false};
 
-    if (error->code == BERTH_E_UNSUPPORTED)
-        return archive_explain_unsupported(reader, error);
+    /* What other tools unpack; they ask for the password. */
+    if (error->code == BERTH_E_UNSUPPORTED &&
+        (strstr(error->message, ": " BTH_ZIP_REFUSED_ENCRYPTION) ||
+         strstr(error->message, ": " BTH_ZIP_REFUSED_METHOD)))
+        return bth_error_append_step(error, ": ", &packs_again, reader);
     while (error->code == BERTH_E_ARCHIVE && cursor.good && bth_cursor_left(&cursor) > 0) {
         (void)bth_cursor_bytes(&cursor, SIZES_AT);
         size_t n = bth_cursor_u16(&cursor), n_others = bth_cursor_u16(&cursor);
@@ -209,20 +187,6 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
     return error->code;
 }
 
-/* By any record whose name's end tells. */
-static const bth_file_kind *container_find_kind(const bth_container *container)
-{
-    const bth_file_kind *found = NULL;
-
-    if (bth_container_find(container, BTH_EXPORTED_FORMAT_RECORD))
-        return container_has_models(container) ? &exported_program : &compiled_program;
-    for (size_t i = 0; i < container->directory.n_entries && !found; i++) {
-        const char *record = container->directory.entries[i].record;
-        found = suffix_find_kind(record, strlen(record));
-    }
-    return found;
-}
-
 /* PyTorch takes an archive with constants.pkl for TorchScript, even if data.pkl is in it. */
 int bth_archive_check_is_checkpoint(const bth_container *container, const bth_reader *reader,
                                     berth_error *error)
@@ -237,18 +201,26 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
         LISTS_RECORDS};
     static const bth_file_kind any = {
         .what = "a zip archive without data.pkl: not a PyTorch checkpoint"};
-    const bth_file_kind *kind;
+    static const char models[] = "models/";
+    const struct suffix *suffix = NULL; /* of any record whose name's end tells */
+    bool has_models = false;
 
     if (bth_container_find(container, "constants.pkl"))
-        kind = &script;
-    else if (bth_container_find(container, "data.pkl") ||
-             bth_archive_is_exported_program(container))
+        return bth_file_kind_refuse(&script, reader, error);
+    if (bth_container_find(container, "data.pkl") || bth_archive_is_exported_program(container))
         return 0;
-    else if (bth_container_find(container, ".data/extern_modules"))
-        kind = &package;
-    else
-        kind = container_find_kind(container);
-    return bth_file_kind_refuse(kind ? kind : &any, reader, error);
+    if (bth_container_find(container, ".data/extern_modules"))
+        return bth_file_kind_refuse(&package, reader, error);
+    for (size_t i = 0; i < container->directory.n_entries; i++) {
+        const char *record = container->directory.entries[i].record;
+        has_models = has_models || strncmp(record, models, sizeof models - 1) == 0;
+        if (!suffix)
+            suffix = name_find_suffix(record, strlen(record));
+    }
+    if (bth_container_find(container, BTH_EXPORTED_FORMAT_RECORD))
+        return bth_file_kind_refuse(has_models ? &exported_program : &compiled_program, reader,
+                                    error);
+    return bth_file_kind_refuse(suffix ? &suffix->kind : &any, reader, error);
 }
 
 /* ---- what surrounds an archive ---- */
@@ -270,17 +242,6 @@ static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t
         found -= end64_nbytes;
     }
     return expected < found ? found - expected : 0;
-}
-
-/* The last end record in the tail; SIZE_MAX: none. */
-static size_t tail_find_end_record(const uint8_t *tail, size_t nbytes)
-{
-    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return SIZE_MAX;
-    for (size_t at = nbytes - BTH_ZIP_END_RECORD_NBYTES + 1; at-- > 0;)
-        if (memcmp(tail + at, "PK\5\6", 4) == 0)
-            return at;
-    return SIZE_MAX;
 }
 
 static int archive_refuse_several(const bth_reader *reader, uint64_t begin, berth_error *error)
@@ -307,12 +268,17 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
                            berth_error *error)
 {
     uint64_t tail_at = cache->reader->nbytes - nbytes, begin, end;
-    size_t at = tail_find_end_record(tail, nbytes);
+    size_t at; /* of the last end record in the tail */
     const uint8_t *bytes;
     berth_error ignored;
 
     bth_error_clear(&ignored);
-    if (at == SIZE_MAX)
+    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
+        return error->code;
+    at = nbytes - BTH_ZIP_END_RECORD_NBYTES;
+    while (at > 0 && memcmp(tail + at, "PK\5\6", 4) != 0)
+        at--;
+    if (memcmp(tail + at, "PK\5\6", 4) != 0)
         return error->code;
     end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
     begin = tail_find_begin_of_last(tail, at, tail_at);

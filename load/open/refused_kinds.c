@@ -1,105 +1,79 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a file is that is no checkpoint and no zip archive: by its first bytes. */
+/*
+ * What a file is that is no checkpoint and no zip archive: by its first bytes. What a refused
+ * pickle names: a file that names a function gets no command that would run it.
+ */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "load/open/refusal.h"
+#include "format/pickle/pickle.h"
+#include "load/open/open_steps.h"
 
 /* The kind is in these first bytes of the file, however many an open has read. */
 #define KIND_NBYTES (64 << 10)
 /* A file of words is no longer. */
 #define WORDS_MAX_NBYTES 512
+/* Behind the byte at which a file in the legacy format is refused, its pickles are looked at so
+ * far, however many bytes an open has read. */
+#define LEGACY_NBYTES (64 << 10)
+/* So much of the .metadata in a folder is looked at. */
+#define METADATA_NBYTES (64 << 10)
+
+#define NAMES "; it names %s, which Berth never calls"
 
 /* ---- sentences, and next steps ---- */
-
-static bool name_is_word(const char *name)
-{
-    for (const char *at = name; *at; at++)
-        if ((uint8_t)*at <= ' ' || (uint8_t)*at >= 0x7f || strchr("'\"`\\$&|;<>()*?[]{}#!~", *at))
-            return false;
-    return true;
-}
-
-/* Shown as it is. */
-static bool name_can_be_quoted(const char *name)
-{
-    size_t n = strlen(name);
-
-    return berth_show_text(name, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
-}
 
 /* A file or a folder as a word of a command line; "": it cannot be one. */
 typedef struct file_word {
     char text[BTH_WORD_NBYTES + 12];
 } file_word;
 
-/* In single quotes; one in the name stands outside of them: '\''. */
-static file_word name_quote(const char *name)
+/* Only names that are shown as they are. In single quotes if a shell needs them; a quote in the
+ * name stands outside of them: '\''. */
+static file_word word_make(const char *name, size_t nbytes)
 {
-    file_word word = {"'"};
-    size_t n = 1;
+    file_word word = {""};
+    bool quoted = false;
+    size_t n = 0;
 
-    for (; *name; name++) {
-        const char *piece = *name == '\'' ? "'\\''" : (const char[2]){*name, '\0'};
+    if (nbytes > BTH_WORD_NBYTES ||
+        berth_show_text(name, nbytes, BERTH_TEXT_PLAIN, NULL, 0) != nbytes)
+        return word;
+    for (size_t i = 0; i < nbytes; i++)
+        quoted = quoted || (uint8_t)name[i] <= ' ' || (uint8_t)name[i] >= 0x7f ||
+                 strchr("'\"`\\$&|;<>()*?[]{}#!~", name[i]);
+    if (nbytes > 0) /* "./": no option */
+        n = (size_t)snprintf(word.text, sizeof word.text, "%s%s", quoted ? "'" : "",
+                             *name == '-' ? "./" : "");
+    for (size_t i = 0; i < nbytes; i++) {
+        const char *piece = name[i] == '\'' ? "'\\''" : (const char[2]){name[i], '\0'};
         if (n + strlen(piece) + 2 > sizeof word.text)
             return (file_word){""};
         n += (size_t)snprintf(word.text + n, sizeof word.text - n, "%s", piece);
     }
-    word.text[n] = '\'';
+    if (quoted)
+        (void)snprintf(word.text + n, sizeof word.text - n, "'");
     return word;
-}
-
-static file_word word_make(const char *name)
-{
-    file_word word = {""};
-    char beside[BTH_WORD_NBYTES + 3];
-
-    if (strlen(name) > BTH_WORD_NBYTES || !name_can_be_quoted(name))
-        return word;
-    if (*name == '-') { /* no option */
-        (void)snprintf(beside, sizeof beside, "./%s", name);
-        name = beside;
-    }
-    if (!name_is_word(name))
-        return name_quote(name);
-    (void)snprintf(word.text, sizeof word.text, "%s", name);
-    return word;
-}
-
-static file_word folder_word_make(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    size_t n = !slash ? 0 : slash > path ? (size_t)(slash - path) : 1;
-    char name[BTH_WORD_NBYTES + 2] = ".";
-
-    if (n > BTH_WORD_NBYTES)
-        return (file_word){""};
-    if (n > 0) {
-        memcpy(name, path, n);
-        name[n] = '\0';
-    }
-    return word_make(name);
-}
-
-/* What the command of a step takes. */
-static file_word step_word_make(const bth_step *step, const bth_reader *reader)
-{
-    static const char ours[] = "berth ";
-
-    if (reader->has_path)
-        return step->of_folder ? folder_word_make(reader->name) : word_make(reader->name);
-    if (reader->stand_in && !step->of_folder && strncmp(step->before, ours, sizeof ours - 1) == 0)
-        return word_make(reader->stand_in);
-    return (file_word){""};
 }
 
 int bth_error_append_step(berth_error *error, const char *lead, const bth_step *step,
                           const bth_reader *reader)
 {
-    file_word word = step_word_make(step, reader);
-    size_t n = strlen(step->before);
+    static const char ours[] = "berth ";
+    const char *name = reader->has_path ? reader->name : "";
+    size_t name_nbytes, n = strlen(step->before);
 
+    if (!reader->has_path && reader->stand_in && !step->of_folder &&
+        strncmp(step->before, ours, sizeof ours - 1) == 0)
+        name = reader->stand_in;
+    name_nbytes = strlen(name);
+    if (reader->has_path && step->of_folder) {
+        const char *slash = strrchr(name, '/');
+        name_nbytes = slash && slash > name ? (size_t)(slash - name) : 1;
+        name = slash ? name : ".";
+    }
+    file_word word = word_make(name, name_nbytes);
     if (*word.text)
         return bth_error_append(error, "%s`%s%s%s`%s%s", lead, step->before, word.text, step->after,
                                 *step->does ? " " : "", step->does);
@@ -148,39 +122,48 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
     }
 
 static const struct signature {
+    size_t at; /* in the file */
     const char *bytes;
     size_t nbytes;
     bth_file_kind kind;
 } signatures[] = {
-    {"PK\5\6", 4, {"a zip archive without any record", NO_STEP}},
-    {"\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
-    {"\xfd"
+    {0, "PK\5\6", 4, {"a zip archive without any record", NO_STEP}},
+    {0, "\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
+    {0,
+     "\xfd"
      "7zXZ\0",
      6,
      {"compressed by xz", UNPACKS("xz")}},
-    {"\x28\xb5\x2f\xfd", 4, {"compressed by zstd", UNPACKS("zstd")}},
-    {"\x04\x22\x4d\x18", 4, {"compressed by lz4", UNPACKS("lz4")}},
-    {"BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
-    {"\x1f\x9d", 2, {"compressed by compress", UNPACKS("gzip")}},
-    {"\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
-    {"UEsD", 4, {"a zip archive in base64", {"base64 -d ", " >NEW.pt", "decodes it", NULL, false}}},
-    {"Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NO_STEP}},
-    {"PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NO_STEP}},
-    {"HTTP/",
+    {0, "\x28\xb5\x2f\xfd", 4, {"compressed by zstd", UNPACKS("zstd")}},
+    {0, "\x04\x22\x4d\x18", 4, {"compressed by lz4", UNPACKS("lz4")}},
+    {0, "BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
+    {0, "\x1f\x9d", 2, {"compressed by compress", UNPACKS("gzip")}},
+    {0, "\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
+    {0,
+     "UEsD",
+     4,
+     {"a zip archive in base64", {"base64 -d ", " >NEW.pt", "decodes it", NULL, false}}},
+    {0, "Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NO_STEP}},
+    {0, "PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NO_STEP}},
+    {0,
+     "HTTP/",
      5,
      {"a download with the server's header in front of it: `curl` without `-i` leaves that out",
       NO_STEP}},
-    {"7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", {"7z x ", "", "unpacks it", NULL, false}}},
-    {"Rar!\x1a\x07", 6, {"a rar archive", {"unrar x ", "", "unpacks it", NULL, false}}},
-    {"GGUF",
+    {0, "7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", {"7z x ", "", "unpacks it", NULL, false}}},
+    {0, "Rar!\x1a\x07", 6, {"a rar archive", {"unrar x ", "", "unpacks it", NULL, false}}},
+    {0,
+     "GGUF",
      4,
      {"a GGUF file, the format of llama.cpp, not of PyTorch",
       {"gguf-dump ", "", "(of Python's package gguf) lists it", NULL, false}}},
-    {"\x89HDF\r\n\x1a\n",
+    {0,
+     "\x89HDF\r\n\x1a\n",
      8,
      {"an HDF5 file, as Keras and h5py write them, not PyTorch",
       {"h5ls -r ", "", "lists it", NULL, false}}},
-    {"\x93NUMPY",
+    {0,
+     "\x93NUMPY",
      6,
      {"an array of NumPy (.npy), not a PyTorch checkpoint",
       {BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
@@ -188,28 +171,24 @@ static const struct signature {
        "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's byte "
        "order",
        false}}},
-    {"lmgg", 4, {GGML("ggml"), NO_STEP}},
-    {"fmgg", 4, {GGML("ggmf"), NO_STEP}},
-    {"tjgg", 4, {GGML("ggjt"), NO_STEP}},
-    {"\4\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* an object of it */
-    {"\3\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* a table */
-    {"\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NO_STEP}},
-    {"\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NO_STEP}},
-    {"\x7f"
+    {0, "lmgg", 4, {GGML("ggml"), NO_STEP}},
+    {0, "fmgg", 4, {GGML("ggmf"), NO_STEP}},
+    {0, "tjgg", 4, {GGML("ggjt"), NO_STEP}},
+    {0, "\4\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* an object of it */
+    {0, "\3\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* a table */
+    {0, "\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NO_STEP}},
+    {0, "\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NO_STEP}},
+    {0,
+     "\x7f"
      "ELF",
      4,
      {"an ELF program or library" NO_CHECKPOINT, NO_STEP}},
-    {"%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NO_STEP}},
-    {"SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NO_STEP}},
-    {"PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NO_STEP}},
-};
-
-/* FlatBuffers have the name of their format there. */
-enum { FLATBUFFER_AT = 4 };
-
-static const struct signature flatbuffers[] = {
-    {"TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
-    {"ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
+    {0, "%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NO_STEP}},
+    {0, "SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NO_STEP}},
+    {0, "PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NO_STEP}},
+    /* FlatBuffers have the name of their format at byte 4. */
+    {4, "TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
+    {4, "ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
 };
 
 static bool head_has_at(const bth_head_cache *cache, size_t at, const char *bytes, size_t nbytes)
@@ -217,24 +196,11 @@ static bool head_has_at(const bth_head_cache *cache, size_t at, const char *byte
     return cache->head_nbytes >= at + nbytes && memcmp(cache->head + at, bytes, nbytes) == 0;
 }
 
-static bool head_begins_with(const bth_head_cache *cache, const char *bytes, size_t nbytes)
-{
-    return head_has_at(cache, 0, bytes, nbytes);
-}
-
-static void head_refuse_by(const struct signature *known, size_t n, size_t at,
-                           const bth_head_cache *cache, berth_error *error)
-{
-    for (size_t i = 0; i < n && error->code == 0; i++)
-        if (head_has_at(cache, at, known[i].bytes, known[i].nbytes))
-            (void)bth_file_kind_refuse(&known[i].kind, cache->reader, error);
-}
-
 static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *error)
 {
-    head_refuse_by(signatures, sizeof signatures / sizeof *signatures, 0, cache, error);
-    head_refuse_by(flatbuffers, sizeof flatbuffers / sizeof *flatbuffers, FLATBUFFER_AT, cache,
-                   error);
+    for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
+        if (head_has_at(cache, signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
+            (void)bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
 }
 
 /* ---- the first bytes: formats without a signature ---- */
@@ -249,7 +215,7 @@ static void head_refuse_onnx(const bth_head_cache *cache, berth_error *error)
     const uint8_t *head = cache->head;
     size_t n = cache->head_nbytes > 4 ? head[3] : 0;
 
-    if (!head_begins_with(cache, "\x08", 1) || n == 0 || n > BTH_SHOWN_NBYTES ||
+    if (!head_has_at(cache, 0, "\x08", 1) || n == 0 || n > BTH_SHOWN_NBYTES ||
         n + 5 > cache->head_nbytes || head[1] == 0 || head[1] > 30 || head[2] != 0x12 ||
         !memchr(other_fields, head[4 + n], sizeof other_fields))
         return;
@@ -278,22 +244,11 @@ static bool char_is_space(char c)
 /* Without a byte order mark and spaces. */
 static text_view head_text(const bth_head_cache *cache)
 {
-    size_t skipped = head_begins_with(cache, "\xef\xbb\xbf", 3) ? 3 : 0;
+    size_t skipped = head_has_at(cache, 0, "\xef\xbb\xbf", 3) ? 3 : 0;
 
     while (skipped < cache->head_nbytes && char_is_space((char)cache->head[skipped]))
         skipped++;
     return (text_view){(const char *)cache->head + skipped, (size_t)cache->head_nbytes - skipped};
-}
-
-/* Where `wanted`, in lower case, ends in the text; 0: nowhere. */
-static size_t text_find_end_of(text_view text, const char *wanted)
-{
-    size_t n = strlen(wanted);
-
-    for (size_t i = 0; i + n <= text.nbytes; i++)
-        if (strncasecmp(text.at + i, wanted, n) == 0)
-            return i + n;
-    return 0;
 }
 
 static bool text_begins_with(text_view text, const char *wanted)
@@ -301,12 +256,15 @@ static bool text_begins_with(text_view text, const char *wanted)
     return text.nbytes >= strlen(wanted) && strncasecmp(text.at, wanted, strlen(wanted)) == 0;
 }
 
-/* What follows `wanted` in the text. */
+/* What follows `wanted`, in lower case, in the text; `at` is NULL if that is nowhere. */
 static text_view text_after(text_view text, const char *wanted)
 {
-    size_t end = text_find_end_of(text, wanted);
+    size_t n = strlen(wanted);
 
-    return end ? (text_view){text.at + end, text.nbytes - end} : (text_view){text.at, 0};
+    for (size_t i = 0; i + n <= text.nbytes; i++)
+        if (strncasecmp(text.at + i, wanted, n) == 0)
+            return (text_view){text.at + i + n, text.nbytes - i - n};
+    return (text_view){NULL, 0};
 }
 
 /* Cuts the text before the first `c`. */
@@ -345,12 +303,41 @@ static void text_refuse(const char *what, text_view says, berth_error *error)
                               shown);
 }
 
-static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error *error)
+/* The string, in JSON, of the first of these keys. */
+static text_view json_find_reason(text_view text)
 {
-    text_view text = head_text(cache);
+    static const char *const keys[] = {"\"error\"", "\"message\"", "\"detail\""};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        text_view found = text_after(text, keys[i]);
+        size_t at = 0;
+        while (at < found.nbytes && (char_is_space(found.at[at]) || found.at[at] == ':'))
+            at++;
+        if (at == found.nbytes || found.at[at] != '"')
+            continue;
+        size_t begin = ++at;
+        while (at < found.nbytes && found.at[at] != '"')
+            at += found.at[at] == '\\' ? 2 : 1;
+        if (at > found.nbytes)
+            at = found.nbytes;
+        if (at > begin)
+            return (text_view){found.at + begin, at - begin};
+    }
+    return (text_view){NULL, 0};
+}
+
+/* Texts with a form: pointers of Git LFS, web pages, XML, JSON. */
+static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
+{
+    text_view text = head_text(cache), page = text;
     text_view oid = text_line(text_after(text, "\noid "));
     text_view size = text_line(text_after(text, "\nsize "));
+    bool is_json = text.nbytes >= 2 && *text.at == '{' &&
+                   (char_is_space(text.at[1]) || text.at[1] == '"' || text.at[1] == '}');
 
+    while (page.nbytes > 0 && (char_is_space(*page.at) || text_begins_with(page, "<!--")))
+        page = char_is_space(*page.at) ? (text_view){page.at + 1, page.nbytes - 1}
+                                       : text_after(page, "-->");
     if (text_begins_with(text, "version https://git-lfs.github.com/") && oid.nbytes > 0 &&
         oid.nbytes <= BTH_SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)
         (void)bth_fail_status(
@@ -358,64 +345,14 @@ static void head_refuse_git_lfs_pointer(const bth_head_cache *cache, berth_error
             "a Git LFS pointer, not the file itself, which has %.*s bytes (%.*s): "
             "`git lfs pull` fetches it",
             (int)size.nbytes, size.at, (int)oid.nbytes, oid.at);
-}
-
-/* Without the comments and spaces that it begins with. */
-static text_view text_after_comments(text_view text)
-{
-    while (text.nbytes > 0 && (char_is_space(*text.at) || text_begins_with(text, "<!--")))
-        text = char_is_space(*text.at) ? (text_view){text.at + 1, text.nbytes - 1}
-                                       : text_after(text, "-->");
-    return text;
-}
-
-static void head_refuse_web_page(const bth_head_cache *cache, berth_error *error)
-{
-    text_view text = text_after_comments(head_text(cache));
-
-    if (text_begins_with(text, "<!doctype html") || text_begins_with(text, "<html"))
+    else if (text_begins_with(page, "<!doctype html") || text_begins_with(page, "<html"))
         text_refuse("a web page (HTML)",
-                    text_before(text_after(text_after(text, "<title"), ">"), '<'), error);
-    else if (text_begins_with(text, "<?xml") || text_begins_with(text, "<error>"))
-        text_refuse("an XML text", text_before(text_after(text, "<message>"), '<'), error);
-}
-
-/* Cuts the text before the quote that ends a JSON string. */
-static text_view text_before_quote(text_view text)
-{
-    size_t n = 0;
-
-    while (n < text.nbytes && text.at[n] != '"')
-        n += text.at[n] == '\\' ? 2 : 1;
-    return (text_view){text.at, n < text.nbytes ? n : text.nbytes};
-}
-
-/* The text of the first of these keys. */
-static text_view json_find_reason(text_view text)
-{
-    static const char *const keys[] = {"\"error\"", "\"message\"", "\"detail\""};
-    text_view reason = {text.at, 0};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys && reason.nbytes == 0; i++) {
-        reason = text_after(text, keys[i]);
-        while (reason.nbytes > 0 && (char_is_space(*reason.at) || *reason.at == ':'))
-            reason = (text_view){reason.at + 1, reason.nbytes - 1};
-        if (reason.nbytes == 0 || *reason.at != '"')
-            reason.nbytes = 0;
-        else
-            reason = text_before_quote((text_view){reason.at + 1, reason.nbytes - 1});
-    }
-    return reason;
-}
-
-static void head_refuse_json(const bth_head_cache *cache, berth_error *error)
-{
-    text_view text = head_text(cache);
-
-    if (text.nbytes < 2 || *text.at != '{' ||
-        (!char_is_space(text.at[1]) && text.at[1] != '"' && text.at[1] != '}'))
+                    text_before(text_after(text_after(page, "<title"), ">"), '<'), error);
+    else if (text_begins_with(page, "<?xml") || text_begins_with(page, "<error>"))
+        text_refuse("an XML text", text_before(text_after(page, "<message>"), '<'), error);
+    else if (!is_json)
         return;
-    if (text_find_end_of(text, "\"weight_map\""))
+    else if (text_after(text, "\"weight_map\"").at)
         (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                               "the index of a checkpoint in several files (JSON): open the files "
                               "that its weight_map names");
@@ -440,49 +377,131 @@ static void head_refuse_words(const bth_head_cache *cache, berth_error *error)
         text_refuse("a text", text, error);
 }
 
-static void head_refuse_zeros(const bth_head_cache *cache, berth_error *error)
+/* Refuses the kind, or what it is without its command, and the global that was found. */
+static void kind_refuse(const bth_file_kind *kind, const bth_head_cache *cache,
+                        const bth_found_global *found, berth_error *error)
 {
-    static const uint8_t zeros[512];
+    const bth_file_kind what = {.what = kind->what};
 
-    if (head_begins_with(cache, (const char *)zeros, sizeof zeros))
-        (void)bth_fail_status(error, BERTH_E_TRUNCATED,
-                              "it begins with zeros: a download or a copy that did not end?");
+    (void)bth_file_kind_refuse(*found->words ? &what : kind, cache->reader, error);
+    if (*found->words)
+        (void)bth_error_append(error, NAMES, found->words);
 }
 
-/* ---- the last bytes ---- */
+/* ---- tar archives ---- */
 
-/* The last part of an archive in several files begins with any bytes; its end record says its
- * number. */
-static int tail_refuse_last_part(bth_head_cache *cache, berth_error *error)
+/* In the members that begin in these bytes. */
+static void tar_find_global(const uint8_t *bytes, uint64_t nbytes, bth_found_global *found)
 {
-    uint64_t nbytes = cache->reader->nbytes;
-    const uint8_t *end;
+    enum { BLOCK_NBYTES = 512, SIZE_AT = 124, SIZE_END = 136 };
+    uint64_t at = 0;
 
-    if (nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return 0;
-    if (bth_head_cache_get_or_read(cache, nbytes - BTH_ZIP_END_RECORD_NBYTES,
-                                   BTH_ZIP_END_RECORD_NBYTES, 0, &end, error) < 0)
-        return error->code;
-    if (memcmp(end, "PK\5\6", 4) != 0 || (end[4] | end[5]) == 0)
-        return 0;
-    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the last part" OF_SEVERAL_FILES);
+    *found = (bth_found_global){0};
+    while (nbytes - at > BLOCK_NBYTES && !*found->words) {
+        uint64_t left = nbytes - at - BLOCK_NBYTES, member = 0;
+        /* Octal digits. A number that is cut short is too small, which does no harm. */
+        for (const uint8_t *digit = bytes + at + SIZE_AT; digit < bytes + at + SIZE_END; digit++)
+            if (*digit >= '0' && *digit <= '7')
+                member = member << 3 | (uint64_t)(*digit - '0');
+        at += BLOCK_NBYTES;
+        bth_pickle_find_global(bytes + at, (size_t)(member < left ? member : left), false, found);
+        if (member > left - left % BLOCK_NBYTES)
+            return;
+        at += (member + BLOCK_NBYTES - 1) / BLOCK_NBYTES * BLOCK_NBYTES;
+    }
+}
+
+/* A tar archive, among them the checkpoints of before 2017. */
+static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
+{
+    static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
+    static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint",
+                                        {"tar -xf ", "", "unpacks it", NULL, false}};
+    const char *first = (const char *)cache->head;
+    bth_found_global found;
+
+    if (!head_has_at(cache, 257, "ustar", 5))
+        return;
+    tar_find_global(cache->head, cache->head_nbytes, &found);
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        if (strncmp(first, members[i], 100) != 0)
+            continue;
+        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                              "a tar file, as PyTorch wrote them before 2017");
+        if (*found.words)
+            (void)bth_error_append(error, NAMES, found.words);
+        else
+            (void)bth_error_append(error,
+                                   ": load it with PyTorch (weights_only=False) and save it again");
+        return;
+    }
+    (void)bth_file_kind_refuse(&other, cache->reader, error);
+}
+
+/* ---- the legacy format, bare pickles ---- */
+
+static const bth_step resave_by_pytorch = {BTH_RESAVE_BY_PYTORCH, "", BTH_RESAVE_DOES,
+                                           "PyTorch (weights_only=False) " BTH_RESAVE_DOES, false};
+
+/* The legacy format in another protocol than 2 and 3: its first pickle is the magic number. */
+static void head_refuse_legacy_protocol(const bth_head_cache *cache, berth_error *error)
+{
+    static const char line[] = "L119547037146038801333356L\n."; /* protocols 0 and 1 */
+    static const char number[] = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+    enum { PROTO_AND_FRAME_NBYTES = 11 };
+    const char *protocol;
+    char what[160];
+    const bth_file_kind kind = {what, resave_by_pytorch};
+    bth_found_global found;
+
+    if (head_has_at(cache, 0, line, sizeof line - 1))
+        protocol = "0 (whose tensors nobody can read) or 1";
+    else if (head_has_at(cache, 0, "\x80\4", 2))
+        protocol = "4";
+    else if (head_has_at(cache, 0, "\x80\5", 2))
+        protocol = "5";
+    else
+        return;
+    if (cache->head[0] == 0x80 &&
+        !head_has_at(cache, PROTO_AND_FRAME_NBYTES, number, sizeof number - 1))
+        return;
+    (void)snprintf(what, sizeof what,
+                   "in the legacy format, saved with pickle_protocol=%s" BTH_REFUSED_FOR_PROTOCOL,
+                   protocol);
+    bth_pickle_find_global(cache->head, (size_t)cache->head_nbytes, false, &found);
+    kind_refuse(&kind, cache, &found, error);
+}
+
+/* Any other pickle: by torch.distributed.checkpoint, or bare. */
+static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
+{
+    static const char module[] = "torch.distributed.checkpoint.metadata";
+    static const bth_file_kind bare = {.what = "a bare pickle, not a PyTorch checkpoint"};
+    const bth_file_kind metadata = {"the .metadata of a checkpoint of torch.distributed.checkpoint",
+                                    bth_dcp_to_torch};
+    bool has_protocol = cache->head_nbytes >= 2 && cache->head[0] == 0x80;
+    bool is_distributed = has_protocol && memmem(cache->head, (size_t)cache->head_nbytes, module,
+                                                 sizeof module - 1) != NULL;
+    bth_found_global found;
+
+    if (has_protocol && cache->head[1] > 5)
+        return;
+    bth_pickle_find_global(cache->head, (size_t)cache->head_nbytes, is_distributed, &found);
+    if (!has_protocol && !found.is_pickle)
+        return;
+    kind_refuse(is_distributed && !*found.words ? &metadata : &bare, cache, &found, error);
 }
 
 /* ---- all kinds ---- */
 
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
-    static void (*const refusals[])(const bth_head_cache *,
-                                    berth_error *) = {head_refuse_by_signature,
-                                                      bth_head_refuse_tar,
-                                                      head_refuse_onnx,
-                                                      head_refuse_git_lfs_pointer,
-                                                      head_refuse_web_page,
-                                                      head_refuse_json,
-                                                      bth_head_refuse_legacy_protocol,
-                                                      bth_head_refuse_pickle,
-                                                      head_refuse_words,
-                                                      head_refuse_zeros};
+    static void (*const refusals[])(const bth_head_cache *, berth_error *) = {
+        head_refuse_by_signature,    head_refuse_tar,    head_refuse_onnx, head_refuse_text,
+        head_refuse_legacy_protocol, head_refuse_pickle, head_refuse_words};
+    static const char zeros[512];
+    uint64_t nbytes = cache->reader->nbytes;
+    const uint8_t *end;
     bth_head_cache first;
     char begin[24] = "";
 
@@ -495,13 +514,108 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
         return bth_fail_status(error, BERTH_E_TRUNCATED, "the file is empty" BTH_CUT_OFF);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
+    if (error->code == 0 && head_has_at(&first, 0, zeros, sizeof zeros))
+        return bth_fail_status(error, BERTH_E_TRUNCATED,
+                               "it begins with zeros: a download or a copy that did not end?");
+    /* The last part of an archive in several files begins with any bytes; its end record says its
+       number. */
+    if (error->code == 0 && nbytes >= BTH_ZIP_END_RECORD_NBYTES &&
+        bth_head_cache_get_or_read(cache, nbytes - BTH_ZIP_END_RECORD_NBYTES,
+                                   BTH_ZIP_END_RECORD_NBYTES, 0, &end, error) == 0 &&
+        memcmp(end, "PK\5\6", 4) == 0 && (end[4] | end[5]) != 0)
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "the last part" OF_SEVERAL_FILES);
+    if (error->code < 0)
+        return error->code;
     for (size_t i = 0; i < 4 && i < first.head_nbytes; i++)
         (void)snprintf(begin + 3 * i, sizeof begin - 3 * i, " %02x", first.head[i]);
-    if (error->code == 0)
-        (void)tail_refuse_last_part(cache, error);
-    return error->code ? error->code
-                       : bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                                         "neither a zip archive nor PyTorch's legacy format: it "
-                                         "begins with%s",
-                                         begin);
+    return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                           "neither a zip archive nor PyTorch's legacy format: it begins with%s",
+                           begin);
+}
+
+int bth_folder_explain(const berth_source *source, berth_error *error)
+{
+    char place[4096];
+    berth_error found;
+    bth_reader reader;
+    bth_head_cache cache;
+
+    if (error->code != BERTH_E_NOT_CHECKPOINT || source->kind != BERTH_SOURCE_PATH ||
+        snprintf(place, sizeof place, "%s/.metadata", source->path) >= (int)sizeof place)
+        return error->code;
+    const berth_source metadata = berth_from_path(place);
+    bth_error_clear(&found);
+    if (bth_reader_open_source(&metadata, &reader, &found) < 0)
+        return error->code;
+    bth_head_cache_initialize(&cache, &reader, BTH_LARGE_PAGES_OFF);
+    if (bth_head_cache_extend_head(&cache, METADATA_NBYTES, &found) == 0)
+        head_refuse_pickle(&cache, &found);
+    if (found.code == BERTH_E_NOT_CHECKPOINT)
+        (void)bth_error_append(error, "; in it is %s", found.message);
+    bth_head_cache_free(&cache);
+    bth_reader_close(&reader);
+    return error->code;
+}
+
+/* ---- pickles of checkpoints ---- */
+
+/* The codes of the reader of pickles; none has failed of a file or of memory. */
+static bool error_is_refusal(const berth_error *error)
+{
+    static const berth_status codes[] = {BERTH_E_FORBIDDEN, BERTH_E_PICKLE, BERTH_E_UNSUPPORTED,
+                                         BERTH_E_TENSOR, BERTH_E_TRUNCATED};
+
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        if (error->code == codes[i])
+            return true;
+    return false;
+}
+
+static bool error_ends_with(const berth_error *error, const char *end)
+{
+    size_t n = strlen(error->message), n_end = strlen(end);
+
+    return n > n_end && strcmp(error->message + n - n_end, end) == 0;
+}
+
+int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
+                               berth_error *error)
+{
+    static const bth_step convert = {BTH_CONVERT_INERT, " NEW.pt",
+                                     "saves it again without running anything", NULL, false};
+    static const bth_step list = {"berth ls --set load.unknown_globals=inert ", "", "", "", false};
+    bool for_protocol = error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL);
+    bool for_global = error_ends_with(error, BTH_REFUSED_FOR_GLOBAL);
+    bth_found_global found;
+
+    if (!error_is_refusal(error))
+        return error->code;
+    bth_pickle_find_global(bytes, nbytes, false, &found);
+    /* Protocols 4 and 5 are read with inert classes, if the file is no legacy file. */
+    if (for_protocol && nbytes > 2 && bytes[0] == 0x80 && bytes[1] >= 4) {
+        (void)bth_error_append_step(error, ": ", &convert, reader);
+        for_protocol = false;
+    }
+    if (*found.words && !strstr(error->message, found.words + sizeof "the " - 1))
+        return bth_error_append(error, NAMES, found.words);
+    if (for_global)
+        return bth_error_append_step(error, ": ", &list, reader);
+    if (!*found.words && for_protocol)
+        return bth_error_append_step(error, ": ", &resave_by_pytorch, reader);
+    return error->code;
+}
+
+int bth_legacy_explain_refusal(bth_head_cache *cache, berth_error *error)
+{
+    uint64_t nbytes = LEGACY_NBYTES;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (error->offset != BERTH_NO_OFFSET && error->offset < cache->reader->nbytes)
+        nbytes += error->offset;
+    if (nbytes > cache->reader->nbytes)
+        nbytes = cache->reader->nbytes;
+    if (!error_is_refusal(error) || bth_head_cache_extend_head(cache, nbytes, &ignored) < 0)
+        return error->code;
+    return bth_pickle_explain_refusal(cache->head, (size_t)nbytes, cache->reader, error);
 }
