@@ -40,6 +40,7 @@ static uint64_t pages_round_up(uint64_t n, uint64_t page_nbytes)
 
 static uint64_t divide_up(uint64_t n, uint64_t by)
 {
+    assert(by > 0);
     return n / by + (n % by != 0);
 }
 

@@ -43,7 +43,6 @@ adapters/curl/answer.c answer_take_bytes 1 malloc-leak: kept in range->bytes, wh
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gives is what names->entries held, moved
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
 load/open/head_records.c head_find_pickle_record 2 malloc-leak: kept in contents->archive, which bth_contents_free frees
-load/rows/rows_ticket.c berth_rows_prefetch 1 malloc-leak: kept in rows->tickets until it is released
 save/joint/joint_slices.c items_grow 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
 save/joint/joint_slices.c slice_add_range 1 malloc-leak: kept in parts->parts, which bth_slice_parts_free_all frees
 save/joint/joint_slices.c slice_add_short_box 1 malloc-leak: the same copy
