@@ -465,6 +465,23 @@ class Damage(Folder):
         self.write("two", self.read(legacy) * 2)
         self.assertTrue(torch.equal(berth.load(self.path("two"), weights_only=False)["w"], torch.arange(100)))
 
+    def test_what_may_not_be_looked_at(self):
+        """In a folder of another user."""
+        path = self.path("closed/v.pt")
+        torch.save([1], path)
+        for folder in (self.path("closed"), self.path(".")):
+            os.chmod(folder, 0)
+            self.addCleanup(os.chmod, folder, 0o700)
+        user = os.geteuid()
+        for weights_only in (True, False):
+            try:
+                if user == 0:
+                    os.seteuid(65534)
+                with self.assertRaisesRegex(berth.FileError, "cannot be opened: Permission denied"):
+                    berth.load(path, weights_only=weights_only)
+            finally:
+                os.seteuid(user)
+
     def test_errors_of_the_files_own_classes_stay(self):
         for kind in (EOFError, AssertionError, ValueError):
             torch.save(Raising(kind), self.path("v.pt"))

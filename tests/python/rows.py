@@ -24,14 +24,14 @@ N_ROWS, N_COLUMNS = 5000, 12
 
 
 class Failing(io.BytesIO):
-    """A file object that raises `error` when it is read; None: it does not."""
+    """A file object that raises `error` when it is read, or is_short: gives nothing; else it is read."""
 
-    error = None
+    error, is_short = None, False
 
     def readinto(self, memory):
         if self.error:
             raise self.error
-        return super().readinto(memory)
+        return 0 if self.is_short else super().readinto(memory)
 
 
 class Tables(Folder):
@@ -302,7 +302,10 @@ class Lifetime(Tables):
                             self.assert_rows(second.gather(), ids)  # which reads for the first one, too
                             for call in (first.wait, first.gather, first.wait):
                                 self.assert_raises(error, call)
-                        bad.error = None
+                        bad.error, bad.is_short = None, True
+                        with self.assertRaises(berth.Error):  # of this read, not the one before
+                            rows.gather(table, ids)
+                        bad.is_short = False
                         self.assert_rows(rows.gather(table, ids), ids)
             printed.assert_not_called()
 

@@ -16,10 +16,10 @@ import codecs
 import contextlib
 import io
 import os
-import pathlib
 import pickle
 import pickletools
 import re
+import stat
 import struct
 
 from berth import _native, _records, _sparse
@@ -244,7 +244,7 @@ def for_trusted(kept, pickle_module):
 
     Returns: whether there is no pickle in the file, so that nothing of it can be run: a safetensors file.
     """
-    if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and pathlib.Path(os.fsdecode(kept.f)).is_fifo():
+    if isinstance(kept.source(), (Stream, str)) or is_path(kept.f) and _is_pipe(kept.f):
         kept.pin()
     try:
         is_zip = _is_zip(kept)
@@ -261,6 +261,13 @@ def for_trusted(kept, pickle_module):
         if not _may_be_read_by_torch(kept, error, pickle_module):
             raise
     return False
+
+
+def _is_pipe(path):
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except OSError:  # the open says what is wrong
+        return False
 
 
 def _may_be_read_by_torch(kept, error, pickle_module):

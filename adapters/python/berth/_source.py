@@ -120,6 +120,7 @@ class Stream:
             if self._is_reading:  # by a handler of signals, or a finalizer
                 raise RuntimeError(f"{name_of(self._f)} is read while it is read on the same thread")
             self._is_reading = True
+            self._failures.pop(offset, None)  # of an earlier read
             try:
                 return self._read(offset, nbytes)
             finally:

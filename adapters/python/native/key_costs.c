@@ -273,8 +273,8 @@ static int count_objects(bpy_loader *loader, bpy_key_table *table, key_size size
     if (loader->n_steps <= allowed_steps(loader))
         return 0;
     return refuse(
-        "too many keys of a dict or set are objects of classes, of which Python may have to "
-        "compare each with all others: about 1,000 in one are read; weights_only=False does "
+        "too many keys of a dict or set are objects of classes: Python may have to compare each "
+        "of them with all others, and about 1,000 in one dict are read; weights_only=False does "
         "not count them");
 }
 
