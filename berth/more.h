@@ -540,9 +540,10 @@ typedef struct berth_new_record {
 
 /*
  * Records, for a caller with its own pickler. records[0] is "data.pkl", the rest "data/<key>" or
- * anything else. Unless `flags` has BERTH_RECORDS_COMPLETE, the save adds `.format_version`,
- * `.storage_alignment`, `byteorder`, `version` and `.data/serialization_id` where PyTorch has them.
- * Then save.byteorder must be this machine's, because records are written as they are. A given
+ * anything else. Unless `flags` has BERTH_RECORDS_COMPLETE or BERTH_RECORDS_PLAIN, the save adds
+ * `.format_version`, `.storage_alignment`, `byteorder`, `version` and `.data/serialization_id`
+ * where PyTorch has them. Then save.byteorder must be this machine's, because records are written
+ * as they are. A given
  * `.storage_alignment` must be equal to save.storage_alignment.
  * Parameters: flags: BERTH_RECORDS_COMPLETE, _BYTEORDER_LAST or _PLAIN.
  */
