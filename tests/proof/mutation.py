@@ -110,8 +110,10 @@ class Programs:
         self.folder, self.variant = folder, variant
         programs = [f"build/{variant}/{name}" for name in TESTS]
         header = os.path.join(HERE, "mutant.h")
+        with open(header, "rb") as file:  # scons does not see that a compiler's option names a file
+            version = hashlib.sha256(file.read()).hexdigest()[:8]
         subprocess.run(["scons", "-Q", "-s", f"-j{os.cpu_count()}", f"VARIANT={variant}",
-                        f"CC=gcc -w -include {header}"] + programs,
+                        f"CC=gcc -w -DMUTANT_H=0x{version} -include {header}"] + programs,
                        cwd=folder, check=True, stdin=subprocess.DEVNULL)
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(("BERTH_", "TORCH_"))}
