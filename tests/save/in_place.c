@@ -12,6 +12,7 @@
 #include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -549,6 +550,61 @@ Test(in_place, a_hard_link_keeps_its_file)
     cr_assert_eq(stat(path, &after), 0);
     cr_assert(before.st_ino != after.st_ino);
     free(other);
+}
+
+/* X4: a file without a name. What is refused keeps its bytes. */
+static int no_ftruncate_at_all(int fd, off_t nbytes)
+{
+    (void)fd, (void)nbytes;
+    return refuse(EROFS);
+}
+
+static int full_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    (void)fd, (void)mode, (void)offset, (void)nbytes;
+    return refuse(ENOSPC);
+}
+
+Test(in_place, a_file_without_a_name_gets_the_bytes_or_keeps_its_own)
+{
+    static const struct {
+        int seals;
+        bool is_full, has_no_ftruncate;
+        int status;
+        const char *says;
+    } cases[] = {
+        {0, false, false, 0, ""},
+        {F_SEAL_SEAL, false, false, 0, ""},
+        {F_SEAL_WRITE, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_SHRINK, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_GROW, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_SEAL | F_SEAL_GROW, false, false, BERTH_E_SYSTEM, "is sealed"},
+        {0, true, false, BERTH_E_NO_SPACE, ""},
+        {0, false, true, BERTH_E_SYSTEM, "has no name, and cannot be written in place: Read-only"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[40];
+        berth_error error;
+        int fd = memfd_create("model", MFD_ALLOW_SEALING);
+        cr_assert_geq(fd, 0);
+        cr_assert_eq(write(fd, OLD, strlen(OLD)), (ssize_t)strlen(OLD));
+        if (cases[i].seals)
+            cr_assert_eq(fcntl(fd, F_ADD_SEALS, cases[i].seals), 0);
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        if (cases[i].is_full)
+            bth_system.fallocate = full_fallocate;
+        if (cases[i].has_no_ftruncate)
+            bth_system.ftruncate = no_ftruncate_at_all;
+        cr_expect_eq(save(name, "", NULL, &error), cases[i].status, "%zu: %s", i, error.message);
+        bth_system_restore();
+        cr_expect(strstr(error.message, cases[i].says), "%zu: %s", i, error.message);
+        if (cases[i].status == 0)
+            cr_expect(test_file_holds(name, expected, expected_nbytes), "%zu", i);
+        else if (!cases[i].has_no_ftruncate) /* which has room already, behind the old bytes */
+            cr_expect(test_file_holds(name, OLD, strlen(OLD)), "%zu", i);
+        close(fd);
+    }
 }
 
 /* ---- files of other formats, and joint saves ---- */
