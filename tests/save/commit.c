@@ -133,6 +133,88 @@ Test(commit, a_private_file_is_private_from_its_first_byte)
     free(path);
 }
 
+/* What refuses to give a new file the owner, the ACL, the mode of the old one; 0: nothing does. */
+static int owner_errno, acl_errno, mode_errno;
+
+static int refuse(int with)
+{
+    errno = with;
+    return -1;
+}
+
+static int refused_fchown(int fd, uid_t owner, gid_t group)
+{
+    return owner_errno ? refuse(owner_errno) : fchown(fd, owner, group);
+}
+
+static int refused_fsetxattr(int fd, const char *name, const void *value, size_t nbytes, int flags)
+{
+    return acl_errno && strncmp(name, "system.", 7) == 0
+               ? refuse(acl_errno)
+               : fsetxattr(fd, name, value, nbytes, flags);
+}
+
+static int refused_fchmod(int fd, mode_t mode)
+{
+    return mode_errno ? refuse(mode_errno) : fchmod(fd, mode);
+}
+
+/* F4: as root, who can do all of it but what is refused. */
+Test(commit, a_replaced_file_keeps_its_rights_or_loses_some_or_is_refused)
+{
+    enum { OTHER = 65533 };
+    static const struct {
+        uid_t owner;
+        mode_t mode;
+        int owner_errno, acl_errno, mode_errno;
+        int code;
+        const char *says;
+        uid_t new_owner;
+        mode_t new_mode;
+    } cases[] = {
+        {OTHER, 0640, 0, 0, 0, 0, "", OTHER, 0640},
+        {OTHER, 0666, EIO, 0, 0, BERTH_E_SYSTEM, "its owner cannot be kept", 0, 0},
+        {OTHER, 0644, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0664, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0646, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0666, EPERM, EOPNOTSUPP, 0, 0, "", 0, 0666},
+        {OTHER, 0666, EACCES, ENOENT, 0, 0, "", 0, 0666},
+        {OTHER, 0644, EPERM, EIO, 0, BERTH_E_SYSTEM, "its ACL cannot be kept", 0, 0},
+        {0, 0640, 0, 0, EIO, BERTH_E_SYSTEM, "its mode cannot be kept", 0, 0},
+        {0, 0640, 0, 0, EPERM, 0, "", 0, 0600}, /* narrower: nobody can do more */
+        {0, 0400, 0, 0, EPERM, BERTH_E_SYSTEM, "its mode cannot be kept", 0, 0},
+    };
+    char *path = test_path(folder, "model.pt");
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct stat status;
+        berth_error error;
+        (void)unlink(path);
+        test_write_file(path, "old", 3);
+        cr_assert_eq(chmod(path, cases[i].mode), 0);
+        cr_assert_eq(chown(path, cases[i].owner, 0), 0);
+        owner_errno = cases[i].owner_errno, acl_errno = cases[i].acl_errno;
+        mode_errno = cases[i].mode_errno;
+        bth_system.fchown = refused_fchown;
+        bth_system.fsetxattr = refused_fsetxattr;
+        bth_system.fchmod = refused_fchmod;
+        cr_expect_eq(save(path, 1000, &error), cases[i].code, "%zu: %s", i, error.message);
+        bth_system_restore();
+        cr_expect(strstr(error.message, cases[i].says), "%zu: %s", i, error.message);
+        cr_assert_eq(stat(path, &status), 0);
+        cr_expect_eq(status.st_uid, cases[i].code ? cases[i].owner : cases[i].new_owner, "%zu", i);
+        cr_expect_eq(status.st_mode & 07777, cases[i].code ? cases[i].mode : cases[i].new_mode,
+                     "%zu: %o", i, status.st_mode);
+        cr_expect_eq(test_folder_count(folder), 1, "%zu", i);
+    }
+    free(path);
+}
+
 static int access_and_swap(int in, const char *name, int mode, int flags)
 {
     int result = faccessat(in, name, mode, flags);
