@@ -274,6 +274,8 @@ static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selectio
 {
     const berth_checkpoint *checkpoint = ranges->checkpoint;
 
+    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
+        return error->code;
     if (selection && (selection->pattern || selection->n_tensors > 0))
         return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges,
                                    error);

@@ -400,3 +400,146 @@ Test(nothing, in_options)
     cr_expect_gt(berth_config_print(NULL, BERTH_CONFIG_PORTABLE, line, sizeof line, NULL), 0);
     berth_config_free(NULL);
 }
+
+static int write_nothing(void *context, const void *bytes, size_t nbytes, uint64_t offset)
+{
+    (void)context, (void)bytes, (void)nbytes, (void)offset;
+    return 0;
+}
+
+static int choose_with_reserved(void *context, const berth_storage *storage,
+                                berth_storage_choice *choice)
+{
+    (void)context, (void)storage;
+    choice->reserved[0] = 1;
+    return 0;
+}
+
+#define REFUSES_RESERVED(call)                                                                     \
+    do {                                                                                           \
+        error.message[0] = '\0';                                                                   \
+        REFUSES(call);                                                                             \
+        cr_expect(strstr(error.message, "reserved[0] is not 0"), "%s: %s", #call, error.message);  \
+    } while (0)
+
+Test(nothing, is_in_reserved_words)
+{
+    const berth_params params = {.reserved = {1}};
+    const berth_rows_limits limits = {.cache_nbytes = 1 << 20}, bad_limits = {.reserved = {1}};
+    const berth_selection selection = {.reserved = {1}};
+    const berth_storage_rule choosing = {.choose = choose_with_reserved};
+    const berth_new_record record = {
+        .name = "data.pkl", .data = "N.", .nbytes = 2, .reserved = {1}};
+    const berth_walker walker = {.reserved = {1}};
+    berth_sink sink = {.write = write_nothing, .reserved = {1}};
+    const int64_t shape[] = {3, 2}, ids[] = {0, 2};
+    berth_checkpoint *other;
+    berth_archive *archive;
+    berth_rows *rows;
+    berth_rows_gather_estimate estimate;
+    berth_prefetch *prefetch;
+    berth_job *job;
+    berth_joint *joint;
+    berth_joint_info info;
+    void *receipt;
+    size_t nbytes, table;
+    float few[4];
+
+    berth_dict_set(dict, "rows", test_tensor(tree, BERTH_FLOAT32, numbers, 2, shape));
+    REFUSES_RESERVED(berth_save(path, dict, &params, &error));
+    REFUSES_RESERVED(berth_save_begin(TO_PATH(path), OF_VALUE(dict), 0, &params, &job, &error));
+    assert_ok(berth_save(path, dict, NULL, &error));
+    berth_content content = berth_of_value(dict);
+    content.reserved[0] = 1;
+    REFUSES_RESERVED(berth_save_to(TO_PATH(path), &content, NULL, &error));
+    berth_target target = berth_to_path(path);
+    target.reserved[0] = 1;
+    REFUSES_RESERVED(berth_save_to(&target, OF_VALUE(dict), NULL, &error));
+    REFUSES_RESERVED(berth_save_to(TO_SINK(&sink), OF_VALUE(dict), NULL, &error));
+    REFUSES_RESERVED(berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, 0), NULL, &error));
+    GIVES_NOTHING(berth_plan_new(TO_PATH(path), OF_VALUE(dict), &params, NULL, &error));
+    REFUSES_RESERVED(berth_joint_begin(path, dict, 1, &params, &joint, &info, &error));
+    assert_ok(berth_joint_begin(path, dict, 1, NULL, &joint, &info, &error));
+    REFUSES_RESERVED(berth_joint_write(info.ticket, info.ticket_nbytes, 0, NULL, 0, &params,
+                                       &receipt, &nbytes, &error));
+    const berth_slice slice = {.name = "w", .reserved = {1}};
+    REFUSES_RESERVED(berth_joint_write(info.ticket, info.ticket_nbytes, 0, &slice, 1, NULL,
+                                       &receipt, &nbytes, &error));
+    berth_joint_abort(joint);
+    REFUSES_RESERVED(berth_open(path, &params, &other, &error));
+    REFUSES_RESERVED(berth_verify(FROM_PATH(path), &params, NULL, NULL, NULL, &error));
+    REFUSES_RESERVED(berth_archive_open(FROM_PATH(path), &params, &archive, &error));
+    berth_source source = berth_from_path(path);
+    source.reserved[0] = 1;
+    REFUSES_RESERVED(berth_open_source(&source, NULL, &other, &error));
+    REFUSES_RESERVED(berth_archive_open(&source, NULL, &archive, &error));
+    REFUSES_RESERVED(berth_verify(&source, NULL, NULL, NULL, NULL, &error));
+    REFUSES_RESERVED(berth_value_walk(dict, &walker, &error));
+    open_as("");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "rows", &error);
+    const berth_destination to = {
+        .tensor = tensor, .address = few, .nbytes = sizeof few, .reserved = {1}};
+    REFUSES_RESERVED(berth_load(checkpoint, NULL, &params, &error));
+    REFUSES_RESERVED(berth_load(checkpoint, &selection, NULL, &error));
+    REFUSES_RESERVED(berth_load_into(checkpoint, &to, 1, NULL, &error));
+    REFUSES_RESERVED(berth_prefetch_begin(checkpoint, NULL, 0, &params, &prefetch, &error));
+    REFUSES_RESERVED(berth_prefetch_begin(checkpoint, &selection, 0, NULL, &prefetch, &error));
+    REFUSES_RESERVED(berth_set_storage_rules(checkpoint, &choosing, 1, &error));
+    REFUSES_RESERVED(berth_rows_new(&limits, &params, &rows, &error));
+    REFUSES_RESERVED(berth_rows_new(&bad_limits, NULL, &rows, &error));
+    assert_ok(berth_rows_new(&limits, NULL, &rows, &error));
+    assert_ok(berth_rows_add(rows, checkpoint, tensor, &table, &error));
+    berth_rows_part part = {.table = table, .ids = ids, .n = 2, .output = few};
+    REFUSES_RESERVED(berth_rows_gather(rows, &part, 1, &params, &error));
+    REFUSES_RESERVED(berth_rows_estimate(rows, &part, 1, &params, &estimate, &error));
+    part.reserved[0] = 1;
+    REFUSES_RESERVED(berth_rows_gather(rows, &part, 1, NULL, &error));
+    berth_rows_free(rows);
+}
+
+/* Numbers at the edges of what a request can have. */
+Test(nothing, is_beyond_what_a_request_can_have)
+{
+    static const int64_t bad[][2] = {{-1, 1},        {-1, -1},      {7, 0}, {7, -1},
+                                     {0, 7},         {6, 1},        {1, 6}, {INT64_MIN, 1},
+                                     {1, INT64_MAX}, {INT64_MAX, 1}};
+    const berth_rows_limits limits = {.cache_nbytes = 1 << 20};
+    const int64_t shape[] = {3, 2}, ids[] = {0, 2};
+    berth_prefetch *prefetch;
+    berth_rows *rows;
+    berth_rows_gather_estimate estimate;
+    berth_ticket ticket;
+    float few[4];
+    size_t table;
+
+    berth_dict_set(dict, "rows", test_tensor(tree, BERTH_FLOAT32, numbers, 2, shape));
+    assert_ok(berth_save(path, dict, NULL, &error));
+    open_as("");
+    const berth_tensor *tensor = berth_find_tensor(checkpoint, "rows", &error);
+    assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_expect_eq(berth_prefetch_advance(prefetch, tensor, bad[i][0], bad[i][1], &error),
+                     BERTH_E_ARGUMENT, "%zu: %s", i, error.message);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 6, 0, &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 6, -1, &error), 0);
+    cr_expect_eq(berth_prefetch_advance(prefetch, tensor, 0, 6, &error), 0);
+    berth_prefetch_free(prefetch);
+    assert_ok(berth_rows_new(&limits, NULL, &rows, &error));
+    assert_ok(berth_rows_add(rows, checkpoint, tensor, &table, &error));
+    REFUSES(berth_rows_prefetch(rows, table, ids, (size_t)UINT32_MAX + 1, &ticket, &error));
+    cr_expect(strstr(error.message, "too many for one request"), "%s", error.message);
+    REFUSES(berth_rows_prefetch(rows, table + 1, ids, 2, &ticket, &error));
+    const berth_rows_part many = {
+        .table = table, .ids = ids, .n = PTRDIFF_MAX / 8 + 1, .output = few};
+    REFUSES(berth_rows_estimate(rows, &many, 1, NULL, &estimate, &error));
+    cr_expect(strstr(error.message, "are too many"), "%s", error.message);
+    for (size_t i = 1; i < 65535; i++)
+        cr_assert_eq(berth_rows_add(rows, checkpoint, tensor, &table, &error), 0, "%zu: %s", i,
+                     error.message);
+    cr_expect_eq(berth_rows_add(rows, checkpoint, tensor, &table, &error), BERTH_E_UNSUPPORTED);
+    cr_expect(strstr(error.message, "at most 65535 tables"), "%s", error.message);
+    berth_rows_free(rows);
+    berth_joint *joint;
+    REFUSES(berth_joint_begin(path, dict, 0, NULL, &joint, NULL, &error));
+    REFUSES(berth_joint_begin(path, dict, BERTH_MAX_WRITERS + 1, NULL, &joint, NULL, &error));
+}
