@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest.mock
 import urllib.parse
 import warnings
 
@@ -115,6 +116,15 @@ class Sets(Folder):
             for f in (path, self.served(path)):
                 with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint"):
                     berth.load(f)
+        path = self.index()
+        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path)):
+            berth.load(path)
+        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path) - 1):
+            self.assertRaisesRegex(berth.Error, "it has more than [0-9]+ bytes", berth.load, path)
+        os.remove(path)
+        os.mkfifo(path)  # which nobody writes to: it is not waited for (F1)
+        for call in (berth.load, berth.open):
+            self.assertRaisesRegex(berth.Error, "it is no file: a pipe", call, path)
 
     def test_names_of_files(self):
         """D2: the cases that tests/command/shards.py has, too."""

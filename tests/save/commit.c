@@ -446,3 +446,34 @@ Test(commit, a_cancelled_save_leaves_the_old_file)
     cr_assert_eq(test_folder_count(folder), 1);
     free(path);
 }
+
+/* Of the reports that all is written, the nth is answered by a cancel; it comes before the rename.
+ */
+static int n_whole, n_until_stop;
+
+static int stop_when_all_is_written(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    n_whole += done_nbytes == total_nbytes;
+    return n_whole >= n_until_stop;
+}
+
+Test(commit, a_save_can_be_cancelled_until_its_rename)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = stop_when_all_is_written};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+    int status = BERTH_E_CANCELLED;
+
+    save_well(path, 1000);
+    for (n_until_stop = 1; status < 0; n_until_stop++) {
+        n_whole = 0;
+        status = berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error);
+        cr_assert_eq(status, n_whole >= n_until_stop ? BERTH_E_CANCELLED : 0, "report %d: %d",
+                     n_until_stop, status);
+        cr_assert(status == 0 || is_checkpoint(path, 1000));
+    }
+    cr_expect_gt(n_until_stop, 2);
+    free(path);
+}
