@@ -182,6 +182,28 @@ Test(joint_hostile, a_ticket_that_lies)
     cr_assert(test_file_holds(path, "old", 3));
 }
 
+/* J4: sizes whose product is none, or good. */
+Test(joint_hostile, a_ticket_with_sizes_below_0)
+{
+    static const int64_t bad[][2] = {{0, -1}, {-1, 0}, {-2, -2}, {INT64_MIN, 0}, {0, INT64_MIN}};
+
+    begin();
+    uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+    uint8_t sizes[16]; /* of "w" */
+    (void)bth_put_u64(bth_put_u64(sizes, 2), N / 2);
+    uint8_t *found = memmem(copy, info.ticket_nbytes, sizes, sizeof sizes);
+    cr_assert_not_null(found);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        (void)bth_put_u64(bth_put_u64(found, (uint64_t)bad[i][0]), (uint64_t)bad[i][1]);
+        bth_blob_put_end(copy, info.ticket_nbytes);
+        cr_expect_eq(write_with(copy, info.ticket_nbytes), BERTH_E_ARGUMENT, "%zu", i);
+        cr_expect(strstr(error.message, "the ticket is invalid: a tensor"), "%zu: %s", i,
+                  error.message);
+    }
+    free(copy);
+    berth_joint_abort(joint);
+}
+
 /* Whether the lie is found: at the receipt, or at the end. Never a file of another size. */
 static bool is_found(const uint8_t *lie, bool *in_debug)
 {
