@@ -477,3 +477,30 @@ Test(commit, a_save_can_be_cancelled_until_its_rename)
     cr_expect_gt(n_until_stop, 2);
     free(path);
 }
+
+static int put_pipe_there(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)done_nbytes, (void)total_nbytes;
+    (void)unlink(context);
+    (void)mkfifo(context, 0600);
+    return 0;
+}
+
+/* X1: what is there when the save ends is looked at again. */
+Test(commit, a_pipe_that_takes_the_files_place_meanwhile_is_not_replaced)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = put_pipe_there, .progress_context = path};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    struct stat status;
+    berth_error error;
+
+    save_well(path, 1000);
+    cr_expect_lt(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error), 0);
+    cr_expect(strstr(error.message, "not a regular file") || strstr(error.message, "pipe"), "%s",
+              error.message);
+    cr_assert_eq(lstat(path, &status), 0);
+    cr_expect(S_ISFIFO(status.st_mode));
+    cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
+}

@@ -607,6 +607,97 @@ Test(in_place, a_file_without_a_name_gets_the_bytes_or_keeps_its_own)
     }
 }
 
+/* ---- what takes the file's name meanwhile ---- */
+
+static enum {
+    CANNOT_BE_OPENED,
+    CANNOT_BE_EXAMINED,
+    ANOTHER_FILE,
+    IS_REPLACED,
+    NOT_WRITABLE
+} change;
+
+static int openat_and_change(int in, const char *name, int flags, mode_t mode)
+{
+    bool is_it = strcmp(name, "model.pt") == 0;
+
+    if (is_it && flags & O_PATH && change == CANNOT_BE_OPENED)
+        return refuse(EACCES);
+    if (change == NOT_WRITABLE && (flags & O_ACCMODE) == O_RDWR && name[0] >= '0' && name[0] <= '9')
+        return refuse(EACCES);
+    if (is_it && flags & O_PATH && change == ANOTHER_FILE) {
+        char *other = test_path(folder, "other.pt");
+        test_write_file(other, "theirs", 6); /* while the old one is there: another inode */
+        cr_assert_eq(rename(other, path), 0);
+        free(other);
+    }
+    int fd = openat(in, name, flags, mode);
+    if (is_it && flags & O_EXCL && change == IS_REPLACED)
+        cr_assert_eq(unlink(path), 0);
+    return fd;
+}
+
+static int fstat_of_no_path(int fd, struct stat *status)
+{
+    return change == CANNOT_BE_EXAMINED && fcntl(fd, F_GETFL) & O_PATH ? refuse(EIO)
+                                                                       : fstat(fd, status);
+}
+
+static void expect_refused_after(const char *to, const char *options, const char *says)
+{
+    berth_error error;
+
+    bth_system.openat = openat_and_change;
+    bth_system.fstat = fstat_of_no_path;
+    cr_expect_lt(save(to, options, NULL, &error), 0, "%s", says);
+    bth_system_restore();
+    cr_expect(strstr(error.message, says), "%s: %s", says, error.message);
+}
+
+/* X1, X10 */
+Test(in_place, what_takes_the_files_name_is_not_written_to)
+{
+    test_write_file(path, OLD, strlen(OLD));
+    change = CANNOT_BE_OPENED;
+    expect_refused_after(path, "save.replace=in_place", "cannot be opened: Permission denied");
+    change = CANNOT_BE_EXAMINED;
+    expect_refused_after(path, "save.replace=in_place", "cannot be opened: Input/output error");
+    cr_expect(test_file_holds(path, OLD, strlen(OLD)));
+    change = ANOTHER_FILE;
+    expect_refused_after(path, "save.replace=in_place", "another file took its name");
+    cr_expect(test_file_holds(path, "theirs", 6));
+    cr_assert_eq(unlink(path), 0);
+    change = IS_REPLACED;
+    expect_refused_after(path, "save.replace=in_place",
+                         "it, or the descriptor of it, was replaced");
+}
+
+/* X4 */
+Test(in_place, descriptors_of_what_can_be_no_file_are_refused)
+{
+    char name[40], *other = test_path(folder, "other.pt");
+    int ends[2];
+
+    cr_assert_eq(pipe(ends), 0);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", ends[1]);
+    expect_refused_after(name, "", "cannot be replaced");
+    close(ends[0]), close(ends[1]);
+    /* It has a name, but not the one by which it was opened: that is another file's. */
+    test_write_file(path, OLD, strlen(OLD));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    cr_assert(link(path, other) == 0 && unlink(path) == 0);
+    test_write_file(path, "theirs", 6);
+    expect_refused_after(name, "", "is open under a name that another file has now");
+    cr_expect(test_file_holds(path, "theirs", 6) && test_file_holds(other, OLD, strlen(OLD)));
+    cr_assert_eq(unlink(other), 0); /* and now none */
+    change = NOT_WRITABLE;
+    expect_refused_after(name, "", "has no name, and cannot be written in place");
+    cr_expect(test_file_holds(path, "theirs", 6));
+    close(fd);
+    free(other);
+}
+
 /* ---- files of other formats, and joint saves ---- */
 
 Test(in_place, a_file_of_another_format)
