@@ -362,6 +362,33 @@ Test(bad_input, globals_of_what_is_no_archive)
     }
 }
 
+/* W6: each allocation fails once; what could not be listed is never left out in silence. */
+Test(bad_input, globals_without_memory)
+{
+    struct pickle pickle = {0};
+
+    assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
+    for (int is_archive = 0; is_archive < 2; is_archive++) {
+        const berth_source source = is_archive ? berth_from_memory(file, file_nbytes)
+                                               : berth_from_memory(pickle.bytes, pickle.nbytes);
+        int all = 0, status = BERTH_E_MEMORY;
+        assert_ok(berth_list_globals(&source, count_global, &all, &error));
+        for (uint64_t nth = 1; status < 0; nth++) {
+            int n = 0;
+            test_memory_watch();
+            test_memory_refuse(nth, false);
+            status = berth_list_globals(&source, count_global, &n, &error);
+            struct test_memory seen = test_memory_seen();
+            test_memory_unwatch();
+            cr_expect_eq(seen.live_nbytes, 0);
+            cr_assert_eq(status, seen.n_allocations >= nth ? BERTH_E_MEMORY : 0, "%d, %d: %s",
+                         is_archive, (int)nth, error.message);
+            cr_expect_eq(n, status == 0 ? all : 0);
+        }
+    }
+    free(pickle.bytes);
+}
+
 /* ---- ranges ---- */
 
 Test(bad_input, ranges_outside)
