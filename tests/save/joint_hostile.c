@@ -204,6 +204,29 @@ Test(joint_hostile, a_ticket_with_sizes_below_0)
     berth_joint_abort(joint);
 }
 
+/* J4: a text has its length, no NUL in it, and one behind it. */
+Test(joint_hostile, a_ticket_with_texts_that_do_not_end)
+{
+    static const uint8_t name[] = {1, 0, 0, 0, 'w', 0};
+    static const struct {
+        size_t at;
+        uint8_t byte;
+    } changes_of_name[] = {{4, 0}, {5, 'x'}, {5, 1}, {0, 2}};
+
+    begin();
+    for (size_t i = 0; i < sizeof changes_of_name / sizeof *changes_of_name; i++) {
+        uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+        uint8_t *found = memmem(copy, info.ticket_nbytes, name, sizeof name);
+        cr_assert_not_null(found);
+        found[changes_of_name[i].at] = changes_of_name[i].byte;
+        bth_blob_put_end(copy, info.ticket_nbytes);
+        cr_expect_eq(write_with(copy, info.ticket_nbytes), BERTH_E_ARGUMENT, "%zu", i);
+        cr_expect(strstr(error.message, "the ticket is invalid"), "%zu: %s", i, error.message);
+        free(copy);
+    }
+    berth_joint_abort(joint);
+}
+
 /* Whether the lie is found: at the receipt, or at the end. Never a file of another size. */
 static bool is_found(const uint8_t *lie, bool *in_debug)
 {
