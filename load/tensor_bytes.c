@@ -83,7 +83,7 @@ static int tensor_check_expected(const berth_tensor *tensor, const char *name, b
 
     if (rank < 0 || (rank > 0 && !shape))
         return bth_fail_argument(error, "berth_expect needs a rank and a shape");
-    if (tensor->flags & BERTH_META || !tensor->storage)
+    if (!tensor->storage) /* which only a meta tensor has not */
         return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
     if (tensor->dtype != dtype)
         return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
