@@ -208,13 +208,14 @@ Test(joint_hostile, a_ticket_with_sizes_below_0)
 Test(joint_hostile, cut_with_a_good_checksum)
 {
     begin();
-    for (size_t n = 40; n < info.ticket_nbytes; n++) {
+    for (size_t n = BTH_BLOB_HEAD_NBYTES + BTH_BLOB_END_NBYTES; n < info.ticket_nbytes; n++) {
         uint8_t *copy = copy_of(info.ticket, n);
         bth_blob_put_end(copy, n);
         cr_assert_lt(write_with(copy, n), 0, "a ticket of %zu bytes", n);
         free(copy);
     }
-    for (size_t n = 40; n < receipt_nbytes[0]; n += n < 400 ? 1 : 97) {
+    for (size_t n = BTH_BLOB_HEAD_NBYTES + BTH_BLOB_END_NBYTES; n < receipt_nbytes[0];
+         n += n < 400 ? 1 : 97) {
         uint8_t *copy = copy_of(receipts[0], n);
         bth_blob_put_end(copy, n);
         cr_assert_lt(add_one(copy, n), 0, "a receipt of %zu bytes", n);
