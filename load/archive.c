@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
-#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 
 /* Enough for the small records after data.pkl. */

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "io/device/device.h"
 #include "io/memory_region.h"
 #include "load/open/open.h"
 #include "load/prefetch/prefetch.h"
@@ -275,6 +274,10 @@ int bth_archive_verify(const berth_source *source, const struct berth_config *co
                        const berth_params *params, bth_verify_request *request, berth_error *error);
 
 /* ---- tensor_bytes.c ---- */
+
+/* *offset: the byte of the first element in its storage. BERTH_E_UNSUPPORTED: it begins within one.
+ */
+int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
 
 /* Sets the hook for views of all storages, so that they can be saved. */
 void bth_storages_set_read_elements(berth_checkpoint *checkpoint);

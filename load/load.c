@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "io/trace/trace.h"
+#include "base/trace.h"
 #include "load/checkpoint.h"
 
 /* ---- open and close ---- */

@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/values/value.h"
-#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 #include "load/transfer/transfer.h"
 

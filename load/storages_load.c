@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/page_cache.h"
-#include "io/trace/trace.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
@@ -250,7 +250,7 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
             "it is on %s, where the host cannot follow an address: "
             "berth_tensor_device_address returns that address, berth_tensor_read "
             "copies the bytes",
-            bth_device_name(target->range.device));
+            bth_wing_device.name(target->range.device));
     if (storage_is_loaded(phase->checkpoint, root))
         return 0;
     if (phase_leaves_storage_to_others(phase, root)) {
@@ -403,7 +403,7 @@ static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error 
     if (phase->device.n == 0)
         return 0;
     if (bth_transfer_cut(&to->transfer, NULL, NULL, error) == 0 &&
-        bth_to_device_run(to, error) == 0)
+        bth_wing_to_device.run(to, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, &to->transfer, error);
     phase->device_memory = to->memory;
     if (stats) {

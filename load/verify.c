@@ -2,7 +2,7 @@
 /* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
 #include "base/clock.h"
 #include "base/error.h"
-#include "io/trace/trace.h"
+#include "base/trace.h"
 #include "load/checkpoint.h"
 
 /*
