@@ -12,7 +12,7 @@ void bth_trace_enter_outermost(bth_trace_scope *scope, int64_t option, const cha
                                const char *path)
 {
     if (option != 0 && !bth_trace_is_on())
-        bth_trace_enter(scope, option, name, path, bth_seconds());
+        bth_wing_trace.enter(scope, option, name, path, 0);
 }
 
 double bth_trace_seconds(void)

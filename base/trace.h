@@ -37,16 +37,17 @@ typedef struct bth_trace_span {
     double crc32_seconds;    /* part of it; 0: not shown */
 } bth_trace_span;
 
-/* The functions below, of the wing io/trace/, for what is traced. Without it they are NULL, and the
- * option is refused. */
+/*
+ * The functions below, of the wing io/trace/; seconds 0: now. Without it they are NULL, and the
+ * option is refused.
+ */
 typedef struct bth_trace_functions {
     bth_trace_thread *(*current)(void);
     void (*enter)(bth_trace_scope *scope, int64_t option, const char *name, const char *path,
                   double begin_seconds);
     void (*enter_worker)(bth_trace_scope *scope, const bth_trace_thread *parent);
     void (*leave)(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
-                  const berth_error *error);
-    void (*leave_lazily)(bth_trace_scope *scope);
+                  const berth_error *error, bool at_once);
     void (*leave_worker)(bth_trace_scope *scope);
     void (*flush)(int64_t option);
     void (*add_span)(const bth_trace_span *span);
@@ -93,13 +94,13 @@ static inline void bth_trace_leave(bth_trace_scope *scope, double end_seconds,
                                    const berth_stats *stats, const berth_error *error)
 {
     if (scope->thread)
-        bth_wing_trace.leave(scope, end_seconds, stats, error);
+        bth_wing_trace.leave(scope, end_seconds, stats, error, true);
 }
 /* The same, but events may stay in memory until more come: for what happens for each tensor. */
 static inline void bth_trace_leave_lazily(bth_trace_scope *scope)
 {
     if (scope->thread)
-        bth_wing_trace.leave_lazily(scope);
+        bth_wing_trace.leave(scope, 0, NULL, NULL, false);
 }
 /* Writes such events. */
 static inline void bth_trace_flush(int64_t option)

@@ -7,7 +7,9 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
+#include "load/tensor_bytes.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;

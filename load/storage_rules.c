@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
-#include "load/checkpoint.h"
+#include "load/storage_rules.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "config/options.h"
 #include "io/devices.h"
+#include "load/errors_with_names.h"
 
 /* Called with each name and its tensor; NULL if that has no bytes. An error ends the visit. */
 typedef int (*name_visit)(void *context, const berth_tensor *tensor, const char *name,

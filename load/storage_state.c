@@ -3,13 +3,16 @@
  * The life of a storage: its state from opening to closing, and in a child that was forked; how it
  * is loaded; reading it from memory, a device or the file; the verdict on its CRC.
  */
+#include "load/storage_state.h"
+
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storages_load.h"
 
 /* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
 #define WIDEST_UNIT 8

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages. */
+#include "load/tensor_bytes.h"
+
 #include <stdio.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 #include "load/transfer/transfer.h"
 
 /* ---- addresses ---- */

@@ -3,7 +3,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/trace.h"
-#include "load/checkpoint.h"
+#include "load/archive.h"
+#include "load/errors_with_names.h"
+#include "load/sparse_indices.h"
+#include "load/verify_records.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again

@@ -157,6 +157,8 @@ static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name
     bth_trace_file *file = bth_trace_file_find_or_make(option);
     if (!file)
         return;
+    if (begin_seconds <= 0)
+        begin_seconds = bth_seconds();
     atomic_store(&bth_trace_is_used, true);
     if (current && current->file == file)
         scope->number = current->operation;
@@ -228,18 +230,11 @@ static void scope_end_operation(const bth_trace_scope *scope, double end_seconds
 }
 
 static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
-                        const berth_error *error)
+                        const berth_error *error, bool at_once)
 {
     BTH_HOLD_CANCEL(true);
-    scope_end_operation(scope, end_seconds, stats, error);
-    scope_pop_thread(scope, true);
-}
-
-static void trace_leave_lazily(bth_trace_scope *scope)
-{
-    BTH_HOLD_CANCEL(true);
-    scope_end_operation(scope, bth_seconds(), NULL, NULL);
-    scope_pop_thread(scope, false);
+    scope_end_operation(scope, end_seconds > 0 ? end_seconds : bth_seconds(), stats, error);
+    scope_pop_thread(scope, at_once);
 }
 
 static void trace_flush(int64_t option)
@@ -335,7 +330,6 @@ const bth_trace_functions bth_wing_trace = {
     .enter = trace_enter,
     .enter_worker = trace_enter_worker,
     .leave = trace_leave,
-    .leave_lazily = trace_leave_lazily,
     .leave_worker = trace_leave_worker,
     .flush = trace_flush,
     .add_span = trace_add_span,

@@ -29,9 +29,6 @@ typedef struct bth_to_device {
     double device_seconds; /* that workers waited for copies */
 } bth_to_device;
 
-/* The longest request: what one staging buffer holds. */
-uint64_t bth_to_device_request_nbytes(const struct berth_config *config);
-
 /* The functions of the wing, load/device/. Without devices none is called. */
 typedef struct bth_to_device_functions {
     /*
