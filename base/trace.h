@@ -38,8 +38,8 @@ typedef struct bth_trace_span {
 } bth_trace_span;
 
 /*
- * The functions below, of the wing io/trace/; seconds 0: now. Without it they are NULL, and the
- * option is refused.
+ * The functions below, of the wing io/trace/; seconds 0: now. Without it they are NULL, and an
+ * operation with the option fails (bth_config_copy_for_operation).
  */
 typedef struct bth_trace_functions {
     bth_trace_thread *(*current)(void);

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
-#include "base/trace.h"
 #include "base/utf8.h"
 #include "config/option_row.h"
 
@@ -329,11 +328,7 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
     case BTH_OPTION_FLAGS:
         is_valid = option_parse_flags(row, text, n, &parsed);
         break;
-    case BTH_OPTION_TEXT: /* the option `trace` */
-        if (n > 0 && !bth_wing_trace.enter)
-            return bth_fail_status(error, BERTH_E_UNAVAILABLE,
-                                   "%s: this library was built without traces (%s)", row->name,
-                                   source);
+    case BTH_OPTION_TEXT:
         is_valid = option_text_is_valid(text, n);
         if (is_valid)
             parsed = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);

@@ -71,11 +71,13 @@ Test(core, what_needs_a_wing_is_unavailable)
     (void)snprintf(message, sizeof message,
                    "%s: \"weight\": data/0: cuda:0: this library was built without devices", path);
     check_is_unavailable(berth_set_storage_rules(checkpoint, &rule, 1, &error), message);
-    check_is_unavailable(berth_config_set("trace", "t.json", &error),
-                         "trace: this library was built without traces (set by the program)");
     (void)snprintf(message, sizeof message, "%s: load.prefetch: this library was built without it",
                    path);
     check_is_unavailable(berth_open(path, only("load.prefetch=read", NULL), &other, &error),
                          message);
     cr_expect_null(other);
+    static const char traces[] = "trace: this library was built without traces";
+    check_is_unavailable(berth_open(path, only("trace=t.json", NULL), &other, &error), traces);
+    check_is_unavailable(
+        berth_save(path, berth_root(checkpoint), only("trace=t.json", NULL), &error), traces);
 }
