@@ -23,7 +23,7 @@ typedef struct bth_trace_thread bth_trace_thread;
 typedef struct bth_trace_scope {
     bth_trace_thread *thread;
     uint64_t number;  /* of the operation; kept for another thread that goes on with it */
-    const char *name; /* static */
+    const char *name; /* static; NULL: of a worker */
 } bth_trace_scope;
 
 /* Something that took time. */
@@ -48,7 +48,6 @@ typedef struct bth_trace_functions {
     void (*enter_worker)(bth_trace_scope *scope, const bth_trace_thread *parent);
     void (*leave)(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
                   const berth_error *error, bool at_once);
-    void (*leave_worker)(bth_trace_scope *scope);
     void (*flush)(int64_t option);
     void (*add_span)(const bth_trace_span *span);
     void (*begin_request)(void);
@@ -130,16 +129,14 @@ void bth_traced_call_end_at(bth_traced_call *call, double end_seconds, const ber
 
 /* ---- workers ---- */
 
-/* Events of a new thread, for the operation of `parent`, whose thread waits. NULL: nothing. */
+/*
+ * Events of a new thread, for the operation of `parent`, whose thread waits. NULL: nothing. It is
+ * left lazily.
+ */
 static inline void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *parent)
 {
     if (parent)
         bth_wing_trace.enter_worker(scope, parent);
-}
-static inline void bth_trace_leave_worker(bth_trace_scope *scope)
-{
-    if (scope->thread)
-        bth_wing_trace.leave_worker(scope);
 }
 
 /* ---- events ---- */

@@ -117,7 +117,7 @@ static void *pool_run_worker(void *argument)
             break;
         }
     }
-    bth_trace_leave_worker(&traced);
+    bth_trace_leave_lazily(&traced);
     pthread_mutex_lock(&pool->lock);
     pool->n_running--;
     pthread_cond_signal(&pool->finished);

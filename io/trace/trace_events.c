@@ -232,9 +232,15 @@ static void scope_end_operation(const bth_trace_scope *scope, double end_seconds
 static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
                         const berth_error *error, bool at_once)
 {
+    bth_trace_file *file = scope->thread->file;
+    size_t lane = scope->thread->lane;
+
     BTH_HOLD_CANCEL(true);
-    scope_end_operation(scope, end_seconds > 0 ? end_seconds : bth_seconds(), stats, error);
+    if (scope->name)
+        scope_end_operation(scope, end_seconds > 0 ? end_seconds : bth_seconds(), stats, error);
     scope_pop_thread(scope, at_once);
+    if (!scope->name)
+        bth_trace_file_release_lane(file, lane);
 }
 
 static void trace_flush(int64_t option)
@@ -255,15 +261,6 @@ static void trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *p
         thread_name_track(scope->thread, bth_seconds());
     else
         bth_trace_file_release_lane(parent->file, lane);
-}
-
-static void trace_leave_worker(bth_trace_scope *scope)
-{
-    bth_trace_file *file = scope->thread->file;
-    size_t lane = scope->thread->lane;
-
-    scope_pop_thread(scope, false);
-    bth_trace_file_release_lane(file, lane);
 }
 
 /* ---- spans ---- */
@@ -330,7 +327,6 @@ const bth_trace_functions bth_wing_trace = {
     .enter = trace_enter,
     .enter_worker = trace_enter_worker,
     .leave = trace_leave,
-    .leave_worker = trace_leave_worker,
     .flush = trace_flush,
     .add_span = trace_add_span,
     .begin_request = trace_begin_request,

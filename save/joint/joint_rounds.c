@@ -230,7 +230,7 @@ static void *writing_run(void *argument)
     bth_thread_disable_cancel();
     bth_trace_enter_worker(&traced, writing->traced);
     (void)writing->settings->write(writing->settings->context, writing->window, &writing->error);
-    bth_trace_leave_worker(&traced);
+    bth_trace_leave_lazily(&traced);
     return NULL;
 }
 
