@@ -76,8 +76,10 @@ Test(core, what_needs_a_wing_is_unavailable)
     check_is_unavailable(berth_open(path, only("load.prefetch=read", NULL), &other, &error),
                          message);
     cr_expect_null(other);
-    static const char traces[] = "trace: this library was built without traces";
-    check_is_unavailable(berth_open(path, only("trace=t.json", NULL), &other, &error), traces);
+    check_is_unavailable(berth_open(path, only("trace=t.json", NULL), &other, &error),
+                         "trace: this library was built without traces");
+    (void)snprintf(message, sizeof message, "%s: trace: this library was built without traces",
+                   path);
     check_is_unavailable(
-        berth_save(path, berth_root(checkpoint), only("trace=t.json", NULL), &error), traces);
+        berth_save(path, berth_root(checkpoint), only("trace=t.json", NULL), &error), message);
 }
