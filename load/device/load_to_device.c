@@ -355,12 +355,12 @@ static int storage_load_and_get_device_address(berth_checkpoint *checkpoint,
 {
     const berth_storage *root = bth_storage_root(storage);
     bth_load_request request = {.config = &checkpoint->config, .at_once = true};
-    bth_storage_target target = bth_storage_get_target(checkpoint, root);
+    const bth_storage_target before = bth_storage_get_target(checkpoint, root);
 
-    if (target.range.device && !target.is_there &&
+    if (before.range.device && !before.is_there &&
         bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
         return error->code;
-    target = bth_storage_get_target(checkpoint, root);
+    const bth_storage_target target = bth_storage_get_target(checkpoint, root);
     if (!target.is_there)
         return bth_fail_argument(error, "it is in the memory of the host: call berth_tensor_data");
     if (target.range.address == 0)
