@@ -9,6 +9,7 @@
 
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "config/layers.h"
 
 /* ---- layers of the process ---- */
@@ -285,6 +286,11 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
     }
     if (error->code == BERTH_OK && config->debug && config->load_check < BTH_CHECK_HEADERS)
         config->load_check = BTH_CHECK_HEADERS;
+    if (error->code == BERTH_OK && config->trace != 0 && !bth_wing_trace.enter) {
+        config->trace = 0;
+        return bth_fail_status(error, BERTH_E_UNAVAILABLE,
+                               "trace: this library was built without traces");
+    }
     return error->code;
 }
 

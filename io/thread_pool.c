@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 #define WATCH_SECONDS 0.1
 
@@ -117,7 +117,7 @@ static void *pool_run_worker(void *argument)
             break;
         }
     }
-    bth_trace_leave_worker(&traced);
+    bth_trace_leave_lazily(&traced);
     pthread_mutex_lock(&pool->lock);
     pool->n_running--;
     pthread_cond_signal(&pool->finished);
@@ -182,7 +182,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     struct pool pool = {.function = function,
                         .context = context,
                         .n_tasks = n_tasks,
-                        .traced = bth_trace_is_on() ? bth_trace_current() : NULL};
+                        .traced = bth_trace_current()};
 
     if (n_workers <= 1 || n_tasks <= 1)
         return pool_run_serially(n_tasks, function, watch, context, error);

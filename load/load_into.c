@@ -5,9 +5,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/values/value.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
+#include "load/tensor_bytes.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;

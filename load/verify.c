@@ -2,8 +2,11 @@
 /* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
 #include "base/clock.h"
 #include "base/error.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "base/trace.h"
+#include "load/archive.h"
+#include "load/errors_with_names.h"
+#include "load/sparse_indices.h"
+#include "load/verify_records.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again

@@ -11,10 +11,10 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "base/shown_text.h"
+#include "base/trace.h"
 #include "config/option_row.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 #define MARK "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"writer\":\"Berth"
 #define END "\n]}\n"

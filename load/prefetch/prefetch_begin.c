@@ -13,7 +13,9 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/worker_counts.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_rules.h"
+#include "load/storage_state.h"
 
 /* If no window size is set, windows are parts of a pass, but not shorter than this. */
 #define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)

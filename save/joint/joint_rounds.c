@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/direct.h"
 #include "io/thread_pool.h"
-#include "io/trace/trace.h"
 #include "save/joint/joint_exchange.h"
 
 /* So many gaps in one window mean that a writer did not give its slice. They would cost more memory
@@ -230,7 +230,7 @@ static void *writing_run(void *argument)
     bth_thread_disable_cancel();
     bth_trace_enter_worker(&traced, writing->traced);
     (void)writing->settings->write(writing->settings->context, writing->window, &writing->error);
-    bth_trace_leave_worker(&traced);
+    bth_trace_leave_lazily(&traced);
     return NULL;
 }
 
@@ -328,9 +328,8 @@ static int rounds_run_one(rounds *all, berth_error *error)
         return 0;
     if (writing_end(writing, error) < 0)
         return error->code;
-    *writing = (window_writing){.settings = all->settings,
-                                .window = window,
-                                .traced = bth_trace_is_on() ? bth_trace_current() : NULL};
+    *writing = (window_writing){
+        .settings = all->settings, .window = window, .traced = bth_trace_current()};
     bth_error_clear(&writing->error);
     int failure = bth_thread_start(&writing->thread, writing_run, writing);
     if (failure != 0) {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
-#include "io/device/device.h"
+#include "io/devices.h"
 #include "io/file.h"
 #include "io/syscalls.h"
 
@@ -68,11 +68,11 @@ static int slice_copy_from_device(slice_runs *runs, uint64_t nbytes, berth_error
     copy->next = runs->parts->copies;
     runs->parts->copies = copy;
     runs->data = copy->bytes;
-    if (bth_device_open(slice->device, &device, error) < 0 ||
-        bth_device_check_memory(device, address, (size_t)nbytes, error) < 0)
+    if (bth_wing_device.open(slice->device, &device, error) < 0 ||
+        bth_wing_device.check_memory(device, address, (size_t)nbytes, error) < 0)
         return error->code;
-    return bth_device_copy_to_host_and_wait(device, copy->bytes, address, (size_t)nbytes,
-                                            slice->ready, error);
+    return bth_wing_device.copy_to_host_and_wait(device, copy->bytes, address, (size_t)nbytes,
+                                                 slice->ready, error);
 }
 
 /* runs->data: bytes that this process can read: the caller's, or a copy of those on a device. */

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "io/device/staging_buffers.h"
+#include "save/image.h"
 
 #define ROOM 1024
 

@@ -1,14 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+/* Loads ranges to devices, as load/transfer/to_device.h says; addresses there. */
 #include "load/transfer/to_device.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
+#include "berth/device.h"
 #include "io/device/staging_buffers.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
-#include "io/trace/trace.h"
-#include "io/worker_counts.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
+#include "load/storages_load.h"
+#include "load/tensor_bytes.h"
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
@@ -52,7 +57,7 @@ struct staging_run {
 
 /* ---- memory on devices ---- */
 
-void bth_device_memory_list_free(bth_device_memory_list *list)
+static void device_memory_list_free(bth_device_memory_list *list)
 {
     for (bth_device_memory_list *next; list; list = next) {
         next = list->next;
@@ -152,21 +157,6 @@ static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth
 }
 
 /* ---- the ring and its workers ---- */
-
-uint64_t bth_to_device_request_nbytes(const struct berth_config *config)
-{
-    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
-    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
-    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
-
-    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
-        chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
-    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
-        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
-    if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
-        return BTH_MAX_DIRECT_BLOCK_NBYTES;
-    return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
-}
 
 static int staging_open_ring(struct staging_run *run, berth_error *error)
 {
@@ -324,7 +314,7 @@ static int staging_report_progress(void *context)
     return bth_transfer_report_progress(&((struct staging_run *)context)->to->transfer);
 }
 
-int bth_to_device_run(bth_to_device *to, berth_error *error)
+static int to_device_run(bth_to_device *to, berth_error *error)
 {
     struct staging_run run = {.to = to};
     uint64_t n_requests = to->transfer.requests.n_requests;
@@ -349,4 +339,56 @@ int bth_to_device_run(bth_to_device *to, berth_error *error)
         to->device_seconds += run.workers[i].wait_seconds;
     staging_close(&run);
     return error->code;
+}
+
+const bth_to_device_functions bth_wing_to_device = {
+    .run = to_device_run,
+    .free_memory = device_memory_list_free,
+};
+
+/* ---- addresses ---- */
+
+/* *address: the storage's; 0 if it is empty. */
+static int storage_load_and_get_device_address(berth_checkpoint *checkpoint,
+                                               const berth_storage *storage, uintptr_t *address,
+                                               berth_error *error)
+{
+    const berth_storage *root = bth_storage_root(storage);
+    bth_load_request request = {.config = &checkpoint->config, .at_once = true};
+    const bth_storage_target before = bth_storage_get_target(checkpoint, root);
+
+    if (before.range.device && !before.is_there &&
+        bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
+        return error->code;
+    const bth_storage_target target = bth_storage_get_target(checkpoint, root);
+    if (!target.is_there)
+        return bth_fail_argument(error, "it is in the memory of the host: call berth_tensor_data");
+    if (target.range.address == 0)
+        return 0;
+    /* X18: if the context died, the address may be invalid, or belong to other memory now. */
+    if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
+        bth_device_check_memory(target.range.device, target.range.address, 1, error) < 0)
+        return bth_error_in_storage(checkpoint, root, error);
+    *address = target.range.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
+    return 0;
+}
+
+int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                                uintptr_t *address, berth_error *error)
+{
+    uint64_t offset = 0;
+
+    BTH_ERROR_BEGIN(error);
+    if (!address)
+        (void)bth_fail_argument(error, "the pointer for the address is NULL");
+    else {
+        *address = 0;
+        if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
+            bth_tensor_find_first_byte(tensor, &offset, error) == 0 &&
+            storage_load_and_get_device_address(checkpoint, tensor->storage, address, error) == 0 &&
+            *address != 0)
+            *address += (uintptr_t)offset;
+        (void)bth_error_in_tensor(checkpoint, tensor, error);
+    }
+    return bth_error_in_checkpoint(checkpoint, error);
 }

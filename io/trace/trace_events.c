@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "io/trace/trace.h"
+#include "base/trace.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,11 +31,10 @@ struct bth_trace_thread {
     char bytes[BUFFER_NBYTES];
 };
 
-atomic_bool bth_trace_is_used;
 static _Thread_local bth_trace_thread *current;
 static _Thread_local const bth_trace_file *named; /* where the thread's track has a name */
 
-bth_trace_thread *bth_trace_current(void)
+static bth_trace_thread *thread_current(void)
 {
     return current;
 }
@@ -151,15 +150,15 @@ static void scope_pop_thread(bth_trace_scope *scope, bool at_once)
     bth_release(thread);
 }
 
-void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, const char *path,
-                     double begin_seconds)
+static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name, const char *path,
+                        double begin_seconds)
 {
-    if (option == 0)
-        return;
     BTH_HOLD_CANCEL(true);
     bth_trace_file *file = bth_trace_file_find_or_make(option);
     if (!file)
         return;
+    if (begin_seconds <= 0)
+        begin_seconds = bth_seconds();
     atomic_store(&bth_trace_is_used, true);
     if (current && current->file == file)
         scope->number = current->operation;
@@ -184,13 +183,6 @@ void bth_trace_enter(bth_trace_scope *scope, int64_t option, const char *name, c
     if (path)
         thread_append_text(scope->thread, "path", path);
     thread_end_event(scope->thread);
-}
-
-void bth_trace_enter_outermost(bth_trace_scope *scope, int64_t option, const char *name,
-                               const char *path)
-{
-    if (option != 0 && !bth_trace_is_on())
-        bth_trace_enter(scope, option, name, path, bth_seconds());
 }
 
 static void thread_append_stats(bth_trace_thread *thread, const berth_stats *stats)
@@ -237,29 +229,22 @@ static void scope_end_operation(const bth_trace_scope *scope, double end_seconds
     thread_end_event(thread);
 }
 
-void bth_trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
-                     const berth_error *error)
+static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
+                        const berth_error *error, bool at_once)
 {
-    if (!scope->thread)
-        return;
+    bth_trace_file *file = scope->thread->file;
+    size_t lane = scope->thread->lane;
+
     BTH_HOLD_CANCEL(true);
-    scope_end_operation(scope, end_seconds, stats, error);
-    scope_pop_thread(scope, true);
+    if (scope->name)
+        scope_end_operation(scope, end_seconds > 0 ? end_seconds : bth_seconds(), stats, error);
+    scope_pop_thread(scope, at_once);
+    if (!scope->name)
+        bth_trace_file_release_lane(file, lane);
 }
 
-void bth_trace_leave_lazily(bth_trace_scope *scope)
+static void trace_flush(int64_t option)
 {
-    if (!scope->thread)
-        return;
-    BTH_HOLD_CANCEL(true);
-    scope_end_operation(scope, bth_seconds(), NULL, NULL);
-    scope_pop_thread(scope, false);
-}
-
-void bth_trace_flush(int64_t option)
-{
-    if (option == 0 || !atomic_load_explicit(&bth_trace_is_used, memory_order_relaxed))
-        return;
     BTH_HOLD_CANCEL(true);
     bth_trace_file *file = bth_trace_file_find(option);
     if (file)
@@ -268,10 +253,8 @@ void bth_trace_flush(int64_t option)
 
 /* ---- workers ---- */
 
-void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *parent)
+static void trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *parent)
 {
-    if (!parent)
-        return;
     size_t lane = bth_trace_file_claim_lane(parent->file);
     scope->thread = thread_push(parent->file, parent->operation, lane);
     if (scope->thread)
@@ -280,26 +263,9 @@ void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trace_thread *pare
         bth_trace_file_release_lane(parent->file, lane);
 }
 
-void bth_trace_leave_worker(bth_trace_scope *scope)
-{
-    bth_trace_thread *thread = scope->thread;
-
-    if (!thread)
-        return;
-    bth_trace_file *file = thread->file;
-    size_t lane = thread->lane;
-    scope_pop_thread(scope, false);
-    bth_trace_file_release_lane(file, lane);
-}
-
 /* ---- spans ---- */
 
-double bth_trace_seconds(void)
-{
-    return bth_trace_is_on() ? bth_seconds() : 0;
-}
-
-void bth_trace_add_span(const bth_trace_span *span)
+static void trace_add_span(const bth_trace_span *span)
 {
     unsigned long long begin = seconds_to_nanoseconds(span->begin_seconds);
     unsigned long long end = seconds_to_nanoseconds(span->end_seconds);
@@ -336,19 +302,17 @@ static void thread_count(bth_trace_thread *thread, const char *counter, const ch
     thread_end_event(thread);
 }
 
-void bth_trace_begin_request(void)
+static void trace_begin_request(void)
 {
-    if (bth_trace_is_on())
-        thread_count(current, "requests in flight", "requests", &current->file->n_in_flight, 1);
+    thread_count(current, "requests in flight", "requests", &current->file->n_in_flight, 1);
 }
 
-void bth_trace_end_request(const bth_trace_span *request, bool is_write)
+static void trace_end_request(const bth_trace_span *request, bool is_write)
 {
-    if (!bth_trace_is_on())
-        return;
     bth_trace_file *file = current->file;
+
     if (request->nbytes > 0) {
-        bth_trace_add_span(request);
+        trace_add_span(request);
         thread_count(current, is_write ? "bytes written" : "bytes read", "bytes",
                      is_write ? &file->written_nbytes : &file->read_nbytes,
                      (int64_t)request->nbytes);
@@ -356,35 +320,15 @@ void bth_trace_end_request(const bth_trace_span *request, bool is_write)
     thread_count(current, "requests in flight", "requests", &file->n_in_flight, -1);
 }
 
-/* ---- calls of the public interface ---- */
+/* ---- for the core ---- */
 
-const berth_params *bth_traced_call_begin(bth_traced_call *call, int64_t option, const char *name,
-                                          const char *path, double begin_seconds,
-                                          const berth_params *params)
-{
-    call->scope = (bth_trace_scope){0};
-    bth_trace_enter(&call->scope, option, name, path, begin_seconds);
-    if (!call->scope.thread)
-        return params;
-    call->begin_seconds = begin_seconds;
-    call->params = params ? *params : (berth_params){0};
-    call->stats = (berth_stats){0};
-    if (!call->params.stats)
-        call->params.stats = &call->stats;
-    return &call->params;
-}
-
-void bth_traced_call_end_at(bth_traced_call *call, double end_seconds, const berth_error *error)
-{
-    if (call->scope.thread)
-        bth_trace_leave(&call->scope, end_seconds, call->params.stats, error);
-}
-
-void bth_traced_call_end(bth_traced_call *call, const berth_error *error)
-{
-    if (!call->scope.thread)
-        return;
-    double seconds = call->params.stats->total_seconds;
-    bth_traced_call_end_at(call, seconds > 0 ? call->begin_seconds + seconds : bth_seconds(),
-                           error);
-}
+const bth_trace_functions bth_wing_trace = {
+    .current = thread_current,
+    .enter = trace_enter,
+    .enter_worker = trace_enter_worker,
+    .leave = trace_leave,
+    .flush = trace_flush,
+    .add_span = trace_add_span,
+    .begin_request = trace_begin_request,
+    .end_request = trace_end_request,
+};
