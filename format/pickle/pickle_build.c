@@ -21,6 +21,12 @@
 #define BTH_CALLABLE(module, name, build, wanted, optional) BUILDER(build);
 #include "format/pickle/pickle_globals.def"
 
+static void *build_refuse(bth_unpickler *unpickler, const bth_known *known, const char *problem)
+{
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s %s", known->module, known->name,
+                               problem);
+}
+
 /* ---- values that are no tensors ---- */
 
 /* Whether it is a FLOAT or an INT of 64 bits. */
@@ -94,8 +100,7 @@ BUILDER(device)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         known_type |= strcmp(type, types[i]) == 0;
     if (!known_type)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
-                                   known->module, known->name);
+        return build_refuse(unpickler, known, "of text that names no device");
     return berth_make_device(unpickler->tree, type, index);
 }
 
@@ -106,16 +111,12 @@ static bool encoding_is_latin1(const berth_value *value)
     return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
 }
 
-static berth_value *encoding_refuse(bth_unpickler *unpickler, const bth_known *known)
-{
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1",
-                               known->module, known->name);
-}
+#define WANTS_LATIN1 "wants the encoding latin1"
 
 BUILDER(encode)
 {
     if (!encoding_is_latin1(items[1]))
-        return encoding_refuse(unpickler, known);
+        return build_refuse(unpickler, known, WANTS_LATIN1);
     return bth_bytes_from_latin1(unpickler->tree, items[0]);
 }
 
@@ -124,7 +125,7 @@ BUILDER(bytearray)
 {
     berth_value *bytes = n ? items[0] : NULL;
     if (n == 2 ? !encoding_is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
-        return encoding_refuse(unpickler, known);
+        return build_refuse(unpickler, known, WANTS_LATIN1);
     if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
         bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
     if (n && !bytes)
@@ -138,8 +139,7 @@ BUILDER(layout)
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++)
         if (strcmp(name, bth_layout_names[layout]) == 0)
             return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout",
-                               known->module, known->name);
+    return build_refuse(unpickler, known, "of an unknown layout");
 }
 
 /* ---- tensors of a storage ---- */
@@ -199,12 +199,8 @@ static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *know
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || !bth_value_bool(value)) {
-            bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                              "%s %s with other metadata than conj and neg, True", known->module,
-                              known->name);
-            return false;
-        }
+        if (!flag || !bth_value_bool(value))
+            return build_refuse(unpickler, known, "with other metadata than conj and neg, True");
         *flags |= flag;
     }
     return true;
@@ -230,9 +226,7 @@ BUILDER(tensor_v3)
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
                            .flags = argument_get_requires_grad_flag(items[4])};
     if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s wants an UntypedStorage as argument 1", known->module,
-                                   known->name);
+        return build_refuse(unpickler, known, "wants an UntypedStorage as argument 1");
     if (n > 7 && !tensor_read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;
     return tensor_make(unpickler, &tensor, items);
@@ -288,10 +282,9 @@ BUILDER(qtensor)
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[5])};
     if (!quantizer_read(unpickler, items[4], &tensor))
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s wants (per_tensor_affine, scale, zero_point) or "
-                                   "(per_channel_affine, scales, zero_points, axis) as argument 5",
-                                   known->module, known->name);
+        return build_refuse(unpickler, known,
+                            "wants (per_tensor_affine, scale, zero_point) or "
+                            "(per_channel_affine, scales, zero_points, axis) as argument 5");
     return tensor_make(unpickler, &tensor, items);
 }
 
@@ -308,15 +301,11 @@ BUILDER(sparse)
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
     size_t n_parts = bth_node_tuple_items(items[1], &parts);
-    bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
+    bool good = (coo && n_parts == 3) || ((coo || compressed) && n_parts == 4);
     for (size_t i = 0; good && i < n_tensors; i++)
         good = value_can_be_tensor_part(unpickler, parts[i]);
-    if (good && n_parts == 4 && coo)
-        good = bth_node_kind(parts[3]) == BERTH_KIND_BOOL;
-    if (!good || !(coo || compressed))
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s of parts that make no sparse tensor", known->module,
-                                   known->name);
+    if (!good || (coo && n_parts == 4 && bth_node_kind(parts[3]) != BERTH_KIND_BOOL))
+        return build_refuse(unpickler, known, "of parts that make no sparse tensor");
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
     bool is_coalesced = coo && n_parts == 4 && bth_value_bool(parts[3]);
@@ -543,10 +532,8 @@ BUILDER(from_type_v2)
     bool is_plain = type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
     bool is_allowed = is_plain || unpickler->rules->inert; /* reduce_is_kept_inert has looked */
     if (!function_rebuilds_tensor(items[0]) || !is_allowed)
-        return BTH_UNPICKLE_REFUSE(
-            unpickler, BERTH_E_PICKLE,
-            "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
-            known->name);
+        return build_refuse(unpickler, known,
+                            "wants a _rebuild function and torch Tensor as first arguments");
     berth_value *tensor =
         reduce_check_and_build(unpickler, bth_node_known_global(items[0]), items[2]);
     if (tensor && !is_plain)

@@ -468,13 +468,11 @@ static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t
     berth_value *container = read_peek_resolved(unpickler, 0); /* NULL: the first error stays */
     berth_kind kind = bth_node_kind(container);
     bool is_inert = kind == BERTH_KIND_CALL;
-    int code;
-    if (!by_key && kind != BERTH_KIND_LIST && !is_inert)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists", opcode,
-                                 bth_kind_phrase(kind));
-    if (by_key && !bth_kind_is_dict(kind) && !is_inert)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
-                                 bth_kind_phrase(kind));
+    bool fits = by_key ? bth_kind_is_dict(kind) : kind == BERTH_KIND_LIST;
+    if (!fits && !is_inert)
+        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+                                 by_key ? "%s on %s: only on dicts" : "%s to %s: only to lists",
+                                 opcode, bth_kind_phrase(kind));
     if (by_key && n % 2 != 0)
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
                                  opcode, n);
@@ -484,12 +482,10 @@ static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t
     if (is_inert && !by_key && berth_value_part(container, BERTH_PART_DICT_ITEMS))
         return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
                                  opcode);
-    if (is_inert)
-        code = by_key ? bth_call_set_dict_items(container, items, n / 2)
-                      : bth_call_append_list_items(container, items, n);
-    else
-        code = by_key ? bth_dict_extend(container, items, n / 2)
-                      : bth_list_extend(container, items, n);
+    n = by_key ? n / 2 : n;
+    int code = is_inert ? bth_call_extend(container, items, n, by_key)
+               : by_key ? bth_dict_extend(container, items, n)
+                        : bth_list_extend(container, items, n);
     return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 

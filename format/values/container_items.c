@@ -106,8 +106,7 @@ berth_value *bth_value_item(const berth_value *value, size_t i)
 
 berth_value *bth_value_key(const berth_value *value, size_t i)
 {
-    const struct table *table =
-        bth_kind_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
+    const struct table *table = bth_dict_table(value);
     return table && i < table->size.count ? table->entries[i].key : NULL;
 }
 

@@ -248,6 +248,12 @@ static inline bool bth_node_is(const berth_value *value, berth_kind kind)
     return value && value->kind == kind;
 }
 
+/* The entries of a dict; NULL: there are none, or it is no dict. */
+static inline struct table *bth_dict_table(const berth_value *value)
+{
+    return bth_kind_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
+}
+
 /* A hash of bytes with the tree's seed. */
 static inline uint32_t bth_tree_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
 {

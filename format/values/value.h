@@ -124,9 +124,8 @@ berth_value *bth_inert_subclass_new(berth_tree *tree, berth_value *type, berth_v
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *arguments,
                           bool new_object);
-/* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
-int bth_call_append_list_items(berth_value *call, berth_value *const *items, size_t n);
-int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t n);
+/* CALL: appends n items, or sets n pairs, {key, value, …}. 0 or the tree's failure. */
+int bth_call_extend(berth_value *call, berth_value *const *items, size_t n, bool by_key);
 
 /* ---- for the writer and walkers ---- */
 
