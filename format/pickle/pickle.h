@@ -15,8 +15,8 @@ enum { BTH_FETCHED_BITS = 4096 };
 typedef struct bth_pickle_survey {
     size_t extent; /* bytes up to and including STOP; until STOP is found, where the scan goes on */
     size_t n_memo; /* one more than the largest memo index that is fetched */
-    uint64_t fetched[BTH_FETCHED_BITS /
-                     64]; /* a bit for each memo index, modulo their number: it may be fetched */
+    /* A bit for each memo index, modulo their number: it may be fetched. */
+    uint64_t fetched[BTH_FETCHED_BITS / 64];
 } bth_pickle_survey;
 
 typedef struct bth_pickle_rules {
@@ -37,10 +37,7 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
                                     const bth_pickle_rules *rules, bth_pickle_survey *survey,
                                     berth_error *error);
 
-/*
- * Reads one pickle of exactly nbytes bytes into the tree, with its storages. Keeps no pointer to
- * `bytes`.
- */
+/* Reads one pickle of exactly these bytes into the tree, with its storages. Keeps no pointer. */
 int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     berth_tree *tree, berth_value **root, berth_error *error);
 
@@ -60,8 +57,7 @@ typedef void (*bth_global_seen)(void *context, const char *module, const char *n
 typedef struct bth_found_global {
     char words[2 * BTH_GLOBAL_SHOWN_NBYTES + 16]; /* "the global os system"; "": there is none */
     bool is_pickle; /* the bytes are a pickle, though they do not begin with PROTO */
-    /* ---- the finder's own ---- */
-    bool is_dotted;
+    bool is_dotted; /* this and the rest: the finder's own */
     bool is_called;
     bool ignores_distributed;
     bth_global_seen report; /* NULL: the first is enough */
@@ -110,11 +106,8 @@ typedef struct bth_pickled {
     bool has_nested; /* PyTorch 2.15 loads nested tensors with weights_only=False alone */
 } bth_pickled;
 
-/*
- * Pickles a value as torch.save does. `foreign`: elements will be written in the other
- * byte order than this machine's; dtypes that PyTorch would not swap back are then refused
- * (FORMAT.md 7).
- */
+/* Pickles a value as torch.save does. `foreign`: elements will be written in the other byte order;
+ * dtypes that PyTorch would not swap back are then refused (FORMAT.md 7). */
 int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled,
                      berth_error *error);
 void bth_pickled_free(bth_pickled *pickled);
@@ -129,10 +122,7 @@ bool bth_is_legacy(const uint8_t *bytes, size_t nbytes);
 
 typedef struct bth_legacy {
     berth_value *root;
-    /*
-     * The byte order of the machine that wrote the file, as recorded. Counts and elements are
-     * little-endian nevertheless: PyTorch writes them so, and ignores this on load.
-     */
+    /* Of the machine that wrote the file. PyTorch ignores it: all is little-endian nevertheless. */
     bool recorded_little_endian;
     const char **keys; /* storages in the file's order: the key list; memory of the tree */
     size_t n_keys;

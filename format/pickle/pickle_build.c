@@ -78,28 +78,23 @@ BUILDER(device)
         "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
     };
     size_t nbytes;
-    const char *text = berth_as_text(items[0], &nbytes);
-    char type[40] = "";
-    int64_t index = -1;
+    const char *text = berth_as_text(items[0], &nbytes), *type = NULL;
     size_t type_nbytes = strcspn(text, ":");
-    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
-    if (good && n == 2) {
-        (void)berth_as_int(items[1], &index); /* it is an int: see reduce_check_arguments() */
-        good = type_nbytes == nbytes && index >= 0;
-    }
-    if (good && type_nbytes < nbytes) {
-        const char *digits = text + type_nbytes + 1;
-        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
-        index = good ? strtol(digits, NULL, 10) : -1;
-    }
-    if (good) {
-        memcpy(type, text, type_nbytes);
-        type[type_nbytes] = 0;
-    }
-    bool known_type = false;
+    int64_t index = -1;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        known_type |= strcmp(type, types[i]) == 0;
-    if (!known_type)
+        if (strncmp(text, types[i], type_nbytes) == 0 && types[i][type_nbytes] == '\0')
+            type = types[i];
+    bool good = type && strlen(text) == nbytes;
+    if (text[type_nbytes] == ':') {
+        const char *digits = text + type_nbytes + 1;
+        size_t n_digits = strspn(digits, "0123456789");
+        good &= n == 1 && n_digits > 0 && n_digits <= 3 && digits[n_digits] == '\0';
+        index = strtol(digits, NULL, 10);
+    } else if (n == 2) {
+        (void)berth_as_int(items[1], &index); /* it is an int: see reduce_check_arguments() */
+        good &= index >= 0;
+    }
+    if (!good)
         return build_refuse(unpickler, known, "of text that names no device");
     return berth_make_device(unpickler->tree, type, index);
 }
@@ -383,9 +378,8 @@ static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pendin
     if (pending->tensor) {
         if (!once || n != 3 || bth_node_kind(items[0]) != BERTH_KIND_BOOL ||
             bth_node_kind(items[1]) != BERTH_KIND_BOOL || !is_no_hooks(items[2]))
-            return bth_unpickle_fail(
-                unpickler, BERTH_E_PICKLE,
-                "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
+            return BTH_BAD_PICKLE(
+                unpickler, "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
         pending->value =
             berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
@@ -394,9 +388,8 @@ static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pendin
             !berth_as_int(items[OFFSET], &offset) ||
             (pending->dtype != BERTH_DTYPE_NONE &&
              pending->dtype != storage_class_tensor_dtype(items[STORAGE])))
-            return bth_unpickle_fail(
-                unpickler, BERTH_E_PICKLE,
-                "BUILD of a tensor wants (storage, offset, size, stride), once");
+            return BTH_BAD_PICKLE(unpickler,
+                                  "BUILD of a tensor wants (storage, offset, size, stride), once");
         berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE])};
         pending->value = tensor_make(unpickler, &tensor, items);
     }
@@ -416,12 +409,10 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
                                  "of old files, take a state",
                                  bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT && bth_node_kind(state) != BERTH_KIND_DICT)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "BUILD of an OrderedDict wants a dict, got %s",
-                                 berth_kind_name(bth_node_kind(state)));
+        return BTH_BAD_PICKLE(unpickler, "BUILD of an OrderedDict wants a dict, got %s",
+                              berth_kind_name(bth_node_kind(state)));
     if (berth_value_part(slot, BERTH_PART_STATE))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
-                                 bth_kind_phrase(kind));
+        return BTH_BAD_PICKLE(unpickler, "BUILD of %s that has a state", bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT)
         state->flags |= BTH_NODE_USED;
     if (berth_value_set_state(slot, state) < 0)
@@ -477,16 +468,16 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
             (void)snprintf(most, sizeof most, " %s %d",
                            known->max_arguments == known->min_arguments + 1 ? "or" : "to",
                            known->max_arguments);
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d%s argument%s, got %zu",
-                                 known->module, known->name, known->min_arguments, most,
-                                 known->max_arguments == 1 ? "" : "s", n);
+        return BTH_BAD_PICKLE(unpickler, "%s %s wants %d%s argument%s, got %zu", known->module,
+                              known->name, known->min_arguments, most,
+                              known->max_arguments == 1 ? "" : "s", n);
     }
     for (size_t i = 0; i < n; i++)
         if (!argument_has_expected_kind(wanted[i], items[i]))
-            return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                     "%s %s wants %s as argument %zu, got %s", known->module,
-                                     known->name, letters[(unsigned char)wanted[i]].words, i + 1,
-                                     berth_kind_name(bth_node_kind(items[i])));
+            return BTH_BAD_PICKLE(unpickler, "%s %s wants %s as argument %zu, got %s",
+                                  known->module, known->name,
+                                  letters[(unsigned char)wanted[i]].words, i + 1,
+                                  berth_kind_name(bth_node_kind(items[i])));
     return 0;
 }
 

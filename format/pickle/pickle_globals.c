@@ -80,22 +80,21 @@ static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 }
 
 static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
-                                                  const bth_argument *argument)
+                                                  const bth_argument *name)
 {
-    if (!global_text_is_printable_ascii(argument->text, argument->text_nbytes) ||
-        !global_text_is_printable_ascii(argument->name, argument->name_nbytes))
+    int most = BTH_GLOBAL_SHOWN_NBYTES;
+    if (!global_text_is_printable_ascii(name->text, name->text_nbytes) ||
+        !global_text_is_printable_ascii(name->name, name->name_nbytes))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "GLOBAL with text that is not a dotted name");
     if (unpickler->rules->inert)
-        return bth_global_new(unpickler->tree, argument->text, argument->text_nbytes,
-                              argument->name, argument->name_nbytes, true);
-    size_t most = BTH_GLOBAL_SHOWN_NBYTES;
-    int module_shown = (int)(argument->text_nbytes < most ? argument->text_nbytes : most);
-    int name_shown = (int)(argument->name_nbytes < most ? argument->name_nbytes : most);
+        return bth_global_new(unpickler->tree, name->text, name->text_nbytes, name->name,
+                              name->name_nbytes, true);
     return BTH_UNPICKLE_REFUSE(
         unpickler, BERTH_E_FORBIDDEN,
-        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL, module_shown,
-        argument->text, name_shown, argument->name);
+        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL,
+        name->text_nbytes < (size_t)most ? (int)name->text_nbytes : most, name->text,
+        name->name_nbytes < (size_t)most ? (int)name->name_nbytes : most, name->name);
 }
 
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)
@@ -104,20 +103,18 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     if (row == N_GLOBALS)
         return unknown_global_refuse_or_make(unpickler, argument);
     const bth_known *known = &bth_globals[row];
-    berth_value *node = unpickler->globals[row];
-    if (node)
-        return node;
+    berth_value **node = &unpickler->globals[row];
+    if (*node)
+        return *node;
     if (known->what == BTH_IS_DTYPE || known->what == BTH_IS_QSCHEME) {
         berth_kind kind = known->what == BTH_IS_DTYPE ? BERTH_KIND_DTYPE : BERTH_KIND_QSCHEME;
-        node = berth_make_constant(unpickler->tree, kind, known->number);
-    } else {
-        node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
-                              strlen(known->name), false);
-        if (node)
-            ((struct global_node *)node)->known = (uint32_t)row + 1;
+        return *node = berth_make_constant(unpickler->tree, kind, known->number);
     }
-    unpickler->globals[row] = node;
-    return node;
+    *node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
+                           strlen(known->name), false);
+    if (*node)
+        ((struct global_node *)*node)->known = (uint32_t)row + 1;
+    return *node;
 }
 
 /*
@@ -187,22 +184,6 @@ static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 
     assert(n >= N_KEPT);
     return &finder->memo[index < n ? index : n + index % n];
-}
-
-static void finder_put(global_finder *finder, uint64_t index)
-{
-    seen_value value = finder_pop(finder);
-
-    finder_push(finder, value);
-    *finder_memo_slot(finder, index) = (seen_put){value, index};
-    finder->n_memo++;
-}
-
-static void finder_get(global_finder *finder, uint64_t index)
-{
-    const seen_put *put = finder_memo_slot(finder, index);
-
-    finder_push(finder, put->index == index ? put->value : (seen_value){0});
 }
 
 /* The decimal number of a PUT or GET. */
@@ -353,10 +334,33 @@ static void finder_take_and_give(global_finder *finder, uint8_t opcode)
         finder_push(finder, (seen_value){0});
 }
 
+static void finder_see_extension(const global_finder *finder, int64_t code)
+{
+    bth_found_global *found = finder->found;
+    char number[24];
+
+    (void)snprintf(number, sizeof number, "%" PRId64, code);
+    if (found->report)
+        found->report(found->context, "(extension code)", number, false);
+    if (!*found->words)
+        (void)snprintf(found->words, sizeof found->words, "the global of extension code %s",
+                       number);
+}
+
 static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_argument *argument)
 {
+    static const uint8_t texts[] = {
+        BTH_OP_BINUNICODE, BTH_OP_SHORT_BINUNICODE, BTH_OP_BINUNICODE8,    BTH_OP_UNICODE,
+        BTH_OP_STRING,     BTH_OP_BINSTRING,        BTH_OP_SHORT_BINSTRING};
+    static const uint8_t calls[] = {BTH_OP_REDUCE, BTH_OP_INST,      BTH_OP_OBJ,
+                                    BTH_OP_NEWOBJ, BTH_OP_NEWOBJ_EX, BTH_OP_BUILD};
     seen_value first = {argument->text, argument->text_nbytes, opcode};
     seen_value second = {argument->name, argument->name_nbytes, opcode};
+    bool has_line = opcode == BTH_OP_PUT || opcode == BTH_OP_GET;
+    uint64_t index = has_line                   ? line_number(argument)
+                     : opcode == BTH_OP_MEMOIZE ? finder->n_memo
+                                                : (uint32_t)argument->number;
+    seen_put *put = finder_memo_slot(finder, index);
 
     switch (opcode) {
     case BTH_OP_MARK:
@@ -374,40 +378,23 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
             (void)finder_pop(finder);
         break;
     case BTH_OP_DUP:
-        first = finder_pop(finder);
-        finder_push(finder, first);
-        finder_push(finder, first);
-        break;
-    case BTH_OP_BINUNICODE:
-    case BTH_OP_SHORT_BINUNICODE:
-    case BTH_OP_BINUNICODE8:
-    case BTH_OP_UNICODE:
-    case BTH_OP_STRING:
-    case BTH_OP_BINSTRING:
-    case BTH_OP_SHORT_BINSTRING:
-        finder_push(finder, first);
-        break;
     case BTH_OP_BINPUT:
     case BTH_OP_LONG_BINPUT:
-        finder_put(finder, (uint32_t)argument->number);
-        break;
     case BTH_OP_PUT:
-        finder_put(finder, line_number(argument));
-        break;
     case BTH_OP_MEMOIZE:
-        finder_put(finder, finder->n_memo);
+        first = finder_pop(finder);
+        finder_push(finder, first);
+        if (opcode == BTH_OP_DUP) {
+            finder_push(finder, first);
+        } else {
+            *put = (seen_put){first, index};
+            finder->n_memo++;
+        }
         break;
     case BTH_OP_BINGET:
     case BTH_OP_LONG_BINGET:
-        finder_get(finder, (uint32_t)argument->number);
-        break;
     case BTH_OP_GET:
-        finder_get(finder, line_number(argument));
-        break;
-    case BTH_OP_GLOBAL:
-    case BTH_OP_INST:
-        finder_see_global(finder, first, second);
-        finder_take_and_give(finder, opcode);
+        finder_push(finder, put->index == index ? put->value : (seen_value){0});
         break;
     case BTH_OP_STACK_GLOBAL:
         second = finder_pop(finder);
@@ -415,45 +402,32 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
         finder_see_global(finder, first, second);
         finder_push(finder, (seen_value){0});
         break;
-    case BTH_OP_EXT1:
-    case BTH_OP_EXT2:
-    case BTH_OP_EXT4: {
-        bth_found_global *found = finder->found;
-        char number[24];
-        (void)snprintf(number, sizeof number, "%" PRId64, argument->number);
-        if (found->report)
-            found->report(found->context, "(extension code)", number, false);
-        if (!*found->words)
-            (void)snprintf(found->words, sizeof found->words, "the global of extension code %s",
-                           number);
-        finder_take_and_give(finder, opcode);
-        break;
-    }
     default:
-        finder_take_and_give(finder, opcode);
+        if (opcode == BTH_OP_GLOBAL || opcode == BTH_OP_INST)
+            finder_see_global(finder, first, second);
+        else if (opcode == BTH_OP_EXT1 || opcode == BTH_OP_EXT2 || opcode == BTH_OP_EXT4)
+            finder_see_extension(finder, argument->number);
+        if (memchr(texts, opcode, sizeof texts))
+            finder_push(finder, first);
+        else
+            finder_take_and_give(finder, opcode);
     }
-    bool is_call = opcode == BTH_OP_REDUCE || opcode == BTH_OP_INST || opcode == BTH_OP_OBJ ||
-                   opcode == BTH_OP_NEWOBJ || opcode == BTH_OP_NEWOBJ_EX || opcode == BTH_OP_BUILD;
-    finder->found->is_called |= *finder->found->words && is_call;
+    finder->found->is_called |= *finder->found->words && memchr(calls, opcode, sizeof calls);
 }
 
 /* Walks one pickle. Returns its size, up to STOP; SIZE_MAX: it has no STOP, or no opcode. */
 static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nbytes)
 {
-    size_t at = 0;
-
-    while (at < nbytes) {
+    for (size_t at = 0, used; at < nbytes; at += used) {
         bth_argument argument = {0};
         uint8_t opcode = bytes[at++];
-        size_t used = bth_opcodes[opcode].name
-                          ? bth_scan_argument((bth_form)bth_opcodes[opcode].form, bytes + at,
-                                              nbytes - at, &argument)
-                          : SIZE_MAX;
-        if (used == SIZE_MAX)
-            return SIZE_MAX;
         if (opcode == BTH_OP_STOP)
             return at;
-        at += used;
+        used = bth_opcodes[opcode].name ? bth_scan_argument((bth_form)bth_opcodes[opcode].form,
+                                                            bytes + at, nbytes - at, &argument)
+                                        : SIZE_MAX;
+        if (used == SIZE_MAX)
+            break;
         finder_run_opcode(finder, opcode, &argument);
     }
     return SIZE_MAX;

@@ -115,8 +115,7 @@ static bool persistent_numel_to_nbytes(bth_unpickler *unpickler, const berth_val
     size_t item_nbytes = berth_dtype_nbytes(dtype);
     /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
     if (!berth_as_int(value, &numel))
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s is not an int",
-                          what);
+        BTH_BAD_PICKLE(unpickler, "a persistent id whose %s is not an int", what);
     else if (numel < 0)
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                           (long long)numel);
@@ -188,14 +187,13 @@ static berth_value *persistent_follow(bth_unpickler *unpickler, const berth_valu
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "a persistent id that is %s, not a tuple",
                                    bth_kind_phrase(bth_node_kind(id)));
-    if (n > 0 && !bth_text_is(bth_node_as_text_node(items[TYPE]), "storage")) {
-        if (bth_text_is(bth_node_as_text_node(items[TYPE]), "module"))
-            return BTH_UNPICKLE_REFUSE(
-                unpickler, BERTH_E_FORBIDDEN,
-                "a whole pickled module, which is code and never run: only its state_dict can be "
-                "read");
+    const struct text_node *type = n > 0 ? bth_node_as_text_node(items[TYPE]) : NULL;
+    if (bth_text_is(type, "module"))
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_FORBIDDEN,
+            "a whole pickled module, which is code and never run: only its state_dict can be read");
+    if (n > 0 && !bth_text_is(type, "storage"))
         return persistent_refuse(unpickler, "first item is not 'storage'");
-    }
     if (n != wanted)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "a persistent id of %zu items, not %zu", n, wanted);
@@ -255,10 +253,10 @@ static inline int read_push(bth_unpickler *unpickler, berth_value *value)
 static inline int read_check_items_above_mark(bth_unpickler *unpickler, size_t n)
 {
     size_t there = unpickler->depth - unpickler->floor;
-    return there >= n ? 0
-                      : bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                          "stack underflow: %s needs %zu items, %zu are there",
-                                          bth_unpickle_opcode_name(unpickler), n, there);
+    return there >= n
+               ? 0
+               : BTH_BAD_PICKLE(unpickler, "stack underflow: %s needs %zu items, %zu are there",
+                                bth_unpickle_opcode_name(unpickler), n, there);
 }
 
 /* The item `below` the top, which must exist, resolved; NULL after a failure. */
@@ -268,10 +266,7 @@ static inline berth_value *read_peek_resolved(bth_unpickler *unpickler, size_t b
     return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
 }
 
-/*
- * Removes the n items on top, resolved, in their order. `n_below` more must lie above the last MARK
- * (P2).
- */
+/* Removes the n items on top, resolved, in their order. `n_below` more lie above the MARK (P2). */
 static inline int read_pop_n_items(bth_unpickler *unpickler, berth_value **items, size_t n,
                                    size_t n_below)
 {
@@ -291,8 +286,7 @@ static int read_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const *
     *items = NULL;
     *n = 0;
     if (unpickler->floor == 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s without a MARK",
-                                 bth_unpickle_opcode_name(unpickler));
+        return BTH_BAD_PICKLE(unpickler, "%s without a MARK", bth_unpickle_opcode_name(unpickler));
     size_t first = unpickler->floor;
     if (unpickler->has_pending) {
         for (size_t i = first; i < unpickler->depth; i++) {
@@ -326,11 +320,8 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
     return at[0] == BTH_OP_REDUCE || at[0] == BTH_OP_BINPERSID;
 }
 
-/*
- * The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are
- * the arguments of one call and never fetched, so they need no node. Inert objects keep their
- * arguments.
- */
+/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are the
+ * arguments of one call and need no node. Inert objects keep their arguments. */
 static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
@@ -353,10 +344,9 @@ static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const
 HANDLER(PROTO)
 {
     if (unpickler->op_at != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "PROTO after the start");
+        return BTH_BAD_PICKLE(unpickler, "PROTO after the start");
     if (argument->number > 5)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "pickle protocol %d",
-                                 (int)argument->number);
+        return BTH_BAD_PICKLE(unpickler, "pickle protocol %d", (int)argument->number);
     return 0;
 }
 
@@ -415,8 +405,7 @@ HANDLER(SHORT_BINSTRING)
     int code = 0;
     for (size_t i = 1; i < argument->text_nbytes && code == 0; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
-            code =
-                bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+            code = BTH_BAD_PICKLE(unpickler,
                                   "SHORT_BINSTRING: text that is not UTF-8 at its byte %zu", i - 1);
     if (code == 0)
         code = run_BINUNICODE(unpickler, argument);
@@ -470,18 +459,15 @@ static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t
     bool is_inert = kind == BERTH_KIND_CALL;
     bool fits = by_key ? bth_kind_is_dict(kind) : kind == BERTH_KIND_LIST;
     if (!fits && !is_inert)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 by_key ? "%s on %s: only on dicts" : "%s to %s: only to lists",
-                                 opcode, bth_kind_phrase(kind));
+        return BTH_BAD_PICKLE(unpickler,
+                              by_key ? "%s on %s: only on dicts" : "%s to %s: only to lists",
+                              opcode, bth_kind_phrase(kind));
     if (by_key && n % 2 != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
-                                 opcode, n);
+        return BTH_BAD_PICKLE(unpickler, "%s of %zu items, which are not pairs", opcode, n);
     if (is_inert && berth_value_part(container, BERTH_PART_STATE))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
-                                 opcode);
+        return BTH_BAD_PICKLE(unpickler, "%s on an object that has a state", opcode);
     if (is_inert && !by_key && berth_value_part(container, BERTH_PART_DICT_ITEMS))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
-                                 opcode);
+        return BTH_BAD_PICKLE(unpickler, "%s to an object that has key items", opcode);
     n = by_key ? n / 2 : n;
     int code = is_inert ? bth_call_extend(container, items, n, by_key)
                : by_key ? bth_dict_extend(container, items, n)
@@ -520,9 +506,8 @@ static inline int read_put(bth_unpickler *unpickler, uint64_t index)
     if (bth_unpickle_memo_may_be_fetched(unpickler, index))
         unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     else if (index >= unpickler->nbytes) /* P2, P3 */
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "memo index %llu in a pickle of %zu bytes",
-                                 (unsigned long long)index, unpickler->nbytes);
+        return BTH_BAD_PICKLE(unpickler, "memo index %llu in a pickle of %zu bytes",
+                              (unsigned long long)index, unpickler->nbytes);
     return 0;
 }
 
@@ -530,8 +515,7 @@ HANDLER(BINPUT)
 {
     int code = read_check_items_above_mark(unpickler, 1);
     if (unpickler->n_memoized)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s behind MEMOIZE",
-                                 bth_unpickle_opcode_name(unpickler));
+        return BTH_BAD_PICKLE(unpickler, "%s behind MEMOIZE", bth_unpickle_opcode_name(unpickler));
     unpickler->has_put = true;
     return code < 0 ? code : read_put(unpickler, (uint64_t)argument->number);
 }
@@ -542,9 +526,8 @@ HANDLER(BINGET)
 {
     uint64_t index = (uint64_t)argument->number;
     if (index >= unpickler->n_memo || !unpickler->memo[index])
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "%s of memo index %llu, where nothing was put",
-                                 bth_unpickle_opcode_name(unpickler), (unsigned long long)index);
+        return BTH_BAD_PICKLE(unpickler, "%s of memo index %llu, where nothing was put",
+                              bth_unpickle_opcode_name(unpickler), (unsigned long long)index);
     return read_push_slot(unpickler, unpickler->memo[index]);
 }
 
@@ -558,8 +541,8 @@ HANDLER(FRAME)
     size_t left = unpickler->nbytes - unpickler->op_at - 9;
     return (uint64_t)argument->number <= left
                ? 0
-               : bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "FRAME of %llu bytes: %zu are left",
-                                   (unsigned long long)argument->number, left);
+               : BTH_BAD_PICKLE(unpickler, "FRAME of %llu bytes: %zu are left",
+                                (unsigned long long)argument->number, left);
 }
 
 RUNS(SHORT_BINUNICODE, run_BINUNICODE(unpickler, argument))
@@ -570,7 +553,7 @@ HANDLER(MEMOIZE)
 {
     int code = read_check_items_above_mark(unpickler, 1);
     if (code == 0 && unpickler->has_put)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "MEMOIZE behind a PUT");
+        return BTH_BAD_PICKLE(unpickler, "MEMOIZE behind a PUT");
     return code < 0 ? code : read_put(unpickler, unpickler->n_memoized++);
 }
 
@@ -585,16 +568,14 @@ HANDLER(STACK_GLOBAL)
     global.text = berth_as_text(items[0], &global.text_nbytes);
     global.name = berth_as_text(items[1], &global.name_nbytes);
     if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "STACK_GLOBAL of values that are no texts");
+        return BTH_BAD_PICKLE(unpickler, "STACK_GLOBAL of values that are no texts");
     if (memchr(global.name, '.', global.name_nbytes)) /* protocol 2 cannot say it */
         return bth_unpickle_fail(unpickler, BERTH_E_UNSUPPORTED,
                                  "STACK_GLOBAL of a class within another");
     /* P3: its texts can be fetched and named again and again; a pickler names each class once. */
     unpickler->names_nbytes += global.text_nbytes + global.name_nbytes;
     if (unpickler->names_nbytes > 2 * unpickler->nbytes + FREE_NBYTES)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "STACK_GLOBAL: its names have more bytes than the pickle");
+        return BTH_BAD_PICKLE(unpickler, "STACK_GLOBAL: its names have more bytes than the pickle");
     return read_push(unpickler, bth_unpickle_make_global(unpickler, &global));
 }
 
@@ -631,13 +612,12 @@ HANDLER(BINPERSID)
 HANDLER(STOP)
 {
     if (unpickler->floor != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP within a MARK");
+        return BTH_BAD_PICKLE(unpickler, "STOP within a MARK");
     if (unpickler->depth != 1)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
-                                 unpickler->depth);
+        return BTH_BAD_PICKLE(unpickler, "STOP with %zu items on the stack", unpickler->depth);
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
     if (left > 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP", left);
+        return BTH_BAD_PICKLE(unpickler, "%zu bytes after STOP", left);
     unpickler->stopped = true;
     return 0;
 }
@@ -648,9 +628,8 @@ static int read_fail_cut_argument(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode_name(unpickler);
     if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
-    return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                             "the argument of %s is cut: %zu bytes are left", name, left);
+        return BTH_BAD_PICKLE(unpickler, "GLOBAL without its two newlines");
+    return BTH_BAD_PICKLE(unpickler, "the argument of %s is cut: %zu bytes are left", name, left);
 }
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
@@ -673,8 +652,6 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
-    unpickler->is_protocol_4 =
-        rules_allow_protocol_4(unpickler->rules, unpickler->bytes, unpickler->nbytes);
     while (code == 0 && !unpickler->stopped) {
         if (at == end)
             return bth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
@@ -725,6 +702,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     berth_error unasked;
     bth_unpickler unpickler = {.bytes = bytes,
                                .nbytes = nbytes,
+                               .is_protocol_4 = rules_allow_protocol_4(rules, bytes, nbytes),
                                .rules = rules,
                                .survey = rules->survey ? rules->survey : &own,
                                .tree = tree,

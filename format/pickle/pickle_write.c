@@ -222,13 +222,6 @@ static bool emitted_globals_grow_if_half_full(bth_emitter *emitter)
     return true;
 }
 
-static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes)
-{
-    memcpy(out, text, nbytes);
-    out[nbytes] = '\n';
-    return out + nbytes + 1;
-}
-
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
@@ -252,7 +245,10 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
-    text_write_as_line(text_write_as_line(out, module, module_nbytes), name, name_nbytes);
+    memcpy(out, module, module_nbytes);
+    out[module_nbytes] = '\n';
+    memcpy(out + module_nbytes + 1, name, name_nbytes);
+    out[module_nbytes + 1 + name_nbytes] = '\n';
     bth_emit_memo(emitter, &global->memo);
 }
 
@@ -568,19 +564,16 @@ EMITTER(global)
     bth_emit_global(emitter, module, name);
 }
 
-EMITTER(list)
+static void emit_empty_and_push(bth_emitter *emitter, int op, const berth_value *value,
+                                uint32_t *slot)
 {
-    bth_emit_op(emitter, BTH_OP_EMPTY_LIST);
+    bth_emit_op(emitter, op);
     bth_emit_memo(emitter, slot);
     bth_emit_push_value(emitter, value, 0);
 }
 
-EMITTER(dict)
-{
-    bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
-    bth_emit_memo(emitter, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
+EMITS(list, emit_empty_and_push(emitter, BTH_OP_EMPTY_LIST, value, slot))
+EMITS(dict, emit_empty_and_push(emitter, BTH_OP_EMPTY_DICT, value, slot))
 
 EMITTER(ordered_dict)
 {
