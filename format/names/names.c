@@ -52,8 +52,8 @@ static uint64_t prime_power(uint64_t base, size_t n)
     return result;
 }
 
-static uint64_t name_hash_append_bytes(const bth_names *names, uint64_t hash, const char *text,
-                                       size_t nbytes)
+uint64_t bth_name_hash_append(const bth_names *names, uint64_t hash, const char *text,
+                              size_t nbytes)
 {
     const uint8_t *at = (const uint8_t *)text;
     /* Eight digits at a time: the chain of products is eight times shorter. */
@@ -66,11 +66,6 @@ static uint64_t name_hash_append_bytes(const bth_names *names, uint64_t hash, co
         hash = prime_plus(prime_times(hash, names->powers[n]), prime_remainder(sum));
     }
     return hash;
-}
-
-uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes)
-{
-    return name_hash_append_bytes(names, 0, name, nbytes);
 }
 
 static struct names_key *long_key_find_slot(struct names_key *keys, size_t mask, const void *text)
@@ -100,7 +95,7 @@ static const struct names_key *long_key_find_or_add(bth_names *names, const char
     struct names_key *key = long_key_find_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
         *key = (struct names_key){.text = text,
-                                  .hash = name_hash_append_bytes(names, 0, text, nbytes),
+                                  .hash = bth_name_hash_append(names, 0, text, nbytes),
                                   .power = prime_power(names->powers[1], nbytes)};
         names->n_keys++;
     }
@@ -113,7 +108,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
 {
     *hash = parent->hash & ~BTH_NAME_SHARED;
     if (parent != names->entries)
-        *hash = name_hash_append_bytes(names, *hash, ".", 1);
+        *hash = bth_name_hash_append(names, *hash, ".", 1);
     const berth_value *key =
         index < BTH_STEP_LIST_ITEMS ? bth_value_key(parent->value, index) : NULL;
     size_t nbytes;
@@ -125,12 +120,12 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return kept != NULL;
     }
     if (text) {
-        *hash = name_hash_append_bytes(names, *hash, text, nbytes);
+        *hash = bth_name_hash_append(names, *hash, text, nbytes);
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
     bth_name_text_append_short_name_step(&out, parent->value, index);
-    *hash = name_hash_append_bytes(names, *hash, out.text, out.nbytes);
+    *hash = bth_name_hash_append(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
 }

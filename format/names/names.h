@@ -123,8 +123,9 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
 /* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */
 const char *bth_step_attribute_name(const berth_value *parent, uint32_t step);
 
-/* The hash of a short name, as of an entry. */
-uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
+/* The hash of a short name, as of an entry: that of its beginning (0: none), and more text. */
+uint64_t bth_name_hash_append(const bth_names *names, uint64_t hash, const char *text,
+                              size_t nbytes);
 /* The position in `tensors` of the first tensor of that hash, or UINT32_MAX. */
 uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash);
 

@@ -304,45 +304,37 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
     }
 }
 
-struct open_tuple {
-    const berth_value *value;
-    size_t next;
-};
-
-static bool repr_is_tuple(const berth_value *value)
+void bth_name_text_append_repr(bth_name_text *out, const berth_value *key)
 {
-    return berth_value_kind(value) == BERTH_KIND_TUPLE ||
-           berth_value_kind(value) == BERTH_KIND_SIZE;
-}
-
-static void repr_open_tuple(bth_name_text *out, const berth_value *value, struct open_tuple *open)
-{
-    bth_name_text_append_text(out,
-                              berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
-    *open = (struct open_tuple){.value = value};
-}
-
-static void repr_tuple(bth_name_text *out, const berth_value *key)
-{
-    struct open_tuple open[BTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
-    size_t n_open = 1, outer = out->limit;
+    struct {
+        const berth_value *value;
+        size_t next;
+    } open[BTH_TUPLE_REPR_NBYTES]; /* tuples: each has a bracket in the text */
+    size_t n_open = 0, outer = out->limit;
+    if (berth_value_kind(key) != BERTH_KIND_TUPLE && berth_value_kind(key) != BERTH_KIND_SIZE) {
+        repr_scalar(out, key);
+        return;
+    }
     if (outer - out->nbytes > BTH_TUPLE_REPR_NBYTES)
         out->limit = out->nbytes + BTH_TUPLE_REPR_NBYTES;
-    repr_open_tuple(out, key, &open[0]);
-    while (!out->cut && !out->failed && n_open > 0 && n_open < BTH_TUPLE_REPR_NBYTES) {
-        struct open_tuple *top = &open[n_open - 1];
-        const berth_value *item = bth_value_item(top->value, top->next);
+    for (const berth_value *item = key;;) {
+        bool is_size = berth_value_kind(item) == BERTH_KIND_SIZE;
         if (!item) {
-            bool is_size = berth_value_kind(top->value) == BERTH_KIND_SIZE;
-            bth_name_text_append_text(out, is_size ? "])" : top->next == 1 ? ",)" : ")");
             n_open--;
-            continue;
-        }
-        bth_name_text_append_text(out, top->next++ ? ", " : "");
-        if (repr_is_tuple(item))
-            repr_open_tuple(out, item, &open[n_open++]);
-        else
+            is_size = berth_value_kind(open[n_open].value) == BERTH_KIND_SIZE;
+            bth_name_text_append_text(out, is_size ? "])" : open[n_open].next == 1 ? ",)" : ")");
+        } else if (is_size || berth_value_kind(item) == BERTH_KIND_TUPLE) {
+            bth_name_text_append_text(out, is_size ? "torch.Size([" : "(");
+            open[n_open].value = item;
+            open[n_open++].next = 0;
+        } else {
             repr_scalar(out, item);
+        }
+        if (out->cut || out->failed || n_open == 0 || n_open == BTH_TUPLE_REPR_NBYTES)
+            break;
+        item = bth_value_item(open[n_open - 1].value, open[n_open - 1].next);
+        if (item)
+            bth_name_text_append_text(out, open[n_open - 1].next++ ? ", " : "");
     }
     if (out->limit != outer && (out->cut || n_open)) {
         out->limit = outer;
@@ -350,12 +342,4 @@ static void repr_tuple(bth_name_text *out, const berth_value *key)
         bth_name_text_append_text(out, "...)");
     }
     out->limit = outer;
-}
-
-void bth_name_text_append_repr(bth_name_text *out, const berth_value *key)
-{
-    if (repr_is_tuple(key))
-        repr_tuple(out, key);
-    else
-        repr_scalar(out, key);
 }
