@@ -61,36 +61,12 @@ static int weight_fail(const weight *of, int code, const char *why, berth_error 
     return error->code;
 }
 
-/* ---- numbers ---- */
-
-/* An integer of 0 or more. -1: none. */
-static int64_t json_read_size(const json_t *value)
-{
-    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value)
-                                                                    : -1;
-}
-
-/* A list of {"as_int": n}. Returns its length; -1: it is none. */
-static int32_t json_read_sizes(const json_t *list, int64_t *sizes)
-{
-    size_t n = json_array_size(list);
-
-    if (!json_is_array(list) || n > BERTH_MAX_RANK)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        sizes[i] = json_read_size(json_object_get(json_array_get(list, i), "as_int"));
-        if (sizes[i] < 0)
-            return -1;
-    }
-    return (int32_t)n;
-}
-
 /* ---- one weight ---- */
 
 /* E2: a strided tensor of a known dtype, with sizes and strides. */
 static int weight_read_meta(weight *of, berth_error *error)
 {
-    int64_t dtype = json_read_size(json_object_get(of->meta, "dtype"));
+    int64_t dtype = bth_json_read_size(json_object_get(of->meta, "dtype"));
     berth_tensor *tensor = &of->tensor;
 
     if (!json_is_false(json_object_get(of->entry, "use_pickle")))
@@ -104,15 +80,15 @@ static int weight_read_meta(weight *of, berth_error *error)
         tensor->dtype = dtypes[dtype];
     if (tensor->dtype == BERTH_DTYPE_NONE)
         return weight_fail(of, BERTH_E_UNSUPPORTED, "its dtype is not known", error);
-    if (json_read_size(json_object_get(of->meta, "layout")) != LAYOUT_STRIDED)
+    if (bth_json_read_size(json_object_get(of->meta, "layout")) != LAYOUT_STRIDED)
         return weight_fail(of, BERTH_E_UNSUPPORTED, "it is no strided tensor", error);
-    tensor->rank = json_read_sizes(json_object_get(of->meta, "sizes"), of->shape);
+    tensor->rank = bth_json_read_sizes(json_object_get(of->meta, "sizes"), true, of->shape);
     tensor->shape = of->shape;
     tensor->stride = of->stride;
     tensor->storage_offset =
-        json_read_size(json_object_get(json_object_get(of->meta, "storage_offset"), "as_int"));
+        bth_json_read_size(json_object_get(json_object_get(of->meta, "storage_offset"), "as_int"));
     if (tensor->rank < 0 || tensor->storage_offset < 0 ||
-        json_read_sizes(json_object_get(of->meta, "strides"), of->stride) != tensor->rank)
+        bth_json_read_sizes(json_object_get(of->meta, "strides"), true, of->stride) != tensor->rank)
         return weight_fail(of, BERTH_E_TENSOR, "its sizes, strides or offset are no numbers",
                            error);
     return 0;
@@ -126,7 +102,7 @@ static int weight_find_storage(weight *of, berth_error *error)
     berth_dtype dtype = bth_dtype_to_storage_dtype(of->tensor.dtype);
     const json_t *device = json_object_get(of->meta, "device");
     const char *type = json_string_value(json_object_get(device, "type"));
-    int64_t index = json_read_size(json_object_get(device, "index"));
+    int64_t index = bth_json_read_size(json_object_get(device, "index"));
     char location[32]; /* "cpu", "cuda:0", as PyTorch names devices */
     uint64_t nbytes;
     int n =

@@ -54,40 +54,23 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
 
     if (json_is_null(metadata))
         return 0;
-    if (!json_is_object(metadata))
-        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
+    bool is_map = json_is_object(metadata);
     berth_value *dict = berth_make_dict(reading->tree, BERTH_KIND_DICT);
     json_object_foreach((json_t *)(uintptr_t)metadata, key, text)
     {
-        if (!json_is_string(text))
-            return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
-        if (berth_dict_set(dict, key,
-                           berth_make_str(reading->tree, json_string_value(text),
-                                          json_string_length(text))) < 0)
+        is_map &= json_is_string(text);
+        if (is_map && berth_dict_set(dict, key,
+                                     berth_make_str(reading->tree, json_string_value(text),
+                                                    json_string_length(text))) < 0)
             return berth_tree_error(reading->tree, error);
     }
+    if (!is_map)
+        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
     reading->contents->metadata = dict;
     return 0;
 }
 
 /* ---- one tensor ---- */
-
-/* Reads the sizes into an array of BERTH_MAX_RANK; false: not a shape. */
-static bool json_read_shape(const json_t *array, int64_t *shape, int32_t *rank)
-{
-    size_t n = json_array_size(array);
-
-    if (!json_is_array(array) || n > BERTH_MAX_RANK)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(array, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0)
-            return false;
-        shape[i] = json_integer_value(item);
-    }
-    *rank = (int32_t)n;
-    return true;
-}
 
 /* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
 static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
@@ -162,7 +145,8 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     uint64_t nbytes = from->end - from->begin;
     const char *why = NULL;
 
-    if (!json_read_shape(from->shape, shape, &tensor.rank))
+    tensor.rank = bth_json_read_sizes(from->shape, false, shape);
+    if (tensor.rank < 0)
         why = "its shape is no list of at most 64 sizes";
     else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
         why = "PyTorch has F4 in pairs only: its last dimension must be even";
@@ -278,22 +262,6 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     return 0;
 }
 
-/* The parser takes -0 for 0; the package refuses it. The metadata are all texts. */
-static int text_check_no_minus_zero(const bth_json_text *text, berth_error *error)
-{
-    bool in_string = false;
-
-    for (size_t i = 0; i + 1 < text->nbytes; i++)
-        if (in_string && text->bytes[i] == '\\')
-            i++;
-        else if (text->bytes[i] == '"')
-            in_string = !in_string;
-        else if (!in_string && text->bytes[i] == '-' && text->bytes[i + 1] == '0')
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, text->offset + i,
-                            "%s: a size or an offset with a minus sign", text->what);
-    return 0;
-}
-
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error)
 {
@@ -307,11 +275,11 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
                           .nbytes = (size_t)header_nbytes,
                           .what = "the safetensors header",
                           .offset = BTH_SAFETENSORS_LENGTH_NBYTES,
-                          .min_object_nbytes = MIN_OBJECT_NBYTES};
+                          .min_object_nbytes = MIN_OBJECT_NBYTES,
+                          .refuses_minus_zero = true}; /* as the package does */
 
     *contents = (bth_safetensors){0};
-    if (text_check_no_minus_zero(&text, error) == 0)
-        reading.json = bth_json_parse(&text, error);
+    reading.json = bth_json_parse(&text, error);
     if (reading.json && header_read_entries(&reading, error) == 0)
         (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     bth_release(reading.tensors);
