@@ -31,23 +31,19 @@ int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t off
     return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }
 
-static bool byte_is_space(uint8_t byte)
-{
-    return byte == ' ' || (byte >= '\t' && byte <= '\r');
-}
-
 /*
  * What both Python's int() and C's strtoull() take for this number: white space may surround it; a
  * plus sign and zeros may precede it. Up to 9 digits behind these.
  */
 static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
 {
+    static const uint8_t spaces[] = {' ', '\t', '\n', '\v', '\f', '\r'};
     const uint8_t *end = bytes + nbytes;
     uint32_t read = 0;
 
-    while (bytes < end && byte_is_space(*bytes))
+    while (bytes < end && memchr(spaces, *bytes, sizeof spaces))
         bytes++;
-    while (end > bytes && byte_is_space(end[-1]))
+    while (end > bytes && memchr(spaces, end[-1], sizeof spaces))
         end--;
     if (end - bytes > 1 && *bytes == '+')
         bytes++;

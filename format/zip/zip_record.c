@@ -52,18 +52,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
     return 1;
 }
 
-/*
- * A size of the header: its own field, or the value of the zip64 field if that is saturated or
- * absent.
- */
-static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32_t field, size_t i)
-{
-    bool absent = field == BTH_ZIP_SATURATED32 || (field == 0 && zip_has_descriptor(local->flags));
-    if (!absent)
-        return field;
-    return local->n_zip64 >= 2 ? local->zip64[i] : 0;
-}
-
 /* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if only
  * that is large. */
 static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
@@ -98,9 +86,15 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
     if (saturated && local->n_zip64 < 2 && !zip_has_descriptor(local->flags))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "the local header's sizes are in no ZIP64 extra field");
-    local->nbytes = local_get_size_field_or_zip64(local, local->field_nbytes, 0);
-    local->compressed_nbytes =
-        local_get_size_field_or_zip64(local, local->field_compressed_nbytes, 1);
+    /* A size is in its own field; if that is saturated or absent, in the zip64 field. */
+    const uint32_t fields[] = {local->field_nbytes, local->field_compressed_nbytes};
+    uint64_t *sizes[] = {&local->nbytes, &local->compressed_nbytes};
+    for (size_t i = 0; i < 2; i++) {
+        bool is_absent = fields[i] == 0 && zip_has_descriptor(local->flags);
+        *sizes[i] = fields[i] != BTH_ZIP_SATURATED32 && !is_absent ? fields[i]
+                    : local->n_zip64 >= 2                          ? local->zip64[i]
+                                                                   : 0;
+    }
     return BERTH_OK;
 }
 
@@ -145,56 +139,48 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     return BERTH_OK;
 }
 
-/* ---- the local header against the directory ---- */
+/* ---- the local header against the directory (Z5) ---- */
 
-static int record_check_field(uint64_t local, uint64_t directory, const char *what,
+/* `is_late`: with bit 3 the field may be 0, because the descriptor has the value. */
+static int record_check_field(uint64_t local, uint64_t directory, bool is_late, const char *what,
                               const bth_zip_entry *entry, berth_error *error)
 {
-    if (local == directory)
+    if (local == directory || (is_late && local == 0 && zip_has_descriptor(entry->flags)))
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                     "the local header's %s is %" PRIu64 ", the directory's %" PRIu64, what, local,
                     directory);
 }
 
-/* Z5: with bit 3 the field may be 0, because the descriptor has the value. */
-static int record_check_late_field(uint64_t local, uint64_t directory, const char *what,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    if (local == 0 && zip_has_descriptor(entry->flags))
-        return BERTH_OK;
-    return record_check_field(local, directory, what, entry, error);
-}
-
-/* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
-static int record_check_size_field(uint32_t field, uint64_t directory, const char *what,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    if (field == BTH_ZIP_SATURATED32)
-        return BERTH_OK;
-    return record_check_late_field(field, directory, what, entry, error);
-}
-
-/*
- * Z5: every value of the zip64 field must be true. A single value is the header's offset (PyTorch,
- * for records beyond 4 GiB) or the size.
- */
-static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *entry,
+/* The sizes. A saturated field has no value; the zip64 field has it, or with bit 3 the descriptor.
+ * Every value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
+ * records beyond 4 GiB) or the size. */
+static int record_check_sizes(const bth_zip_local *local, const bth_zip_entry *entry,
                               berth_error *error)
 {
-    if (local->n_zip64 == 1) {
-        if (local->zip64[0] == entry->header_offset)
-            return BERTH_OK;
-        return record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
-    }
-    if (local->n_zip64 >= 2 &&
-        (record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
-         record_check_late_field(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size",
-                                 entry, error) < 0))
-        return error->code;
-    if (local->n_zip64 == 3)
-        return record_check_field(local->zip64[2], entry->header_offset, "ZIP64 offset", entry,
-                                  error);
+    uint64_t nbytes = entry->nbytes, compressed = entry->compressed_nbytes;
+    uint64_t offset = entry->header_offset;
+    const uint64_t *zip64 = local->zip64;
+    const struct {
+        bool is_there;
+        uint64_t local, directory;
+        bool is_late;
+        const char *what;
+    } fields[] = {
+        {local->field_nbytes != BTH_ZIP_SATURATED32, local->field_nbytes, nbytes, true, "size"},
+        {local->field_compressed_nbytes != BTH_ZIP_SATURATED32, local->field_compressed_nbytes,
+         compressed, true, "compressed size"},
+        {local->n_zip64 == 1 && zip64[0] != offset, zip64[0], nbytes, true, "ZIP64 value"},
+        {local->n_zip64 >= 2, zip64[0], nbytes, true, "ZIP64 size"},
+        {local->n_zip64 >= 2, zip64[1], compressed, true, "ZIP64 compressed size"},
+        {local->n_zip64 == 3, zip64[2], offset, false, "ZIP64 offset"},
+    };
+
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].is_there &&
+            record_check_field(fields[i].local, fields[i].directory, fields[i].is_late,
+                               fields[i].what, entry, error) < 0)
+            return error->code;
     return BERTH_OK;
 }
 
@@ -223,7 +209,6 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     return code < 0 ? code : bth_zip_parse_local_header(bytes, nbytes, header_offset, local, error);
 }
 
-/* Z5 */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error)
 {
@@ -236,17 +221,14 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's name is '%.*s', the directory's '%s'",
                         (int)local.name_nbytes, local.name, entry->name);
-    if (record_check_field(local.method, entry->method, "method", entry, error) < 0 ||
-        record_check_field(local.flags, entry->flags, "flags", entry, error) < 0)
+    if (record_check_field(local.method, entry->method, false, "method", entry, error) < 0 ||
+        record_check_field(local.flags, entry->flags, false, "flags", entry, error) < 0)
         return error->code;
     if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !zip_has_descriptor(entry->flags)))
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
                         local.crc32, entry->crc32);
-    if (record_check_size_field(local.field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
-        record_check_size_field(local.field_compressed_nbytes, entry->compressed_nbytes,
-                                "compressed size", entry, error) < 0 ||
-        record_check_zip64(&local, entry, error) < 0)
+    if (record_check_sizes(&local, entry, error) < 0)
         return error->code;
     entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
@@ -363,9 +345,7 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part)
 int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error)
 {
-    /*
-     * Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too.
-     */
+    /* Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     if (computed == entry->crc32 || !*present)
         return BERTH_OK;
