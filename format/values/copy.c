@@ -128,10 +128,8 @@ static berth_value *copy_make_leaf(berth_tree *tree, const berth_value *source)
     }
 }
 
-/*
- * The new node of an old one whose copy exists. Nodes without an id have no identity: each copy is
- * a new one.
- */
+/* The new node of an old one whose copy exists. Nodes without an id have no identity: each copy is
+ * a new one. */
 static berth_value *copy_get_made(const copying *copy, const berth_value *source)
 {
     size_t id = bth_value_id(source);
@@ -169,10 +167,8 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
     return bth_tensor_adopt(copy->tree, &tensor);
 }
 
-/*
- * Copies the node on top, whose parts have been copied. Containers and attributes are empty at
- * first.
- */
+/* Copies the node on top, whose parts have been copied. Containers and attributes are empty at
+ * first. */
 static berth_value *copy_make_node(copying *copy)
 {
     berth_tree *tree = copy->tree;

@@ -12,21 +12,19 @@ enum {
     MAX_SHORT_NBYTES = 64, /* of texts that have no canonical node */
     MAX_SCANNED = 8,       /* up to this many entries are scanned, without slots */
     N_PREPARED = 16,       /* number of keys that are prepared before the first one is entered */
-    MAX_ENTRIES = UINT32_MAX / 4
+    MAX_ENTRIES = UINT32_MAX / 4,
+    KEY_IS_PREPARED = BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS
 };
 
 /*
- * Keys of dicts (P4): each node is hashed once; then a comparison takes constant time. Of equal
- * str, bytes or tuples one node is canonical, and the others link to it. So two tuples are equal if
- * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
+ * ---- keys (P4) ----
+ * Each node is hashed once; then a comparison takes constant time. Of equal str, bytes or tuples
+ * one node is canonical, and the others link to it. So two tuples are equal if the canonical nodes
+ * of their items are the same. Numbers are compared by value, as in Python.
  */
 
-/* ---- hashing ---- */
-
-/*
- * A key that is no text and no tuple, so that equal keys have equal members. Numbers of different
- * sorts are never equal.
- */
+/* A key that is no text and no tuple, so that equal keys have equal members. Numbers of different
+ * sorts are never equal. */
 struct plain_key {
     enum { INTEGER, REAL, COMPLEX, BIG, DEVICE, OBJECT } sort;
     uint64_t words[2]; /* the integer; real and imaginary part; the address of an object */
@@ -218,11 +216,6 @@ static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
     return true;
 }
 
-static bool key_is_prepared(const struct keyed *node)
-{
-    return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
-}
-
 static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
@@ -236,32 +229,18 @@ static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 /* False: "a tensor cannot be `what`", "a dict key". */
 static bool key_check_hashable(berth_tree *tree, const berth_value *value, const char *what)
 {
-    bool is_hashable;
-    switch (value->kind) {
-    case BERTH_KIND_NONE:
-    case BERTH_KIND_BOOL:
-    case BERTH_KIND_INT:
-    case BERTH_KIND_FLOAT:
-    case BERTH_KIND_COMPLEX:
-    case BERTH_KIND_DTYPE:
-    case BERTH_KIND_DEVICE:
-    case BERTH_KIND_CALL: /* inert: by identity, as objects without __eq__ are in Python */
-        return true;
-    case BERTH_KIND_GLOBAL:
-        is_hashable = value->flags & BTH_NODE_TRUE;
-        break;
-    default:
-        is_hashable = key_unwrap_text_or_tuple(value) ||
-                      (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
-    }
+    const uint32_t plain_kinds = BTH_KIND(NONE) | BTH_KIND(BOOL) | BTH_KIND(INT) | BTH_KIND(FLOAT) |
+                                 BTH_KIND(COMPLEX) | BTH_KIND(DTYPE) | BTH_KIND(DEVICE) |
+                                 BTH_KIND(CALL); /* inert: by identity */
+    bool is_hashable = plain_kinds >> value->kind & 1 || key_unwrap_text_or_tuple(value) ||
+                       (value->kind == BERTH_KIND_GLOBAL && value->flags & BTH_NODE_TRUE) ||
+                       (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
     return is_hashable || BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                           bth_kind_phrase((berth_kind)value->kind), what);
 }
 
-/*
- * Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide
- * after about 65,536 levels.
- */
+/* Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide after
+ * about 65,536 levels. */
 static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
     uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
@@ -274,10 +253,8 @@ static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *
     return bth_hash_fold_to_u32(hash);
 }
 
-/*
- * Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
- * position in it and its `link` the tuple around it.
- */
+/* Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
+ * position in it and its `link` the tuple around it. */
 static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
 {
     node->link = NULL;
@@ -290,7 +267,7 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
             if (!key_check_hashable(tree, item, what))
                 return false;
             struct keyed *keyed = key_unwrap_text_or_tuple(item);
-            if (!keyed || key_is_prepared(keyed))
+            if (!keyed || keyed->head.flags & KEY_IS_PREPARED)
                 continue;
             if (keyed->head.kind == BERTH_KIND_TUPLE)
                 inner = keyed;
@@ -318,7 +295,7 @@ static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
     if (!key_check_hashable(tree, value, what))
         return false;
     struct keyed *keyed = key_unwrap_text_or_tuple(value);
-    if (!keyed || key_is_prepared(keyed))
+    if (!keyed || keyed->head.flags & KEY_IS_PREPARED)
         return true;
     if (keyed->head.kind != BERTH_KIND_TUPLE)
         return key_prepare_text(tree, keyed);
@@ -411,10 +388,8 @@ static struct table_entry *dict_next_candidate_entry(struct table *table, uint32
     return i < table->size.count ? &table->entries[i] : NULL;
 }
 
-/*
- * Whether an inert pickle must not set this entry again: other readers would do work of which the
- * tree says nothing: for a key of a known hash, or for what is in the value that is replaced.
- */
+/* Whether an inert pickle must not set this entry again: other readers would do work of which the
+ * tree says nothing: for a key of a known hash, or for what is in the value that is replaced. */
 static bool dict_would_lose(const struct table_entry *entry)
 {
     berth_kind key = bth_node_kind(entry->key), value = bth_node_kind(entry->value);
