@@ -30,29 +30,27 @@ typedef struct weight {
 } weight;
 
 /* By the number in the text. Source: torch/_export/serde/schema.py, ScalarType. */
-static const berth_dtype dtypes[] = {
-    [1] = BERTH_UINT8,
-    [2] = BERTH_INT8,
-    [3] = BERTH_INT16,
-    [4] = BERTH_INT32,
-    [5] = BERTH_INT64,
-    [6] = BERTH_FLOAT16,
-    [7] = BERTH_FLOAT32,
-    [8] = BERTH_FLOAT64,
-    [9] = BERTH_COMPLEX32,
-    [10] = BERTH_COMPLEX64,
-    [11] = BERTH_COMPLEX128,
-    [12] = BERTH_BOOL,
-    [13] = BERTH_BFLOAT16,
-    [28] = BERTH_UINT16,
-    [29] = BERTH_FLOAT8_E4M3FN,
-    [30] = BERTH_FLOAT8_E5M2,
-    [31] = BERTH_FLOAT8_E4M3FNUZ,
-    [32] = BERTH_FLOAT8_E5M2FNUZ,
-    [33] = BERTH_FLOAT8_E8M0FNU,
-    [34] = BERTH_UINT32,
-    [35] = BERTH_UINT64,
-};
+static const berth_dtype dtypes[] = {[1] = BERTH_UINT8,
+                                     [2] = BERTH_INT8,
+                                     [3] = BERTH_INT16,
+                                     [4] = BERTH_INT32,
+                                     [5] = BERTH_INT64,
+                                     [6] = BERTH_FLOAT16,
+                                     [7] = BERTH_FLOAT32,
+                                     [8] = BERTH_FLOAT64,
+                                     [9] = BERTH_COMPLEX32,
+                                     [10] = BERTH_COMPLEX64,
+                                     [11] = BERTH_COMPLEX128,
+                                     [12] = BERTH_BOOL,
+                                     [13] = BERTH_BFLOAT16,
+                                     [28] = BERTH_UINT16,
+                                     [29] = BERTH_FLOAT8_E4M3FN,
+                                     [30] = BERTH_FLOAT8_E5M2,
+                                     [31] = BERTH_FLOAT8_E4M3FNUZ,
+                                     [32] = BERTH_FLOAT8_E5M2FNUZ,
+                                     [33] = BERTH_FLOAT8_E8M0FNU,
+                                     [34] = BERTH_UINT32,
+                                     [35] = BERTH_UINT64};
 
 static int weight_fail(const weight *of, int code, const char *why, berth_error *error)
 {
@@ -68,7 +66,6 @@ static int weight_read_meta(weight *of, berth_error *error)
 {
     int64_t dtype = bth_json_read_size(json_object_get(of->meta, "dtype"));
     berth_tensor *tensor = &of->tensor;
-
     if (!json_is_false(json_object_get(of->entry, "use_pickle")))
         return weight_fail(of, BERTH_E_UNSUPPORTED,
                            "a tensor subclass, which torch.export stores as a pickle of its own: "
@@ -107,7 +104,6 @@ static int weight_find_storage(weight *of, berth_error *error)
     uint64_t nbytes;
     int n =
         snprintf(of->record, sizeof of->record, BTH_EXPORTED_WEIGHTS_PREFIX "%s", path ? path : "");
-
     if (!path || n >= (int)sizeof of->record ||
         !of->text->find_record(of->text->context, of->record, &nbytes))
         return weight_fail(of, BERTH_E_ARCHIVE, "the archive does not hold its record", error);
@@ -136,7 +132,6 @@ static berth_value *weight_make_value(weight *of, berth_error *error)
     bool is_parameter = json_is_true(json_object_get(of->entry, "is_param"));
     bool requires_grad = json_is_true(json_object_get(of->meta, "requires_grad"));
     berth_value *value;
-
     if (!is_parameter && requires_grad)
         of->tensor.flags |= BERTH_REQUIRES_GRAD;
     value = berth_make_tensor(of->tree, &of->tensor);
@@ -158,7 +153,6 @@ static int weights_read(const bth_exported_text *text, const json_t *entries, be
 {
     const char *name;
     json_t *entry;
-
     json_object_foreach((json_t *)(uintptr_t)entries, name, entry)
     {
         weight of = {.text = text,
@@ -188,7 +182,6 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
                             .offset = text->offset,
                             .min_object_nbytes = MIN_OBJECT_NBYTES};
     json_t *json = bth_json_parse(&parsed, error);
-
     if (!json)
         return error->code;
     const json_t *entries = json_object_get(json, "config");

@@ -9,7 +9,6 @@ static int text_check_objects_and_numbers(const bth_json_text *text, berth_error
     const uint8_t *bytes = text->bytes;
     size_t n_objects = 0;
     bool in_string = false;
-
     for (size_t i = 0; i < text->nbytes; i++) {
         if (in_string && bytes[i] == '\\')
             i++;
@@ -56,7 +55,6 @@ json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
 {
     json_error_t json_error;
     json_t *json;
-
     if (text_check_objects_and_numbers(text, error) < 0)
         return NULL;
     json = json_loadb((const char *)text->bytes, text->nbytes, JSON_REJECT_DUPLICATES, &json_error);
@@ -78,14 +76,12 @@ json_t *bth_json_parse(const bth_json_text *text, berth_error *error)
 int64_t bth_json_read_size(const json_t *value)
 {
     int64_t size = json_integer_value(value);
-
     return json_is_integer(value) && size >= 0 ? size : -1;
 }
 
 int32_t bth_json_read_sizes(const json_t *list, bool in_objects, int64_t *sizes)
 {
     size_t n = json_array_size(list);
-
     if (!json_is_array(list) || n > BERTH_MAX_RANK)
         return -1;
     for (size_t i = 0; i < n; i++) {

@@ -38,7 +38,6 @@ typedef struct header_reading {
 static int fail_in_tensor(const char *name, int code, const char *why, berth_error *error)
 {
     char quoted[104];
-
     (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
     (void)bth_fail_status(error, code, "%s", why);
     return bth_error_prefix(error, quoted);
@@ -51,7 +50,6 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
 {
     const char *key;
     json_t *text;
-
     if (json_is_null(metadata))
         return 0;
     bool is_map = json_is_object(metadata);
@@ -86,7 +84,6 @@ static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
 static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
 {
     uint64_t product = item;
-
     for (int32_t i = 0; i < rank; i++)
         if (!bth_try_multiply(product, (uint64_t)shape[i], &product))
             return false;
@@ -99,7 +96,6 @@ static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uin
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     char why[128];
-
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
                               error);
@@ -120,7 +116,6 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
     header_tensor *tensor = &reading->tensors[reading->n_tensors];
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
     char why[80];
-
     *tensor = (header_tensor){.name = name,
                               .index = reading->n_tensors,
                               .dtype = bth_safetensors_dtype_from_name(dtype_name),
@@ -144,7 +139,6 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     berth_tensor tensor = {.dtype = from->dtype, .shape = shape};
     uint64_t nbytes = from->end - from->begin;
     const char *why = NULL;
-
     tensor.rank = bth_json_read_sizes(from->shape, false, shape);
     if (tensor.rank < 0)
         why = "its shape is no list of at most 64 sizes";
@@ -172,7 +166,6 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
 static int compare_tensors(const void *left, const void *right)
 {
     const header_tensor *a = left, *b = right;
-
     if (a->begin != b->begin)
         return a->begin < b->begin ? -1 : 1;
     if (a->end != b->end)
@@ -184,7 +177,6 @@ static int compare_tensors(const void *left, const void *right)
 static int header_check_ranges(header_reading *reading, berth_error *error)
 {
     uint64_t at = 0;
-
     qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         if (reading->tensors[i].begin != at)
@@ -199,15 +191,12 @@ static int header_check_ranges(header_reading *reading, berth_error *error)
     return 0;
 }
 
-/*
- * S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
+/* S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
  * say what the tensor is in its module: "weight". A remark such as "best_layer": "weight" has no
- * parts.
- */
+ * parts. */
 static bool name_is_tied_by_rule(const char *name, const char *other)
 {
     const char *part = strrchr(name, '.'), *other_part = strrchr(other, '.');
-
     return part && other_part && strcmp(part, other_part) == 0 && strcmp(name, other) > 0;
 }
 
@@ -216,7 +205,6 @@ int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, 
 {
     berth_value *root = contents->root, *metadata = contents->metadata;
     size_t n = berth_value_count(metadata);
-
     for (size_t i = 0; i < n; i++) {
         berth_value *key, *value;
         (void)berth_dict_at(metadata, i, &key, &value);
@@ -236,7 +224,6 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     size_t nbytes = bth_array_nbytes(json_object_size(reading->json) + 1, sizeof *reading->tensors);
     const char *name;
     json_t *entry;
-
     reading->tensors = bth_allocate(nbytes);
     if (!reading->tensors)
         return bth_fail_memory(error, nbytes);
@@ -270,7 +257,6 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
                               .data_nbytes = file_nbytes - data_offset,
                               .tree = tree,
                               .contents = contents};
-
     bth_json_text text = {.bytes = head + BTH_SAFETENSORS_LENGTH_NBYTES,
                           .nbytes = (size_t)header_nbytes,
                           .what = "the safetensors header",

@@ -141,7 +141,7 @@ static void *naming_grow_array(struct naming *naming, void *items, uint32_t n, u
     berth_error *error = naming->error;
     uint64_t larger = (uint64_t)n + n / 2 + (n ? 8 : naming->n_expected);
     if (larger >= BTH_STEP_LIST_ITEMS) {
-        bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "too many tensors to name");
+        bth_fail_status(error, BERTH_E_UNSUPPORTED, "too many tensors to name");
         return NULL;
     }
     void *grown = bth_reallocate(items, (size_t)larger * nbytes);
@@ -224,10 +224,8 @@ static int naming_push_value_if_new(struct naming *naming, const berth_value *va
     return 0;
 }
 
-/*
- * A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
- * A tensor inside another one (BTH_STEP_INNER) is not listed by itself.
- */
+/* A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
+ * A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
 static int naming_push_container_or_add_tensor(struct naming *naming, const berth_value *value,
                                                uint32_t step)
 {
@@ -312,7 +310,7 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
     struct naming naming = {.error = error, .walk = {.edges = BTH_WALK_MEMBERS}};
     *made = NULL;
     if (!tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no value to name");
+        return bth_fail_argument(error, "no value to name");
     bth_names *names = naming.names = bth_allocate_zeroed(sizeof(*names));
     if (!names)
         return bth_fail_memory(error, sizeof(*names));

@@ -42,11 +42,9 @@ static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_erro
     return out->failed;
 }
 
-/*
- * Finds up to two keys that are no str, by the text between the brackets of a path: an int64, or
+/* Finds up to two keys that are no str, by the text between the brackets of a path: an int64, or
  * keys of other kinds by their repr. Returns how many. Several keys can have one repr: long tuples
- * with the same beginning, NaNs.
- */
+ * with the same beginning, NaNs. */
 static int keys_find_non_str_by_text(const berth_value *dict, const char *text, size_t nbytes,
                                      size_t found[2], berth_error *error)
 {
@@ -88,10 +86,8 @@ static bool step_find_attribute_or_part(const berth_value *value, const char *te
     return false;
 }
 
-/*
- * Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
- * repr, and an attribute.
- */
+/* Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
+ * repr, and an attribute. */
 static int steps_find_by_text(const berth_value *value, const char *text, size_t nbytes,
                               uint32_t steps[MAX_STEPS], berth_error *error)
 {
@@ -186,9 +182,8 @@ static bool path_parse_and_find_item(const berth_value *value, const char **at, 
                     ? keys_find_non_str_by_text(value, *at, nbytes, keys, error)
                     : 0;
         if (n == 2) {
-            bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-                     "two keys are written as %.*s",
-                     (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), *at);
+            bth_fail_status(error, BERTH_E_AMBIGUOUS, "two keys are written as %.*s",
+                            (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), *at);
             return false;
         }
         if (n == 1)
@@ -290,10 +285,9 @@ static void search_write_interpretation_path(bth_name_text *out, const struct se
 static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
                                berth_error *error)
 {
-    bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-             "\"%.*s\" is the name of two values: %.*s and %.*s", MAX_SHOWN_NBYTES / 2, name,
-             MAX_SHOWN_NBYTES, first->text ? first->text : "", MAX_SHOWN_NBYTES,
-             second->text ? second->text : "");
+    bth_fail_status(error, BERTH_E_AMBIGUOUS, "\"%.*s\" is the name of two values: %.*s and %.*s",
+                    MAX_SHOWN_NBYTES / 2, name, MAX_SHOWN_NBYTES, first->text ? first->text : "",
+                    MAX_SHOWN_NBYTES, second->text ? second->text : "");
     bth_release(first->text);
     bth_release(second->text);
     return error->code;
@@ -320,9 +314,9 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
         search_write_interpretation_path(&second, &search, search.found[1]);
         name_fail_ambiguous(name, &first, &second, error);
     } else if (error->code == BERTH_OK && !whole) {
-        bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-                 "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
-                 MAX_SHOWN_NBYTES, name, MAX_READINGS);
+        bth_fail_status(error, BERTH_E_AMBIGUOUS,
+                        "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
+                        MAX_SHOWN_NBYTES, name, MAX_READINGS);
     }
     bth_release(search.readings);
     return error->code == BERTH_OK ? value : NULL;
@@ -373,9 +367,9 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
             bth_release(out.text);
         }
     }
-    bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"%s%.*s%s",
-             MAX_SHOWN_NBYTES, name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
-             near ? "\"" : "");
+    bth_fail_status(error, BERTH_E_NOT_FOUND, "no value named \"%.*s\"%s%.*s%s", MAX_SHOWN_NBYTES,
+                    name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
+                    near ? "\"" : "");
     bth_release(near);
     return error->code;
 }
@@ -429,7 +423,7 @@ const berth_value *bth_names_find_value(const bth_names *names, const char *name
                                         berth_error *error)
 {
     if (!name) {
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the name is NULL");
+        bth_fail_argument(error, "the name is NULL");
         return NULL;
     }
     if (!*name)

@@ -53,10 +53,8 @@ void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
 
 /* ---- numbers ---- */
 
-/*
- * The shortest digits that read back as the same double, without a decimal point, which the
- * process's locale could change.
- */
+/* The shortest digits that read back as the same double, without a decimal point, which the
+ * process's locale could change. */
 static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 {
     char text[64];
@@ -243,10 +241,8 @@ static const char *call_get_attribute_name(const berth_value *value)
     return nbytes > 0 && strspn(name, identifier) == nbytes ? name : NULL;
 }
 
-/*
- * As Python shows objects: "<module Outer.Inner 7>", with a number instead of an address. More than
- * a few levels are not shown, so that names cost no more than P3.
- */
+/* As Python shows objects: "<module Outer.Inner 7>", with a number instead of an address. More than
+ * a few levels are not shown, so that names cost no more than P3. */
 static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 {
     enum { MAX_LEVELS = 4 };

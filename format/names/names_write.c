@@ -149,7 +149,6 @@ const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any
     const berth_value *key = entry->parent == 0 ? bth_value_key(names->root, entry->index) : NULL;
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
-
     return text && (any_form || text[0] != '[') && text_can_be_name(text, nbytes) ? text : NULL;
 }
 
@@ -157,8 +156,7 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
                                          bth_name_text *path, berth_error *error)
 {
     if (i >= names->n_tensors)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
-                        names->n_tensors);
+        return bth_fail_argument(error, "no tensor %zu of %u", i, names->n_tensors);
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
@@ -171,8 +169,9 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
     if (name->failed || path->failed)
         return bth_fail_memory(error, name->nbytes + path->nbytes);
     if (path->cut)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the name of tensor %zu has more than %zu bytes", i, BTH_MAX_NAME_NBYTES);
+        return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                               "the name of tensor %zu has more than %zu bytes", i,
+                               BTH_MAX_NAME_NBYTES);
     return 0;
 }
 

@@ -29,10 +29,8 @@ typedef struct bth_pickle_rules {
     const bth_pickle_survey *survey; /* of these bytes; NULL: the reader makes it */
 } bth_pickle_rules;
 
-/*
- * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
- * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing.
- */
+/* Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
+ * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing. */
 int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
                                     const bth_pickle_rules *rules, bth_pickle_survey *survey,
                                     berth_error *error);
@@ -64,19 +62,15 @@ typedef struct bth_found_global {
     void *context;
 } bth_found_global;
 
-/*
- * Looks for it in a pickle of any protocol, or in the BTH_LEGACY_N_PICKLES that follow each other
+/* Looks for it in a pickle of any protocol, or in the BTH_LEGACY_N_PICKLES that follow each other
  * there. Ends with the bytes, or where they are no opcode. `ignores_distributed`: the classes of
- * torch.distributed.checkpoint do not count. Linear; allocates nothing.
- */
+ * torch.distributed.checkpoint do not count. Linear; allocates nothing. */
 void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
                             bth_found_global *found);
 
-/*
- * Reports all globals of n_pickles pickles that follow each other, of any protocol: of GLOBAL, INST
+/* Reports all globals of n_pickles pickles that follow each other, of any protocol: of GLOBAL, INST
  * and STACK_GLOBAL, whose texts can come from the memo, and extension codes. *is_whole: all of them
- * end in these bytes. Linear; 32 MiB of memory at most.
- */
+ * end in these bytes. Linear; 32 MiB of memory at most. */
 int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickles,
                             bth_global_seen report, void *context, bool *is_whole,
                             berth_error *error);
@@ -129,19 +123,15 @@ typedef struct bth_legacy {
     uint64_t payload_offset; /* of the first storage's count */
 } bth_legacy;
 
-/*
- * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
+/* Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
  * unchanged). common: `inert`, of the object, and `latin1`. Then call
- * bth_legacy_check_count_and_set_offset for each storage.
- */
+ * bth_legacy_check_count_and_set_offset for each storage. */
 int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *common,
                             berth_tree *tree, bth_legacy *legacy, berth_error *error);
 
-/*
- * Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
+/* Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
  * Sets the storage's offset (after the last storage also those of views) and *next_offset: the
- * offset of the next count, or of the file's end.
- */
+ * offset of the next count, or of the file's end. */
 int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
                                           const uint8_t count[8], uint64_t count_offset,
                                           uint64_t file_nbytes, uint64_t *next_offset,

@@ -10,10 +10,8 @@
 
 #include "format/pickle/pickle_machine.h"
 
-/*
- * Makes the object of a REDUCE, of one row of pickle_globals.def, from checked arguments. NULL:
- * error or tree has failed.
- */
+/* Makes the object of a REDUCE, of one row of pickle_globals.def, from checked arguments. NULL:
+ * error or tree has failed. */
 #define BUILDER(name)                                                                              \
     static berth_value *build_##name(bth_unpickler *unpickler,                                     \
                                      __attribute__((unused)) const bth_known *known,               \
@@ -180,10 +178,8 @@ static berth_dtype storage_class_tensor_dtype(const berth_value *storage)
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
 }
 
-/*
- * {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
- * readings and is refused. No program writes it.
- */
+/* {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
+ * readings and is refused. No program writes it. */
 static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *metadata, uint32_t *flags)
 {
@@ -427,25 +423,23 @@ static const struct letter {
     uint32_t kinds; /* bits; 0: any */
     const char *words;
 } letters[128] = {
-#define KIND(name) (UINT32_C(1) << BERTH_KIND_##name)
-    ['S'] = {KIND(STORAGE), "a storage"},
-    ['i'] = {KIND(INT), "an int of 64 bits"},
-    ['h'] = {KIND(TUPLE) | KIND(SIZE), "a tuple of ints"},
-    ['b'] = {KIND(BOOL), "a bool"},
-    ['f'] = {KIND(FLOAT) | KIND(INT), "a float"},
-    ['D'] = {KIND(DTYPE), "a dtype"},
-    ['o'] = {KIND(NONE) | KIND(ORDERED_DICT), "an empty OrderedDict"},
-    ['m'] = {KIND(DICT) | KIND(NONE), "a dict"},
-    ['s'] = {KIND(STR), "a str"},
-    ['Y'] = {KIND(BYTES) | KIND(STR), "bytes"},
-    ['l'] = {KIND(LIST), "a list"},
-    ['d'] = {KIND(DICT), "a dict"},
-    ['u'] = {KIND(TUPLE), "a tuple"},
-    ['L'] = {KIND(LAYOUT), "a layout"},
-    ['t'] = {KIND(TENSOR), "a tensor"},
+    ['S'] = {BTH_KIND(STORAGE), "a storage"},
+    ['i'] = {BTH_KIND(INT), "an int of 64 bits"},
+    ['h'] = {BTH_KIND(TUPLE) | BTH_KIND(SIZE), "a tuple of ints"},
+    ['b'] = {BTH_KIND(BOOL), "a bool"},
+    ['f'] = {BTH_KIND(FLOAT) | BTH_KIND(INT), "a float"},
+    ['D'] = {BTH_KIND(DTYPE), "a dtype"},
+    ['o'] = {BTH_KIND(NONE) | BTH_KIND(ORDERED_DICT), "an empty OrderedDict"},
+    ['m'] = {BTH_KIND(DICT) | BTH_KIND(NONE), "a dict"},
+    ['s'] = {BTH_KIND(STR), "a str"},
+    ['Y'] = {BTH_KIND(BYTES) | BTH_KIND(STR), "bytes"},
+    ['l'] = {BTH_KIND(LIST), "a list"},
+    ['d'] = {BTH_KIND(DICT), "a dict"},
+    ['u'] = {BTH_KIND(TUPLE), "a tuple"},
+    ['L'] = {BTH_KIND(LAYOUT), "a layout"},
+    ['t'] = {BTH_KIND(TENSOR), "a tensor"},
     /* Not one with attributes: PyTorch's Parameters are made without them. */
-    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED), "a tensor"},
-#undef KIND
+    ['T'] = {BTH_KIND(TENSOR) | BTH_KIND(SPARSE) | BTH_KIND(NESTED), "a tensor"},
 };
 
 static bool argument_has_expected_kind(char letter, const berth_value *value)
@@ -541,10 +535,8 @@ static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *kno
                                why);
 }
 
-/*
- * Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
- * rest.
- */
+/* Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
+ * rest. */
 static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_known *known,
                                          berth_value *arguments)
 {
@@ -552,11 +544,9 @@ static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_kno
     berth_value *const *items = &arguments;
     size_t n = bth_node_tuple_items(arguments, &items);
     bth_known checked = *known;
-    if (is_parameter) {
-        checked.arguments = "Tb";
-        checked.min_arguments = 1;
-        checked.max_arguments = 2;
-    }
+    if (is_parameter)
+        checked = (bth_known){known->module, known->name, .arguments = "Tb", .min_arguments = 1,
+                              .max_arguments = 2};
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
     bth_pending *pending = bth_tree_allocate(unpickler->tree, sizeof *pending);

@@ -117,10 +117,8 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     return *node;
 }
 
-/*
- * What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
- * a memo that hold texts of the file and nothing else. Builds nothing.
- */
+/* What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
+ * a memo that hold texts of the file and nothing else. Builds nothing. */
 
 /* Of each, those that were used last; the memo also has its first ones. To list all globals, it is
  * larger: 32 MiB at most. */
@@ -166,7 +164,6 @@ static void finder_push(global_finder *finder, seen_value value)
 static seen_value finder_pop(global_finder *finder)
 {
     size_t floor = finder->n_marks > 0 ? finder->marks[finder->n_marks - 1] : 0;
-
     if (finder->depth == floor) {
         finder->underflows = true;
         return (seen_value){0};
@@ -181,7 +178,6 @@ static seen_value finder_pop(global_finder *finder)
 static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 {
     uint64_t n = finder->n_kept;
-
     assert(n >= N_KEPT);
     return &finder->memo[index < n ? index : n + index % n];
 }
@@ -190,7 +186,6 @@ static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 static uint64_t line_number(const bth_argument *line)
 {
     uint64_t number = 0;
-
     for (size_t i = 0; i < line->text_nbytes && line->text[i] >= '0' && line->text[i] <= '9'; i++)
         number = number * 10 + (uint64_t)(line->text[i] - '0');
     return number;
@@ -208,7 +203,6 @@ typedef struct shown_name {
 static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint32_t *number)
 {
     size_t n = 0;
-
     for (*number = 0; n < nbytes; n++) {
         const char *digits = "0123456789abcdef";
         const char *digit = at[n] ? strchr(digits, at[n] | (at[n] >= 'A' ? 0x20 : 0)) : NULL;
@@ -229,7 +223,6 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
     const char *text = value->text + at;
     size_t left = value->nbytes - at, n;
     uint32_t number;
-
     for (size_t i = 0; left > 0 && i < sizeof rows / sizeof *rows; i++)
         if (*text == rows[i].letter && value->opcode == rows[i].opcode && left > rows[i].n_digits &&
             digits_read(text + 1, rows[i].n_digits, 16, &number) == rows[i].n_digits) {
@@ -247,7 +240,6 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
 static void name_read(seen_value value, shown_name *name)
 {
     bool is_escaped = value.opcode == BTH_OP_UNICODE || value.opcode == BTH_OP_STRING;
-
     if (value.opcode == BTH_OP_STRING && value.nbytes >= 2) {
         value.text++;
         value.nbytes -= 2;
@@ -294,7 +286,6 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
 {
     bth_found_global *found = finder->found;
     shown_name shown[2] = {{"?", 1}, {"?", 1}};
-
     if (!found->report && (*found->words || !module.text || !name.text))
         return;
     if (module.text)
@@ -320,7 +311,6 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
 static void finder_take_and_give(global_finder *finder, uint8_t opcode)
 {
     int takes = bth_opcodes[opcode].takes;
-
     if (takes == BTH_TO_MARK && finder->n_marks > 0) {
         finder->depth = finder->marks[--finder->n_marks];
         if (finder->lowest > finder->depth)
@@ -338,7 +328,6 @@ static void finder_see_extension(const global_finder *finder, int64_t code)
 {
     bth_found_global *found = finder->found;
     char number[24];
-
     (void)snprintf(number, sizeof number, "%" PRId64, code);
     if (found->report)
         found->report(found->context, "(extension code)", number, false);
@@ -361,7 +350,6 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
                      : opcode == BTH_OP_MEMOIZE ? finder->n_memo
                                                 : (uint32_t)argument->number;
     seen_put *put = finder_memo_slot(finder, index);
-
     switch (opcode) {
     case BTH_OP_MARK:
         if (finder->n_marks < N_MARKS) {
@@ -440,7 +428,6 @@ static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *byt
 {
     bth_found_global *found = empty->found;
     size_t at = 0;
-
     for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
         global_finder finder = *empty;
         size_t used = finder_walk(&finder, bytes + at, nbytes - at);
@@ -462,7 +449,6 @@ void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_di
 {
     seen_put memo[2 * N_KEPT] = {0};
     const global_finder finder = {.found = found, .memo = memo, .n_kept = N_KEPT};
-
     *found = (bth_found_global){.ignores_distributed = ignores_distributed};
     (void)finder_walk_pickles(&finder, bytes, nbytes, BTH_LEGACY_N_PICKLES, true);
 }
@@ -477,7 +463,6 @@ int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickle
     size_t n_all = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
     size_t n_kept = has_names_in_memo && n_all > N_KEPT ? n_all : N_KEPT;
     global_finder finder = {.found = &found, .n_kept = n_kept};
-
     finder.memo = bth_allocate_zeroed(2 * n_kept * sizeof *finder.memo);
     if (!finder.memo)
         return bth_fail_memory(error, 2 * n_kept * sizeof *finder.memo);

@@ -17,10 +17,8 @@
 #include "format/pickle/pickle_opcodes.h"
 #include "format/values/node.h"
 
-/*
- * The usual tensor: as torch.save writes all but the first of its class, always the same opcodes
- * with other arguments. Most of a checkpoint's pickle consists of them.
- */
+/* The usual tensor: as torch.save writes all but the first of its class, always the same opcodes
+ * with other arguments. Most of a checkpoint's pickle consists of them. */
 enum {
     BTH_USUAL_NBYTES = 192, /* more than its size; only looked for where so many are left */
     BTH_USUAL_RANK = 6,

@@ -96,7 +96,6 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
                            : bytes[1] == 4 ? "4"
                            : bytes[1] == 5 ? "5"
                                            : "";
-
     if (!name)
         return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
                         "0x%02x is not a pickle opcode", bytes[at]);

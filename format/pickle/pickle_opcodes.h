@@ -59,10 +59,8 @@ typedef struct bth_argument {
     double real;    /* F8 */
 } bth_argument;
 
-/*
- * bth_scan_<form>(bytes, nbytes, argument) reads an argument from the nbytes at `bytes`. Returns
- * its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of opcodes.
- */
+/* bth_scan_<form>(bytes, nbytes, argument) reads an argument from the nbytes at `bytes`. Returns
+ * its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of opcodes. */
 #define BTH_SCANNER(form)                                                                          \
     static inline size_t bth_scan_##form(__attribute__((unused)) const uint8_t *bytes,             \
                                          __attribute__((unused)) size_t nbytes,                    \

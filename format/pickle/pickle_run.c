@@ -88,10 +88,8 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 
 /* ---- persistent ids ---- */
 
-/*
- * P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
- * (view_key, offset, numel) of a view of that storage.
- */
+/* P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
+ * (view_key, offset, numel) of a view of that storage. */
 enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };
 
 /* The storage that an id names, after the checks. */
@@ -168,11 +166,9 @@ static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_s
     return storage;
 }
 
-/*
- * The storage that a persistent id names (P5). Inert, the legacy format also names classes of
+/* The storage that a persistent id names (P5). Inert, the legacy format also names classes of
  * modules: ('module', class, its source file, its source), whose source is not kept, as today's
- * PyTorch does.
- */
+ * PyTorch does. */
 static berth_value *persistent_follow(bth_unpickler *unpickler, const berth_value *id)
 {
     bool legacy = unpickler->rules->legacy;
@@ -320,8 +316,8 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
     return at[0] == BTH_OP_REDUCE || at[0] == BTH_OP_BINPERSID;
 }
 
-/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are the
- * arguments of one call and need no node. Inert objects keep their arguments. */
+/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are
+ * the arguments of one call and need no node. Inert objects keep their arguments. */
 static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
@@ -446,11 +442,9 @@ RUNS(TUPLE1, read_tuple_from_top(unpickler, 1))
 RUNS(TUPLE2, read_tuple_from_top(unpickler, 2))
 RUNS(TUPLE3, read_tuple_from_top(unpickler, 3))
 
-/*
- * Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
+/* Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
  * keeps its items, too (P1). Every pickler writes list items, then key items, then the state. They
- * are written again in that order, so any other order is refused.
- */
+ * are written again in that order, so any other order is refused. */
 static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t n, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode_name(unpickler);

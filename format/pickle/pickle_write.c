@@ -226,7 +226,6 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
     bth_emitted_global *global = *recent;
-
     if (!global || global->name != name || global->module != module) {
         if (!emitted_globals_grow_if_half_full(emitter))
             return;
@@ -294,11 +293,9 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
 
 /* ---- memo slots ---- */
 
-/*
- * Objects that exist only once: '', b'', and the constants of torch's pickler, which Python shares
+/* Objects that exist only once: '', b'', and the constants of torch's pickler, which Python shares
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
- * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
- */
+ * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11. */
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
@@ -345,11 +342,9 @@ static void emit_state_or_finish(bth_emitter *emitter, bth_walk_frame *frame,
     bth_emit_value(emitter, state);
 }
 
-/*
- * Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
+/* Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
  * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
- * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
- */
+ * (batch_list(), batch_dict()): also if it is the last one and begins a batch. */
 static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, size_t n)
 {
     return i + 1 == n && i % BATCH == 0 &&
@@ -357,10 +352,8 @@ static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, siz
             berth_value_kind(frame->value) == BERTH_KIND_ORDERED_DICT);
 }
 
-/*
- * Emits the opcodes before the next item, or after the last one. Returns how many items have been
- * written.
- */
+/* Emits the opcodes before the next item, or after the last one. Returns how many items have been
+ * written. */
 static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
                                  int batch_op)
 {

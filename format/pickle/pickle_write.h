@@ -102,10 +102,8 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 
 /* ---- values (pickle_write.c) ---- */
 
-/*
- * Emits a value: as a memo fetch, at once, or by entering it. This can move the frames of the walk:
- * a step function changes its frame first, and emits an inner value last.
- */
+/* Emits a value: as a memo fetch, at once, or by entering it. This can move the frames of the walk:
+ * a step function changes its frame first, and emits an inner value last. */
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 /* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
 void bth_emit_push_value(bth_emitter *emitter, const berth_value *value, uint32_t notes);

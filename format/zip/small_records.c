@@ -31,16 +31,13 @@ int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t off
     return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }
 
-/*
- * What both Python's int() and C's strtoull() take for this number: white space may surround it; a
- * plus sign and zeros may precede it. Up to 9 digits behind these.
- */
+/* What both Python's int() and C's strtoull() take for this number: white space may surround it; a
+ * plus sign and zeros may precede it. Up to 9 digits behind these. */
 static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
 {
     static const uint8_t spaces[] = {' ', '\t', '\n', '\v', '\f', '\r'};
     const uint8_t *end = bytes + nbytes;
     uint32_t read = 0;
-
     while (bytes < end && memchr(spaces, *bytes, sizeof spaces))
         bytes++;
     while (end > bytes && memchr(spaces, end[-1], sizeof spaces))
@@ -64,7 +61,6 @@ int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t off
                                uint32_t *alignment, berth_error *error)
 {
     uint32_t read = 0;
-
     if (!record_read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
         return record_fail(".storage_alignment", offset, bytes, nbytes,
                            "no decimal number from 1 to 65536", error);
@@ -85,7 +81,6 @@ int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nb
                              uint64_t offset, berth_error *error)
 {
     uint32_t read = 0;
-
     if (record_read_decimal(bytes, nbytes, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
         return BERTH_OK;
     return record_fail(record, offset, bytes, nbytes, "no decimal number from 1 to 10", error);

@@ -29,7 +29,6 @@ static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
 static size_t end_find_last(const zip_tail *tail, size_t before)
 {
     const uint8_t *found;
-
     while ((found = memrchr(tail->bytes, 'P', before))) {
         before = (size_t)(found - tail->bytes);
         if (tail_has_signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
@@ -54,10 +53,8 @@ static int end_fail_missing(const zip_tail *tail, berth_error *error)
                            "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
 }
 
-/*
- * Z1: readers that search backwards take the last signature, so it must be an end record whose
- * comment ends with the file. For readers that search forwards it must be the only one.
- */
+/* Z1: readers that search backwards take the last signature, so it must be an end record whose
+ * comment ends with the file. For readers that search forwards it must be the only one. */
 static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
 {
     if (tail->nbytes < BTH_ZIP_END_RECORD_NBYTES)
@@ -98,7 +95,6 @@ static int end_read_fields(const zip_tail *tail, size_t at, bool is_wide, end_fi
     size_t nbytes = is_wide ? BTH_ZIP_END64_RECORD_NBYTES : BTH_ZIP_END_RECORD_NBYTES;
     bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, nbytes - 4);
     uint64_t size = is_wide ? bth_cursor_u64(&cursor) : 0;
-
     if (is_wide)
         bth_cursor_u32(&cursor); /* versions */
     fields->disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
@@ -128,7 +124,6 @@ static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, boo
     const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES, both_nbytes};
     size_t at = end_at - BTH_ZIP_LOCATOR_NBYTES;
-
     *there = end_at >= BTH_ZIP_LOCATOR_NBYTES &&
              tail_has_signature_at(tail, at, BTH_ZIP_LOCATOR_SIGNATURE);
     if (!*there) {
@@ -174,7 +169,6 @@ static int end_compare_fields(const end_fields *classic, const end_fields *wide,
         {classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
          "directory offset"},
     };
-
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (pairs[i].classic != pairs[i].wide && pairs[i].classic != pairs[i].saturated)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
@@ -196,7 +190,6 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     end_fields classic, wide;
     size_t end_at = 0;
     bool has_end64 = false;
-
     if (end_find_record(&tail, &end_at, error) < 0 ||
         end_read_fields(&tail, end_at, false, &classic, error) < 0 ||
         end_detect_end64_and_locator(&tail, end_at, &has_end64, error) < 0)

@@ -17,16 +17,13 @@ static bool zip_has_descriptor(uint16_t flags)
 
 /* ---- the local header (FORMAT.md section 2) ---- */
 
-/*
- * Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
- * it replaces a record: a version, the CRC of the header's name, and the name.
- */
+/* Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
+ * it replaces a record: a version, the CRC of the header's name, and the name. */
 static bool unicode_path_is_same_name(const bth_zip_extra *extra, const bth_zip_header *header)
 {
     bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
     const uint8_t *version = bth_cursor_bytes(&cursor, 1);
     uint32_t crc32 = bth_cursor_u32(&cursor);
-
     return cursor.good && *version == 1 && bth_cursor_left(&cursor) == header->name_nbytes &&
            memcmp(extra->bytes + cursor.at, header->name, header->name_nbytes) == 0 &&
            crc32 == bth_crc32(0, header->name, header->name_nbytes);
@@ -36,7 +33,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
                        berth_error *error)
 {
     size_t begin = cursor->at;
-
     if (bth_cursor_left(cursor) == 0)
         return 0;
     extra->id = bth_cursor_u16(cursor);
@@ -61,7 +57,6 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
                                    header_offset};
     bth_zip_extra extra;
     int more;
-
     while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0) {
         if (extra.id != BTH_ZIP_EXTRA_ZIP64)
             continue;
@@ -102,7 +97,6 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes)
 {
     bth_cursor cursor = bth_cursor_make(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
     size_t name_nbytes = bth_cursor_u16(&cursor);
-
     return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
 }
 
@@ -112,7 +106,6 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     bth_cursor cursor = bth_cursor_make(bytes, nbytes);
     bth_zip_local read = {0};
     uint32_t signature = bth_cursor_u32(&cursor);
-
     if (cursor.good && signature != BTH_ZIP_LOCAL_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "a local header begins with 0x%08" PRIx32 ", not 0x%08x", signature,
@@ -175,7 +168,6 @@ static int record_check_sizes(const bth_zip_local *local, const bth_zip_entry *e
         {local->n_zip64 >= 2, zip64[1], compressed, true, "ZIP64 compressed size"},
         {local->n_zip64 == 3, zip64[2], offset, false, "ZIP64 offset"},
     };
-
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].is_there &&
             record_check_field(fields[i].local, fields[i].directory, fields[i].is_late,
@@ -201,7 +193,6 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     const uint8_t *bytes = NULL;
     int code =
         input->get(input->context, header_offset, BTH_ZIP_LOCAL_NBYTES, ahead, &bytes, error);
-
     if (code < 0)
         return code;
     size_t nbytes = bth_zip_local_nbytes(bytes);
@@ -213,7 +204,6 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
                                 berth_error *error)
 {
     bth_zip_local local;
-
     if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0)
         return error->code;
     if (entry->name && (local.name_nbytes != entry->name_nbytes ||
@@ -245,7 +235,6 @@ static uint64_t record_data_end(const bth_zip_entry *entry)
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
     uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
-
     *end_offset = data_end;
     if (!zip_has_descriptor(entry->flags))
         return BERTH_OK;
@@ -263,7 +252,6 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
-
     return zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
@@ -273,7 +261,6 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     uint64_t end, data_end = record_data_end(entry);
     uint64_t before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
-
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
     if (!zip_has_descriptor(entry->flags)) {
@@ -285,10 +272,8 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
         return error->code;
     bth_cursor cursor = bth_cursor_make(bytes, nbytes + (size_t)before);
     uint32_t first = bth_cursor_u32(&cursor);
-    /*
-     * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
-     * moves the data by 4 bytes; they then end with the descriptor's signature.
-     */
+    /* Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+     * moves the data by 4 bytes; they then end with the descriptor's signature. */
     if (before > 0 && first == BTH_ZIP_DESCRIPTOR_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
                         "a descriptor without a signature, but the bytes before it are one");
@@ -323,7 +308,6 @@ static int zip_part_get_bytes(void *context, uint64_t offset, uint64_t nbytes, u
                               const uint8_t **bytes, berth_error *error)
 {
     const bth_zip_part *part = context;
-
     (void)ahead;
     /* If the offset is before the part, the difference wraps and is too large, too. */
     if (offset - part->offset > part->nbytes || nbytes > part->nbytes - (offset - part->offset))

@@ -8,14 +8,11 @@
 static uint8_t *zip_put_saturated(uint8_t *out, uint64_t value, size_t nbytes)
 {
     uint64_t most = nbytes == 2 ? BTH_ZIP_SATURATED16 : BTH_ZIP_SATURATED32;
-
     return bth_put_integer(out, value < most ? value : most, nbytes);
 }
 
-/*
- * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
- * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
- */
+/* Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
+ * it before it knows the size (FORMAT.md section 2); in the directory it is the size. */
 static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t compressed_nbytes,
                                     uint8_t *out)
 {
@@ -44,7 +41,6 @@ static uint8_t *zip_put_fields_of_both_headers(const bth_layout_entry *entry, ui
                                                uint64_t nbytes, uint32_t extra_nbytes, uint8_t *out)
 {
     unsigned descriptor_flag = entry->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
-
     out = bth_put_u16(out, BTH_ZIP_FLAG_UTF8 | descriptor_flag);
     out = bth_put_u16(out, BTH_ZIP_STORED);
     out = bth_put_u32(out, 0); /* time and date */
@@ -107,7 +103,6 @@ void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t d
     out = bth_put_u64(out, n_entries);
     out = bth_put_u64(out, directory_nbytes);
     out = bth_put_u64(out, directory_offset);
-
     out = bth_put_u32(out, BTH_ZIP_LOCATOR_SIGNATURE);
     out = bth_put_u32(out, 0); /* disk */
     out = bth_put_u64(out, directory_offset + directory_nbytes);
