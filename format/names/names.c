@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seeded_hash.h"
-#include "format/values/value.h"
 
 #include <string.h>
 

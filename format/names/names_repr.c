@@ -4,7 +4,6 @@
 
 #include "base/memory.h"
 #include "base/shown_text.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -216,7 +216,7 @@ BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
                            .flags = argument_get_requires_grad_flag(items[4])};
-    if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
+    if (bth_value_as_dtype(items[STORAGE]) != BERTH_DTYPE_NONE)
         return build_refuse(unpickler, known, "wants an UntypedStorage as argument 1");
     if (n > 7 && !tensor_read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
-#include "format/values/value.h"
 
 const char *const bth_layout_names[] = {
     [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",

@@ -470,7 +470,7 @@ EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_as_qscheme(value)))
 EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
 EMITS(call, bth_emit_push_value(emitter, value, 0))
 EMITS(tensor, bth_emit_tensor(emitter, value, 0))
-EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
+EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_as_dtype(value)))
 
 EMITTER(int)
 {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/values/value.h"
 
 /* ---- storages ---- */
 

@@ -197,7 +197,7 @@ static berth_value *copy_make_node(copying *copy)
         if (!use)
             return NULL;
         use->is_whole = true;
-        return bth_storage_value_new(tree, use->made, bth_value_storage_class(source));
+        return bth_storage_value_new(tree, use->made, bth_value_as_dtype(source));
     }
     case BERTH_KIND_TENSOR:
         return copy_make_tensor(copy, source);

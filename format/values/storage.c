@@ -2,7 +2,6 @@
 /* Storages of a tree: the bytes that tensors view. */
 #include "base/memory.h"
 #include "format/values/node.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>

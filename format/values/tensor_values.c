@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "format/values/node.h"
-#include "format/values/value.h"
 
 #define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
 

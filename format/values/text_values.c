@@ -200,12 +200,6 @@ berth_storage *berth_as_storage(const berth_value *value)
                                                   : NULL;
 }
 
-berth_dtype bth_value_storage_class(const berth_value *value)
-{
-    return bth_node_is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->dtype
-                                                  : BERTH_DTYPE_NONE;
-}
-
 /* ---- text and bytes ---- */
 
 /* The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three

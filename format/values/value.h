@@ -98,8 +98,6 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
 
 /* Like berth_make_storage, with a class of its own (T3). */
 berth_value *bth_storage_value_new(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
-/* STORAGE: the dtype of its class. */
-berth_dtype bth_value_storage_class(const berth_value *value);
 
 /* A named class or function, never called. An inert one can be a key, by identity. */
 berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_nbytes,
@@ -122,6 +120,7 @@ double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);
 int bth_value_constant(const berth_value *value, berth_kind kind);
 
+/* DTYPE; of a STORAGE, its class. */
 static inline berth_dtype bth_value_as_dtype(const berth_value *value)
 {
     return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/values/value.h"
 
 #include "base/error.h"
 #include "base/memory.h"

@@ -4,15 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/layout.h"
 
 const char *const bth_small_names[BTH_N_SMALL] = {"data.pkl", ".format_version",
                                                   ".storage_alignment", "byteorder"};
-
-static bool record_equals_text(const uint8_t *bytes, size_t nbytes, const char *text)
-{
-    return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
-}
 
 /* Shows 32 bytes at most. */
 static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes, size_t nbytes,
@@ -25,8 +19,8 @@ static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes
 int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                                berth_error *error)
 {
-    *little = record_equals_text(bytes, nbytes, "little");
-    if (*little || record_equals_text(bytes, nbytes, "big"))
+    *little = nbytes == 6 && memcmp(bytes, "little", 6) == 0;
+    if (*little || (nbytes == 3 && memcmp(bytes, "big", 3) == 0))
         return BERTH_OK;
     return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/layout.h"
 #include "format/zip/zip.h"
 
 /* Which bytes of the file belong to which entry (Z7). */

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "base/error.h"
-#include "format/bytes.h"
 #include "format/zip/zip.h"
 
 /* The end of the file. */
@@ -42,26 +41,22 @@ static size_t end_room_after(const zip_tail *tail, size_t at)
     return tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES;
 }
 
-static int end_fail_missing(const zip_tail *tail, berth_error *error)
-{
-    size_t cut = end_find_last(tail, tail->nbytes);
-    if (cut != SIZE_MAX)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
-                        "the end record is cut off: %zu of its %d bytes are there" BTH_CUT_OFF,
-                        tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
-    return bth_fail_status(error, BERTH_E_ARCHIVE,
-                           "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
-}
-
 /* Z1: readers that search backwards take the last signature, so it must be an end record whose
  * comment ends with the file. For readers that search forwards it must be the only one. */
 static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
 {
-    if (tail->nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return end_fail_missing(tail, error);
-    size_t at = end_find_last(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1);
-    if (at == SIZE_MAX)
-        return end_fail_missing(tail, error);
+    bool has_room = tail->nbytes >= BTH_ZIP_END_RECORD_NBYTES;
+    size_t at =
+        has_room ? end_find_last(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1) : SIZE_MAX;
+    if (at == SIZE_MAX) {
+        size_t cut = end_find_last(tail, tail->nbytes);
+        if (cut == SIZE_MAX)
+            return bth_fail_status(error, BERTH_E_ARCHIVE,
+                                   "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
+                        "the end record is cut off: %zu of its %d bytes are there" BTH_CUT_OFF,
+                        tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
+    }
     uint16_t comment = comment_nbytes_at(tail, at);
     if (comment != end_room_after(tail, at))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,

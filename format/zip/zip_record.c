@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/bytes.h"
 #include "format/checksum.h"
-#include "format/layout.h"
 #include "format/zip/zip.h"
 
 /* Whether sizes and CRC follow the data (bit 3). */

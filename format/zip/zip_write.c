@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "format/bytes.h"
-
 static uint8_t *zip_put_saturated(uint8_t *out, uint64_t value, size_t nbytes)
 {
     uint64_t most = nbytes == 2 ? BTH_ZIP_SATURATED16 : BTH_ZIP_SATURATED32;
