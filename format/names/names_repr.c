@@ -215,16 +215,6 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
 
 /* ---- all kinds ---- */
 
-static void repr_device(bth_name_text *out, const berth_value *key)
-{
-    int64_t index;
-    const char *type = bth_value_device_type_and_index(key, &index);
-    if (index < 0)
-        bth_name_text_append_format(out, "device(type='%.40s')", type);
-    else
-        bth_name_text_append_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
-}
-
 /* The name in getattr(object, name), as pickles say what is inside a class; NULL: another value. */
 static const char *call_get_attribute_name(const berth_value *value)
 {
@@ -266,6 +256,8 @@ static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 /* All kinds that contain no other values. */
 static void repr_scalar(bth_name_text *out, const berth_value *key)
 {
+    const char *type;
+    int64_t index;
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
         bth_name_text_append_text(out, "None");
@@ -287,7 +279,11 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
         repr_quoted(out, key);
         break;
     case BERTH_KIND_DEVICE:
-        repr_device(out, key);
+        type = bth_value_device_type_and_index(key, &index);
+        bth_name_text_append_format(out, "device(type='%.40s'", type);
+        if (index >= 0)
+            bth_name_text_append_format(out, ", index=%" PRId64, index);
+        bth_name_text_append_text(out, ")");
         break;
     case BERTH_KIND_DTYPE:
         bth_name_text_append_text(out, "torch.");

@@ -13,11 +13,15 @@
 /* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
 static const char *tensor_part_name(const berth_value *value, uint32_t i)
 {
-    static const char *const coo[] = {"indices", "values"};
-    static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
-    static const char *const by_column[] = {"ccol_indices", "row_indices", "values"};
     static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
     static const char *const quantized[] = {"scales", "zero_points"};
+    static const char *const sparse[][3] = {
+        [BERTH_SPARSE_COO] = {"indices", "values"},
+        [BERTH_SPARSE_CSR] = {"crow_indices", "col_indices", "values"},
+        [BERTH_SPARSE_CSC] = {"ccol_indices", "row_indices", "values"},
+        [BERTH_SPARSE_BSR] = {"crow_indices", "col_indices", "values"},
+        [BERTH_SPARSE_BSC] = {"ccol_indices", "row_indices", "values"},
+    };
     if (!bth_tensor_part(value, i))
         return NULL;
     const berth_value *plain = bth_value_unwrap_tensor(value);
@@ -25,15 +29,7 @@ static const char *tensor_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (bth_value_layout(plain)) {
-    case BERTH_SPARSE_COO:
-        return coo[i];
-    case BERTH_SPARSE_CSR:
-    case BERTH_SPARSE_BSR:
-        return by_row[i];
-    default:
-        return by_column[i];
-    }
+    return sparse[bth_value_layout(plain)][i];
 }
 
 const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
