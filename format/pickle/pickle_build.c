@@ -442,16 +442,6 @@ static const struct letter {
     ['T'] = {BTH_KIND(TENSOR) | BTH_KIND(SPARSE) | BTH_KIND(NESTED), "a tensor"},
 };
 
-static bool argument_has_expected_kind(char letter, const berth_value *value)
-{
-    uint32_t kinds = letters[(unsigned char)letter].kinds;
-    if (kinds && !(kinds >> value->kind & 1))
-        return false;
-    if (value->kind == BERTH_KIND_INT && kinds)
-        return !(value->flags & BTH_NODE_BIG);
-    return letter != 'o' || is_no_hooks(value);
-}
-
 static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *known,
                                   berth_value *const *items, size_t n)
 {
@@ -466,12 +456,18 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
                               known->name, known->min_arguments, most,
                               known->max_arguments == 1 ? "" : "s", n);
     }
-    for (size_t i = 0; i < n; i++)
-        if (!argument_has_expected_kind(wanted[i], items[i]))
+    for (size_t i = 0; i < n; i++) {
+        const struct letter *letter = &letters[(unsigned char)wanted[i]];
+        berth_kind kind = bth_node_kind(items[i]);
+        bool fits =
+            !letter->kinds || (letter->kinds >> kind & 1 &&
+                               !(kind == BERTH_KIND_INT && items[i]->flags & BTH_NODE_BIG) &&
+                               (wanted[i] != 'o' || is_no_hooks(items[i])));
+        if (!fits)
             return BTH_BAD_PICKLE(unpickler, "%s %s wants %s as argument %zu, got %s",
-                                  known->module, known->name,
-                                  letters[(unsigned char)wanted[i]].words, i + 1,
-                                  berth_kind_name(bth_node_kind(items[i])));
+                                  known->module, known->name, letter->words, i + 1,
+                                  berth_kind_name(kind));
+    }
     return 0;
 }
 

@@ -102,18 +102,20 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     if (row == N_GLOBALS)
         return unknown_global_refuse_or_make(unpickler, argument);
     const bth_known *known = &bth_globals[row];
-    berth_value **node = &unpickler->globals[row];
-    if (*node)
-        return *node;
+    berth_value *node = unpickler->globals[row];
+    if (node)
+        return node;
     if (known->what == BTH_IS_DTYPE || known->what == BTH_IS_QSCHEME) {
         berth_kind kind = known->what == BTH_IS_DTYPE ? BERTH_KIND_DTYPE : BERTH_KIND_QSCHEME;
-        return *node = berth_make_constant(unpickler->tree, kind, known->number);
+        node = berth_make_constant(unpickler->tree, kind, known->number);
+    } else {
+        node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
+                              strlen(known->name), false);
+        if (node)
+            ((struct global_node *)node)->known = (uint32_t)row + 1;
     }
-    *node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
-                           strlen(known->name), false);
-    if (*node)
-        ((struct global_node *)*node)->known = (uint32_t)row + 1;
-    return *node;
+    unpickler->globals[row] = node;
+    return node;
 }
 
 /* What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
@@ -410,9 +412,7 @@ static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nb
         uint8_t opcode = bytes[at++];
         if (opcode == BTH_OP_STOP)
             return at;
-        used = bth_opcodes[opcode].name ? bth_scan_argument((bth_form)bth_opcodes[opcode].form,
-                                                            bytes + at, nbytes - at, &argument)
-                                        : SIZE_MAX;
+        used = bth_scan_argument(opcode, bytes + at, nbytes - at, &argument);
         if (used == SIZE_MAX)
             break;
         finder_run_opcode(finder, opcode, &argument);

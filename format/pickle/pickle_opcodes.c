@@ -62,26 +62,17 @@ size_t bth_latin1_to_utf8(const uint8_t *bytes, size_t nbytes, uint8_t *utf8)
     return n;
 }
 
-size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+size_t bth_scan_argument(uint8_t opcode, const uint8_t *bytes, size_t nbytes,
+                         bth_argument *argument)
 {
-    switch (form) {
-#define FORM(name)                                                                                 \
-    case BTH_FORM_##name:                                                                          \
-        return bth_scan_##name(bytes, nbytes, argument);
-        FORM(NOTHING)
-        FORM(U1)
-        FORM(U2)
-        FORM(U4)
-        FORM(I4)
-        FORM(U8)
-        FORM(F8)
-        FORM(TEXT1)
-        FORM(TEXT4)
-        FORM(TEXT8)
-        FORM(LINE)
-#undef FORM
+    switch (opcode) {
+#define BTH_OPCODE(name, byte, form, takes, gives)                                                 \
+    case byte:                                                                                     \
+        return bth_scan_##form(bytes, nbytes, argument);
+#define BTH_OPCODE_REFUSED BTH_OPCODE
+#include "format/pickle/pickle_opcodes.def"
     default:
-        return bth_scan_LINES(bytes, nbytes, argument);
+        return SIZE_MAX;
     }
 }
 
