@@ -65,15 +65,12 @@ size_t bth_latin1_to_utf8(const uint8_t *bytes, size_t nbytes, uint8_t *utf8)
 size_t bth_scan_argument(uint8_t opcode, const uint8_t *bytes, size_t nbytes,
                          bth_argument *argument)
 {
-    switch (opcode) {
-#define BTH_OPCODE(name, byte, form, takes, gives)                                                 \
-    case byte:                                                                                     \
-        return bth_scan_##form(bytes, nbytes, argument);
+    static size_t (*const scanners[256])(const uint8_t *, size_t, bth_argument *) = {
+#define BTH_OPCODE(name, byte, form, takes, gives) [byte] = bth_scan_##form,
 #define BTH_OPCODE_REFUSED BTH_OPCODE
 #include "format/pickle/pickle_opcodes.def"
-    default:
-        return SIZE_MAX;
-    }
+    };
+    return scanners[opcode] ? scanners[opcode](bytes, nbytes, argument) : SIZE_MAX;
 }
 
 int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
