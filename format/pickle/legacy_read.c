@@ -95,7 +95,6 @@ int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickl
 {
     size_t begins[N_PICKLES + 1] = {0};
     berth_value *values[N_PICKLES];
-
     *legacy = (bth_legacy){0};
     /* Finds the end of each before anything is built, so that the caller can provide more bytes. */
     for (int i = 0; i < N_PICKLES; i++) {

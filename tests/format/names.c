@@ -492,8 +492,8 @@ Test(names, of_inert_calls_pass_their_items)
                                      berth_make_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
-    cr_assert_eq(bth_call_append_list_items(call, (berth_value *[]){call, a}, 2), 0);
-    cr_assert_eq(bth_call_set_dict_items(call, pairs, 2), 0);
+    cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2, false), 0);
+    cr_assert_eq(bth_call_extend(call, pairs, 2, true), 0);
     walk(call);
     char list[300], path[100];
     snprintf(path, sizeof path, "<m C %zu>", bth_value_id(call));
