@@ -377,33 +377,27 @@ int berth_joint_add_receipt(berth_joint *joint, const void *receipt, size_t nbyt
 
 /* J3: each writer has given its receipt, and each byte is in just one. J6: whatever fails before
  * the rename leaves the old file. */
-static int joint_finish(berth_joint *joint, berth_error *error)
-{
-    bth_operation *operation = &joint->operation;
-
-    for (uint32_t i = 0; i < joint->ticket.n_writers; i++)
-        if (!joint->receipt_bytes[i])
-            return bth_fail_argument(error, "writer %u of %u has given no receipt", i,
-                                     joint->ticket.n_writers);
-    if (bth_joint_parts_make(&joint->ticket, joint->receipts, operation->plan, &joint->parts,
-                             error) < 0)
-        return error->code;
-    operation->parts = joint->parts.run;
-    if (bth_operation_transfer(operation, error) < 0)
-        return error->code;
-    return bth_operation_finish(operation, error);
-}
-
 int berth_joint_finish(berth_joint *joint, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
     int status = joint_check_process(joint, error);
+
     if (!joint)
         return status;
-    bth_operation_resume_trace(&joint->operation);
-    if (status == 0)
-        (void)joint_finish(joint, error);
+    bth_operation *operation = &joint->operation;
+    const bth_ticket *ticket = &joint->ticket;
+    bth_operation_resume_trace(operation);
+    for (uint32_t i = 0; i < ticket->n_writers && error->code == BERTH_OK; i++)
+        if (!joint->receipt_bytes[i])
+            (void)bth_fail_argument(error, "writer %u of %u has given no receipt", i,
+                                    ticket->n_writers);
+    if (error->code == BERTH_OK &&
+        bth_joint_parts_make(ticket, joint->receipts, operation->plan, &joint->parts, error) == 0) {
+        operation->parts = joint->parts.run;
+        if (bth_operation_transfer(operation, error) == 0)
+            (void)bth_operation_finish(operation, error);
+    }
     return joint_end(joint, error);
 }
 

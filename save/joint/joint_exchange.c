@@ -302,23 +302,6 @@ static bth_range rounds_window_of(const rounds *all, uint32_t writer)
                        BTH_WINDOW_NBYTES};
 }
 
-/* The first round from this one on in whose windows a storage lies. False: there is none. */
-static bool rounds_find_next(rounds *all)
-{
-    const bth_ticket *ticket = all->settings->ticket;
-    uint64_t nbytes = all->exchange->n * BTH_WINDOW_NBYTES, begin = all->number * nbytes;
-
-    assert(nbytes > 0); /* there is a writer */
-    for (size_t i = 0; i < ticket->n_storages; i++) {
-        const bth_ticket_storage *storage = &ticket->storages[i];
-        if (storage->nbytes == 0 || storage->data_offset + storage->nbytes <= begin)
-            continue;
-        all->number = bth_max(all->number, storage->data_offset / nbytes);
-        return true;
-    }
-    return false;
-}
-
 /* ---- writing ---- */
 
 static void *writing_run(void *argument)
@@ -444,11 +427,20 @@ static int rounds_run_one(rounds *all, berth_error *error)
 int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
                             berth_error *error)
 {
+    const uint64_t round_nbytes = exchange->n * BTH_WINDOW_NBYTES;
     rounds all = {.exchange = exchange, .settings = settings};
 
+    assert(round_nbytes > 0); /* there is a writer */
     (void)rounds_allocate(&all, error);
-    for (; error->code == BERTH_OK && rounds_find_next(&all); all.number++)
-        (void)rounds_run_one(&all, error);
+    for (size_t i = 0; i < settings->ticket->n_storages; i++) {
+        const bth_ticket_storage *storage = &settings->ticket->storages[i];
+        const uint64_t end = storage->data_offset + storage->nbytes;
+        for (; error->code == BERTH_OK && storage->nbytes > 0 && end > all.number * round_nbytes;
+             all.number++) {
+            all.number = bth_max(all.number, storage->data_offset / round_nbytes);
+            (void)rounds_run_one(&all, error);
+        }
+    }
     (void)writing_end(&all.writing, error);
     for (size_t i = 0; i < N_WINDOWS; i++) {
         bth_region_free(&all.windows[i].region);

@@ -148,41 +148,35 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
 
 /* ---- ambiguous paths ---- */
 
-/* Tensor i of those whose name is a path; it begins at `at`. */
-static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t i,
-                          const bth_ticket_tensor *tensor, size_t at, berth_error *error)
-{
-    bth_ticket_tensor first;
-
-    table_add(table, i, tensor->name);
-    wanted_tensor *wanted = &table->wanted[table->wanted[i].first];
-    if (wanted == &table->wanted[i])
-        wanted->at = at;
-    at = wanted->at;
-    (void)bth_ticket_tensor_at(ticket, &at, &first);
-    if (tensor->storage == first.storage && tensor->offset == first.offset &&
-        tensor->dtype == first.dtype && tensor->is_contiguous == first.is_contiguous &&
-        tensor->rank == first.rank &&
-        memcmp(tensor->shape, first.shape, (size_t)first.rank * sizeof *first.shape) == 0)
-        return 0;
-    return bth_fail(error, BERTH_E_AMBIGUOUS, tensor->name, BERTH_NO_OFFSET,
-                    "two tensors of the outline have this path, so that no slice could name them: "
-                    "their keys are written alike");
-}
-
 int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
 {
-    size_t n = 0, i = 0, here = ticket->tensors_at, behind = here;
+    size_t n = 0, here = ticket->tensors_at, behind = here;
+    bth_ticket_tensor tensor, first;
     wanted_table table = {0};
-    bth_ticket_tensor tensor;
 
     while (bth_ticket_tensor_at(ticket, &behind, &tensor))
         n += bth_name_is_path(tensor.name);
-    if (n > 1 && table_allocate(&table, ticket, n, error) == 0)
-        for (behind = here; i < n && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
-            if (bth_name_is_path(tensor.name) &&
-                table_add_path(&table, ticket, i++, &tensor, here, error) < 0)
-                break;
+    if (n > 1)
+        (void)table_allocate(&table, ticket, n, error);
+    behind = here;
+    for (size_t i = 0; i < n && table.wanted && error->code == BERTH_OK; here = behind) {
+        (void)bth_ticket_tensor_at(ticket, &behind, &tensor);
+        if (!bth_name_is_path(tensor.name))
+            continue;
+        table_add(&table, i, tensor.name);
+        wanted_tensor *wanted = &table.wanted[table.wanted[i].first];
+        if (wanted == &table.wanted[i++])
+            wanted->at = here;
+        size_t at = wanted->at;
+        (void)bth_ticket_tensor_at(ticket, &at, &first);
+        if (tensor.storage != first.storage || tensor.offset != first.offset ||
+            tensor.dtype != first.dtype || tensor.is_contiguous != first.is_contiguous ||
+            tensor.rank != first.rank ||
+            memcmp(tensor.shape, first.shape, (size_t)first.rank * sizeof *first.shape) != 0)
+            (void)bth_fail(error, BERTH_E_AMBIGUOUS, tensor.name, BERTH_NO_OFFSET,
+                           "two tensors of the outline have this path, so that no slice could name "
+                           "them: their keys are written alike");
+    }
     bth_release(table.wanted);
     bth_release(table.slots);
     return error->code;

@@ -25,41 +25,36 @@ static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
     return low;
 }
 
-/* One run, or what of it lies in [at, end) and in `room`. */
-static bth_piece box_cut_run(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
-                             size_t room)
-{
-    uint64_t begin = bth_short_box_run_at(box, n), from = bth_max(begin, at);
-    uint64_t nbytes = bth_min(begin + box->run_nbytes, end) - from;
-
-    if (nbytes > room)
-        nbytes = room & ~(CUT_NBYTES - 1);
-    return (bth_piece){.storage = box->storage,
-                       .nbytes = (uint32_t)nbytes,
-                       .stride = (uint32_t)nbytes,
-                       .count = nbytes > 0,
-                       .at = from,
-                       .bytes = box->bytes + n * box->run_nbytes + (from - begin)};
-}
-
-/* Whole runs from number n on, as many as lie on one line of the grid, in the range and in `room`.
+/*
+ * The next piece from run n on, as far as it lies in [at, end) and in `room`: whole runs that lie
+ * on one line of the grid, or, where the first of them is cut, what there is of it. count 0:
+ * nothing.
  */
-static bth_piece box_take_runs(const bth_short_box *box, uint64_t n, uint64_t end, size_t room)
+static bth_piece box_make_piece(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
+                                size_t room)
 {
-    uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
-    uint64_t begin = bth_short_box_run_at(box, n), count = length - n % length;
+    const uint64_t begin = bth_short_box_run_at(box, n), run_end = begin + box->run_nbytes;
+    bth_piece piece = {.storage = box->storage, .bytes = box->bytes + n * box->run_nbytes};
 
-    count = bth_min(count, room / box->run_nbytes);
+    if (at > begin || run_end > end || box->run_nbytes > room) {
+        piece.at = bth_max(begin, at);
+        uint64_t nbytes = bth_min(run_end, end) - piece.at;
+        if (nbytes > room)
+            nbytes = room & ~(CUT_NBYTES - 1);
+        piece.bytes += piece.at - begin;
+        piece.nbytes = piece.stride = (uint32_t)nbytes;
+        piece.count = nbytes > 0;
+        return piece;
+    }
+    const uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
+    uint64_t count = bth_min(length - n % length, room / box->run_nbytes);
     if (stride > 0) /* a line of one run may have any */
-        count = bth_min(count, (end - begin - box->run_nbytes) / stride + 1);
-    if (count <= 1)
-        stride = box->run_nbytes;
-    return (bth_piece){.storage = box->storage,
-                       .nbytes = (uint32_t)box->run_nbytes,
-                       .stride = (uint32_t)stride,
-                       .count = (uint32_t)count,
-                       .at = begin,
-                       .bytes = box->bytes + n * box->run_nbytes};
+        count = bth_min(count, (end - run_end) / stride + 1);
+    piece.at = begin;
+    piece.nbytes = (uint32_t)box->run_nbytes;
+    piece.stride = (uint32_t)(count > 1 ? stride : box->run_nbytes);
+    piece.count = (uint32_t)count;
+    return piece;
 }
 
 /* The range of a storage that lies in a range of the file. */
@@ -98,11 +93,8 @@ static bool message_put_box(window_message *message, const bth_short_box *box)
         const size_t free_nbytes = message->room - message->nbytes;
         if (free_nbytes <= BTH_PIECE_HEAD_NBYTES)
             return false;
-        size_t left = free_nbytes - BTH_PIECE_HEAD_NBYTES;
         uint64_t begin = bth_short_box_run_at(box, n);
-        bool is_cut = at > begin || begin + box->run_nbytes > end || box->run_nbytes > left;
-        bth_piece piece =
-            is_cut ? box_cut_run(box, n, at, end, left) : box_take_runs(box, n, end, left);
+        bth_piece piece = box_make_piece(box, n, at, end, free_nbytes - BTH_PIECE_HEAD_NBYTES);
         if (piece.count == 0)
             return false;
         size_t all = (size_t)piece.nbytes * piece.count;

@@ -294,35 +294,27 @@ void bth_slice_parts_sort(bth_slice_parts *parts)
         qsort(parts->parts, parts->n, sizeof *parts->parts, slice_part_compare);
 }
 
-/* at[i]: where the tensor of slices[i] begins in the ticket. */
-static int slices_add(slice_runs *runs, const berth_slice *slices, size_t n, size_t *at,
-                      berth_error *error)
-{
-    for (size_t i = 0; i < n; i++) {
-        runs->slice = &slices[i];
-        if (BTH_CHECK_RESERVED(berth_slice, runs->slice, error) < 0)
-            return bth_error_prefix_index(error, "slice", i);
-        if (at[i] == BTH_NO_TENSOR || !bth_ticket_tensor_at(runs->ticket, &at[i], &runs->tensor))
-            return bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
-                            "slice %zu: the outline has no such tensor whose bytes are elsewhere",
-                            i);
-        if (slice_add(runs, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
 int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, size_t n_slices,
                          bool can_exchange, bth_slice_parts *parts, berth_error *error)
 {
     slice_runs runs = {.ticket = ticket, .can_exchange = can_exchange, .parts = parts};
-    size_t *at = NULL;
+    size_t *at = NULL; /* where the tensor of each begins in the ticket */
 
     *parts = (bth_slice_parts){0};
     if (!slices && n_slices > 0)
         return bth_fail_argument(error, "the slices are NULL");
-    if (bth_ticket_find_tensors(ticket, slices, n_slices, &at, error) == 0)
-        (void)slices_add(&runs, slices, n_slices, at, error);
+    (void)bth_ticket_find_tensors(ticket, slices, n_slices, &at, error);
+    for (size_t i = 0; i < n_slices && error->code == BERTH_OK; i++) {
+        runs.slice = &slices[i];
+        if (BTH_CHECK_RESERVED(berth_slice, runs.slice, error) < 0)
+            (void)bth_error_prefix_index(error, "slice", i);
+        else if (at[i] == BTH_NO_TENSOR || !bth_ticket_tensor_at(ticket, &at[i], &runs.tensor))
+            (void)bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
+                           "slice %zu: the outline has no such tensor whose bytes are elsewhere",
+                           i);
+        else
+            (void)slice_add(&runs, error);
+    }
     bth_release(at);
     bth_slice_parts_sort(parts);
     for (size_t i = 1; i < parts->n && error->code == BERTH_OK; i++) {

@@ -28,12 +28,6 @@ static const struct {
     const char *name;
 } kinds[] = {[BLOB_TICKET] = {"BerthTkt", "ticket"}, [BLOB_RECEIPT] = {"BerthRct", "receipt"}};
 
-/* It has wrong numbers though its CRC is right. */
-static int blob_fail(blob_kind kind, const char *what, berth_error *error)
-{
-    return bth_fail_argument(error, "the %s is invalid: %s", kinds[kind].name, what);
-}
-
 /* Checks kind, version and CRC. *cursor is behind the head, and ends before the CRC. */
 static int blob_begin_reading(blob_kind kind, const void *bytes, size_t nbytes, bth_cursor *cursor,
                               uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error)
@@ -105,6 +99,12 @@ void bth_blob_put_end(uint8_t *bytes, size_t nbytes)
 
 /* ---- reading a ticket ---- */
 
+/* It has wrong numbers though its CRC is right. */
+static int ticket_fail(const char *what, berth_error *error)
+{
+    return bth_fail_argument(error, "the ticket is invalid: %s", what);
+}
+
 /* J5: a writer writes to no file but a temporary of a save. */
 static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
@@ -124,7 +124,7 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
         (block_nbytes & (block_nbytes - 1)) != 0 || compute_crc32 > 1 ||
         ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||
         ticket->file_nbytes > INT64_MAX)
-        return blob_fail(BLOB_TICKET, "an option", error);
+        return ticket_fail("an option", error);
     if (is_big_endian != BTH_MACHINE_IS_BIG_ENDIAN)
         return bth_fail_status(error, BERTH_E_UNSUPPORTED,
                                "the coordinator's machine has another byte order");
@@ -135,10 +135,10 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     if (!ticket->path || !ticket->folder || ticket->folder[0] != '/' ||
         strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
         !bth_temporary_is_name(ticket->temporary))
-        return blob_fail(BLOB_TICKET, "the place of the file", error);
+        return ticket_fail("the place of the file", error);
     bth_error_clear(&ignored);
     if (!ticket->archive || bth_check_archive_name(ticket->archive, &ignored) < 0)
-        return blob_fail(BLOB_TICKET, "the archive name", error);
+        return ticket_fail("the archive name", error);
     ticket->n_storages = bth_cursor_u32(cursor);
     ticket->n_tensors = bth_cursor_u32(cursor);
     return 0;
@@ -154,7 +154,7 @@ static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_er
 
     if (ticket->n_storages > bth_cursor_left(cursor) / STORAGE_NBYTES ||
         ticket->n_storages > BTH_MAX_JOINT_STORAGES)
-        return blob_fail(BLOB_TICKET, "the number of storages", error);
+        return ticket_fail("the number of storages", error);
     ticket->storages = bth_allocate(nbytes);
     if (!ticket->storages)
         return bth_fail_memory(error, nbytes);
@@ -173,7 +173,7 @@ static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_er
             bth_layout_entry_compute(header_offset, name_nbytes, storage->nbytes, ticket->alignment,
                                      &layout) < 0 ||
             layout.next_offset > ticket->file_nbytes)
-            return blob_fail(BLOB_TICKET, "a storage", error);
+            return ticket_fail("a storage", error);
         storage->swap_nbytes = swap_nbytes & 15;
         storage->is_next = behind > 0 && header_offset == behind;
         storage->header_nbytes = (uint32_t)(layout.data_offset - header_offset) & 0x7ffffff;
@@ -236,13 +236,12 @@ int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_
         ticket_read_storages(ticket, &cursor, error) < 0)
         return error->code;
     if (ticket->n_tensors > bth_cursor_left(&cursor) / MIN_TENSOR_NBYTES)
-        return blob_fail(BLOB_TICKET, "the number of tensors", error);
+        return ticket_fail("the number of tensors", error);
     ticket->tensors_at = cursor.at;
     for (size_t i = 0; i < ticket->n_tensors; i++)
         if (!tensor_read(&cursor, &tensor) || !tensor_is_valid(ticket, &tensor))
-            return blob_fail(BLOB_TICKET, "a tensor", error);
-    return bth_cursor_left(&cursor) == 0 ? 0
-                                         : blob_fail(BLOB_TICKET, "bytes follow its end", error);
+            return ticket_fail("a tensor", error);
+    return bth_cursor_left(&cursor) == 0 ? 0 : ticket_fail("bytes follow its end", error);
 }
 
 void bth_ticket_free_all(bth_ticket *ticket)
@@ -472,16 +471,13 @@ bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_p
     return (bth_joint_split){middle - begin, {middle, tail - middle}, end - tail};
 }
 
-static bool part_is_whole(const bth_ticket *ticket, const bth_joint_part *part)
-{
-    return part->at == 0 && part->nbytes == ticket->storages[part->storage].nbytes;
-}
-
 bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
                                     const bth_joint_part *part)
 {
-    return part->storage == before->storage + 1 && ticket->storages[part->storage].is_next &&
-           part_is_whole(ticket, before) && part_is_whole(ticket, part);
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+
+    return part->storage == before->storage + 1 && storage->is_next && before->at == 0 &&
+           before->nbytes == storage[-1].nbytes && part->at == 0 && part->nbytes == storage->nbytes;
 }
 
 /* ---- receipts: writing ---- */
@@ -591,7 +587,7 @@ int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
     receipt->writer = bth_cursor_u32(&cursor);
     uint64_t n_parts = bth_cursor_u64(&cursor);
     if (!cursor.good)
-        return blob_fail(BLOB_RECEIPT, "it ends too early", error);
+        return bth_fail_argument(error, "the receipt is invalid: it ends too early");
     if (memcmp(identity, ticket->identity, sizeof identity) != 0)
         return bth_fail_argument(error, "the receipt of writer %u is of another save",
                                  receipt->writer);

@@ -59,22 +59,6 @@ static int writer_report_sent(void *context, uint64_t nbytes, berth_error *error
     return 0;
 }
 
-static void writer_count_bytes(joint_writer *writer)
-{
-    const bth_slice_parts *parts = &writer->parts;
-    uint64_t short_nbytes = 0;
-
-    for (size_t i = 0; i < parts->n_boxes; i++)
-        short_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
-    for (size_t i = 0; i < parts->n_fragments; i++)
-        short_nbytes += parts->fragments[i].part.nbytes;
-    writer->stats.requested_nbytes = short_nbytes;
-    for (size_t i = 0; i < parts->n; i++)
-        writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
-    writer->total_nbytes =
-        short_nbytes + bth_middles_count_nbytes(&writer->ticket, parts->parts, parts->n);
-}
-
 /* ---- windows ---- */
 
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
@@ -199,7 +183,14 @@ static void writer_write(joint_writer *writer, const berth_slice *slices, size_t
     if (error->code == BERTH_OK && exchanges)
         (void)bth_fragments_take(ticket, parts, error);
     if (error->code == BERTH_OK) {
-        writer_count_bytes(writer);
+        for (size_t i = 0; i < parts->n_boxes; i++)
+            writer->total_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
+        for (size_t i = 0; i < parts->n_fragments; i++)
+            writer->total_nbytes += parts->fragments[i].part.nbytes;
+        writer->stats.requested_nbytes = writer->total_nbytes;
+        for (size_t i = 0; i < parts->n; i++)
+            writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
+        writer->total_nbytes += bth_middles_count_nbytes(ticket, parts->parts, parts->n);
         if (writer_write_and_sync(writer, exchanges, error) == 0) {
             bth_slice_parts_sort(parts);
             (void)bth_receipt_write(ticket, writer->number, parts->parts, parts->n, writer->kept,
