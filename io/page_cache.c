@@ -255,16 +255,6 @@ static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
     return n < 0 && errno == EAGAIN ? BTH_PAGE_CACHE_COLD : BTH_PAGE_CACHE_UNKNOWN;
 }
 
-/* Another number at each call: pages that an earlier probe loaded are not sampled again. */
-static uint64_t number_mix_with_time(uint64_t number)
-{
-    struct timespec time = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    number += (uint64_t)time.tv_nsec * UINT64_C(0x9E3779B97F4A7C15);
-    return number ^ number >> 29;
-}
-
 bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 {
     assert(nbytes > 0);
@@ -283,7 +273,11 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
         (void)bth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
-        uint64_t page = first + i * stride + number_mix_with_time(i) % stride;
+        /* Another page at each call: those that an earlier probe loaded are not sampled again. */
+        struct timespec time = {0};
+        (void)clock_gettime(CLOCK_MONOTONIC, &time);
+        uint64_t number = i + (uint64_t)time.tv_nsec * UINT64_C(0x9E3779B97F4A7C15);
+        uint64_t page = first + i * stride + (number ^ number >> 29) % stride;
         bth_page_cache sample = page_cache_probe_page(again < 0 ? fd : again, page * page_nbytes);
         if (sample == BTH_PAGE_CACHE_UNKNOWN ||
             (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))
