@@ -4,13 +4,19 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/shown_text.h"
 #include "format/values/value.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Limits of the search for values without an entry, and of the search for similar names. */
-enum { MAX_READINGS = 10000, MAX_NEAR = 10000, MAX_NEAR_NBYTES = 128, MAX_STEPS = 4 };
+enum {
+    MAX_READINGS = 10000,
+    MAX_NEAR = 10000,
+    MAX_NEAR_NBYTES = BTH_MAX_DISTANCE_NBYTES,
+    MAX_STEPS = 4
+};
 
 /* A message must have room for two names. */
 enum { MAX_SHOWN_NBYTES = 200 };
@@ -324,26 +330,6 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
 
 /* ---- similar names ---- */
 
-/* Levenshtein's distance of two texts of at most MAX_NEAR_NBYTES bytes. */
-static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
-{
-    size_t row[MAX_NEAR_NBYTES + 1];
-    for (size_t j = 0; j <= b_nbytes; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a_nbytes; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_nbytes; j++) {
-            size_t above = row[j];
-            size_t other = above < row[j - 1] ? above + 1 : row[j - 1] + 1;
-            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-            row[j] = changed < other ? changed : other;
-            diagonal = above;
-        }
-    }
-    return row[b_nbytes];
-}
-
 /* The message shows the most similar of the first names. */
 static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
@@ -357,7 +343,7 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
             /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
             far =
-                within ? best - (best > 1) : name_edit_distance(name, nbytes, out.text, out.nbytes);
+                within ? best - (best > 1) : bth_text_distance(name, nbytes, out.text, out.nbytes);
         }
         if (far < best) {
             best = far;

@@ -441,7 +441,8 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 Test(names, not_found_say_what_is_near)
 {
     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
-    berth_dict_set(root, "encoder.weight", tensor());
+    berth_dict_set(root, "encoder.wxeghs", tensor()); /* two letters of "wieght" are others */
+    berth_dict_set(root, "encoder.weight", tensor()); /* two change places, which is one fault */
     berth_dict_set(root, "encoder.bias", tensor());
     walk(root);
     expect_not_found("encoder.wieght", BERTH_E_NOT_FOUND,

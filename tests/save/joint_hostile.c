@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/direct.h"
-#include "save/joint/joint_receipt.h"
+#include "save/joint/joint_ticket.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
@@ -452,19 +452,21 @@ static berth_value *linked_outline(berth_tree *of)
 /* A receipt of these parts, with zeros for their fragments and CRCs. */
 static int add_receipt_of(const bth_ticket *ticket, const bth_joint_part *parts, size_t n)
 {
-    uint64_t fragments_nbytes = 0;
-    uint8_t *bytes, *fragments;
+    bth_slice_part own[N_LINKED + MAX_LIE] = {{.bytes = NULL}};
+    uint64_t fragments_nbytes = 1;
+    uint8_t *bytes;
     size_t nbytes;
 
     for (size_t i = 0; i < n; i++) {
         bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
         fragments_nbytes += split.head_nbytes + split.tail_nbytes;
+        own[i].part = parts[i];
     }
-    assert_ok(bth_receipt_new(ticket, 0, n, fragments_nbytes, &bytes, &nbytes, &fragments, &error));
-    memset(fragments, 0, (size_t)fragments_nbytes);
-    bth_receipt_complete(bytes, nbytes, parts, n);
+    uint8_t *zeros = calloc((size_t)fragments_nbytes, 1);
+    assert_ok(bth_receipt_write(ticket, 0, own, n, zeros, &bytes, &nbytes, &error));
     int status = add_one(bytes, nbytes);
     bth_release(bytes);
+    free(zeros);
     return status;
 }
 
