@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A walk over two values side by side, for `berth diff`. */
+#ifndef BERTH_TOOLS_PAIR_WALK_H
+#define BERTH_TOOLS_PAIR_WALK_H
+
+#include "tools/common/shared.h"
+
+typedef struct pair_walk pair_walk;
+
+/* Called on the way; a result other than 0 stops the walk. */
+typedef struct pair_visitor {
+    /* Two tensors, two values without items, or two values of different families. */
+    int (*both)(void *context, const pair_walk *walk, const berth_value *a, const berth_value *b);
+    /* An item that only one of two containers has. */
+    int (*only)(void *context, const pair_walk *walk, bool in_left);
+    void *context;
+} pair_visitor;
+
+/*
+ * Walks both in step, without recursion: items by key or index, attributes, and the parts of
+ * tensors. Equality is transitive, so compared values form classes, and two values of one class are
+ * not compared again (Hopcroft and Karp). Time is linear even if the two sides share their
+ * containers differently (P3). Returns the visitor's result, or EXIT_TROUBLE after printing why.
+ */
+int walk_pairs(const berth_value *a, const berth_value *b, const pair_visitor *visitor);
+
+/* Two values of one name; NULL: a side has none. */
+typedef struct named_pair {
+    const char *name;
+    const berth_value *a, *b;
+} named_pair;
+
+/* The same of several pairs, one after the other. */
+int walk_named_pairs(const named_pair *pairs, size_t n, const pair_visitor *visitor);
+
+/* The path of the values that are reported, as ['a'][0], behind the name of their pair; allocated,
+ * NULL without memory. */
+char *pair_path(const pair_walk *walk);
+
+/* Whether the values that are reported are the attributes of a dict. */
+bool pair_is_attributes(const pair_walk *walk);
+
+/* The tensor inside a Parameter or a tensor with attributes; or the value itself. */
+const berth_value *unwrap_parameter_or_subclass(const berth_value *value);
+
+#endif

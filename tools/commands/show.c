@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* berth show: any value of a checkpoint, readable or as JSON. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/commands/show.h"
+#include "tools/common/set.h"
+
+/* JSON_DEPTH: json_dumps recurses. */
+enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 100 };
+
+static const struct argp_option own_options[] = {
+    {"depth", 'd', "N", 0, "show N levels of containers; all: every level (6; JSON: 100)", 1},
+    {"length", 'n', "N", 0,
+     "show N items of each container, or elements of a tensor that PATH names; all: every item "
+     "(20; JSON: all)",
+     1},
+    {0}};
+
+static size_t parse_limit(const char *word, const char *option, struct argp_state *state)
+{
+    return strcmp(word, "all") == 0 ? NO_LIMIT
+                                    : (size_t)parse_count(word, UINT32_MAX, option, state);
+}
+
+static error_t show_parse(int key, char *word, struct argp_state *state)
+{
+    show_options *options = state->input;
+
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->common;
+        return 0;
+    case 'd':
+        options->depth = parse_limit(word, "--depth", state);
+        return 0;
+    case 'n':
+        options->length = parse_limit(word, "--length", state);
+        return 0;
+    default:
+        return parse_positional(key, word, state, &options->words);
+    }
+}
+
+/* ---- what a value is, and how much of it is shown ---- */
+
+static bool kind_is_scalar(berth_kind kind)
+{
+    return kind <= BERTH_KIND_STR;
+}
+
+bool show_value_is_row(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+
+    if (kind != BERTH_KIND_LIST && kind != BERTH_KIND_TUPLE && kind != BERTH_KIND_SET)
+        return false;
+    for (size_t i = 0; i < berth_value_count(value); i++)
+        if (!kind_is_scalar(berth_value_kind(berth_value_at(value, i))))
+            return false;
+    return true;
+}
+
+bool show_value_has_inside(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    const berth_tensor *tensor = berth_as_tensor(value);
+    bool is_container = kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET;
+
+    return (is_container && berth_value_count(value) > 0) || kind == BERTH_KIND_SPARSE ||
+           kind == BERTH_KIND_NESTED || kind == BERTH_KIND_CALL ||
+           berth_value_part(value, BERTH_PART_STATE) || berth_value_part(value, BERTH_PART_INNER) ||
+           (tensor && tensor->scales);
+}
+
+int show_indent(size_t depth)
+{
+    enum { MAX_DEPTH = 20 }; /* P3: values can be nested a million times */
+
+    return (int)(2 * (depth < MAX_DEPTH ? depth : MAX_DEPTH));
+}
+
+size_t show_length(const show *s)
+{
+    return s->options->length ? s->options->length : s->options->common.json ? NO_LIMIT : LENGTH;
+}
+
+/* How many elements of a tensor are shown: many only of the one that was asked for. */
+static size_t show_count_elements(const show *s)
+{
+    enum { ELEMENTS = 4, MAX_ELEMENTS = 20 };
+
+    if (s->n_levels > 0)
+        return ELEMENTS;
+    return s->options->length ? s->options->length : MAX_ELEMENTS;
+}
+
+int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n, uint8_t **elements)
+{
+    int64_t numel = berth_tensor_numel(tensor);
+    size_t max = show_count_elements(s);
+    bool in_whole_bytes = elements_per_chunk(tensor, 1) == 1;
+    berth_error error;
+
+    *elements = NULL;
+    *n = numel < 0 || (uint64_t)numel > max ? (int64_t)max : numel;
+    if ((tensor->flags & BERTH_META) || !in_whole_bytes)
+        *n = 0;
+    if (*n == 0)
+        return 0;
+    *elements = calloc((size_t)*n, berth_dtype_nbytes(tensor->dtype));
+    if (!*elements)
+        return print_trouble("out of memory (%" PRId64 " elements)", *n);
+    if (berth_tensor_read(s->checkpoint, tensor, 0, *n, *elements, &error) == 0)
+        return 0;
+    free(*elements);
+    return fail(&error);
+}
+
+/* The tensor inside a Parameter or subclass is the same line. */
+static bool value_is_inner_tensor(const show *s, const berth_value *value)
+{
+    const berth_value *outer = s->n_levels ? s->levels[s->n_levels - 1].value : NULL;
+
+    return outer && berth_value_kind(outer) != BERTH_KIND_CALL &&
+           berth_value_part(outer, BERTH_PART_INNER) == value;
+}
+
+/* ---- the walk ---- */
+
+/* Returns 0 or an exit code after printing why. */
+static int show_set_key(show *s, const berth_walk *walk)
+{
+    const char *path = berth_walk_path(walk);
+    size_t nbytes = strlen(path), n = s->n_levels ? s->levels[s->n_levels - 1].path_nbytes : 0;
+    const char *step = path + (n < nbytes ? n : 0);
+
+    free(s->key);
+    s->key = strdup(step + (step[0] == '[' || step[0] == '.'));
+    if (!s->key)
+        return print_trouble("out of memory");
+    if (step[0] == '[')
+        s->key[strlen(s->key) - 1] = '\0';
+    return check_total_of_long_names(&s->long_nbytes, nbytes);
+}
+
+/* False: no memory. */
+static bool show_push(show *s, const berth_walk *walk, show_level pushed)
+{
+    if (s->n_levels == s->capacity) {
+        size_t capacity = s->capacity ? s->capacity * 2 : 16;
+        show_level *grown = realloc(s->levels, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        s->levels = grown;
+        s->capacity = capacity;
+    }
+    pushed.path_nbytes = strlen(berth_walk_path(walk));
+    s->levels[s->n_levels++] = pushed;
+    return true;
+}
+
+static size_t show_max_depth(const show *s)
+{
+    bool json = s->options->common.json;
+    size_t depth = s->options->depth ? s->options->depth : json ? JSON_DEPTH : DEPTH;
+
+    return json && depth > JSON_DEPTH ? JSON_DEPTH : depth;
+}
+
+/* Whether the next item of the container is one too many. */
+static bool show_leaves_out_item(show *s)
+{
+    return s->n_levels && ++s->levels[s->n_levels - 1].n_items > show_length(s);
+}
+
+/* Shows that n values of a container are not shown. */
+static void show_note_left_out(show *s, const show_level *in, size_t n)
+{
+    json_t *note = in->container ? json_pack("{s:I}", "left_out", (json_int_t)n) : NULL;
+
+    s->n_left_out += n;
+    if (!note)
+        printf("%*s%s... %zu more%s\n", show_indent(in->depth + 1), "", paint(FAINT), n,
+               paint(PLAIN));
+    else if (json_is_array(in->container))
+        json_array_append_new(in->container, note);
+    else
+        json_object_set_new(in->container, "...", note);
+}
+
+/* Shows one value, and what it is; *inside: whether the walk goes into it. */
+static int show_value(show *s, const berth_value *value, show_level *next, bool *inside)
+{
+    bool json = s->options->common.json;
+    int code = json ? show_add_value_json(s, value, &next->container)
+                    : show_print_line(s, value, next->depth);
+
+    if (!json)
+        putchar('\n');
+    *inside = show_value_has_inside(value) && (json || !show_value_is_row(value));
+    if (code || !*inside || next->depth < show_max_depth(s))
+        return code;
+    *inside = false;
+    if (berth_value_count(value))
+        show_note_left_out(s, next, berth_value_count(value));
+    return 0;
+}
+
+static int show_enter(void *context, const berth_walk *walk, const berth_value *value)
+{
+    show *s = context;
+    bool inside = true;
+    show_level next = s->n_levels ? s->levels[s->n_levels - 1] : (show_level){0};
+    int code = 0;
+
+    if (!value_is_inner_tensor(s, value)) {
+        if (show_leaves_out_item(s))
+            return BERTH_WALK_SKIP;
+        next = (show_level){.depth = s->n_levels ? next.depth + 1 : 0};
+        next.value = value;
+        code = show_set_key(s, walk);
+        if (!code)
+            code = show_value(s, value, &next, &inside);
+    }
+    next.value = value;
+    if (code || !inside)
+        return code ? code : BERTH_WALK_SKIP;
+    if (repeated_values_note_path(s->repeated, walk, value) || !show_push(s, walk, next))
+        return print_trouble("out of memory");
+    return 0;
+}
+
+static int show_leave(void *context, const berth_walk *walk, const berth_value *value)
+{
+    show *s = context;
+    const show_level *left = &s->levels[--s->n_levels];
+
+    (void)walk, (void)value;
+    if (left->n_items > show_length(s))
+        show_note_left_out(s, left, left->n_items - show_length(s));
+    return 0;
+}
+
+/* A container that was shown before is named, all else is shown again. */
+static int show_alias(void *context, const berth_walk *walk, const berth_value *value)
+{
+    show *s = context;
+    const char *first = repeated_values_first_path(s->repeated, value);
+    show_level next = {.depth = s->n_levels ? s->levels[s->n_levels - 1].depth + 1 : 0};
+    bool inside;
+
+    if (value_is_inner_tensor(s, value) || show_leaves_out_item(s))
+        return 0;
+    int code = show_set_key(s, walk);
+    if (code || !first)
+        return code ? code : show_value(s, value, &next, &inside);
+    first = *first ? first : "the whole";
+    if (s->options->common.json) {
+        show_add_json(s, json_pack("{s:o}", "alias_of", text_json(first)));
+        return 0;
+    }
+    show_print_key(s, next.depth);
+    fputs("alias of ", stdout);
+    print_shown(stdout, first);
+    putchar('\n');
+    return 0;
+}
+
+/* ---- the command ---- */
+
+static int show_print_end(show *s, int code)
+{
+    if (code < 0)
+        return print_trouble("out of memory");
+    if (code)
+        return code;
+    if (s->options->common.json) {
+        json_t *report = s->report;
+        s->report = NULL;
+        return print_json(report);
+    }
+    code = finish_output(EXIT_YES);
+    if (s->n_left_out && !s->options->common.quiet)
+        (void)print_trouble("%zu values are left out; --length all --depth all shows them",
+                            s->n_left_out);
+    return code;
+}
+
+/* The library knows the names of tensors; here it is a key beside the one that was meant. */
+static int show_fail_not_found(const show *s, const char *name, berth_error *error)
+{
+    char hint[NEAREST_HINT_NBYTES], *parent = strdup(name);
+    char *dot = parent ? strrchr(parent, '.') : NULL;
+    nearest near = {.word = dot ? dot + 1 : name};
+    berth_value *key;
+
+    if (dot)
+        *dot = '\0';
+    const berth_value *beside = parent ? berth_find(s->checkpoint, dot ? parent : "", NULL) : NULL;
+    for (size_t i = 0; berth_dict_at(beside, i, &key, NULL); i++)
+        if (berth_value_kind(key) == BERTH_KIND_STR)
+            nearest_offer(&near, berth_as_text(key, NULL));
+    if (parent)
+        snprintf(parent, strlen(name) + 1, "%.*s", dot ? (int)(dot - parent) + 1 : 0, name);
+    int code = exit_code(error);
+    if (error->code == BERTH_E_NOT_FOUND && near.found[0] && !strstr(error->message, "near:"))
+        (void)print_trouble("%s%s", error->message,
+                            nearest_hint(&near, parent ? parent : "", hint));
+    else
+        code = fail(error);
+    free(parent);
+    return code;
+}
+
+static int show_find_and_walk(show *s, const char *name)
+{
+    berth_error error;
+    const berth_value *root = berth_find(s->checkpoint, name, &error);
+    const berth_walker walker = {
+        .enter = show_enter, .leave = show_leave, .alias = show_alias, .context = s};
+
+    if (!root)
+        return show_fail_not_found(s, name, &error);
+    s->repeated = repeated_values_find(root);
+    int code = s->repeated ? berth_value_walk(root, &walker, NULL) : BERTH_E_MEMORY;
+    code = show_print_end(s, code);
+    repeated_values_free(s->repeated);
+    json_decref(s->report);
+    free(s->levels);
+    free(s->key);
+    return code;
+}
+
+const struct argp show_argp = {
+    own_options,
+    show_parse,
+    "FILE [PATH]",
+    "Show the values of a checkpoint: numbers, texts and settings as Python writes them, a "
+    "tensor as dtype, shape and its first elements, containers with what is in them. PATH is "
+    "a name as in `berth ls`, of any value, or a path like ['model'][0]['a.b']; without it, "
+    "everything is shown. A container that is there again is shown as an alias of its first "
+    "path below PATH. What is left out is counted.",
+    common_children,
+    NULL,
+    NULL};
+
+int run_show(int argc, char **argv)
+{
+    show_options options = {.words = {.min = 1, .max = 2}};
+    show s = {.options = &options};
+    berth_stats stats = {0};
+    berth_params call = {.stats = &stats};
+    input opened;
+
+    parse_options(&show_argp, argc, argv, &options);
+    const char *path = input_path(options.words.words[0]);
+    if (!path)
+        return EXIT_TROUBLE;
+    int code = input_open(path, &call, &opened);
+    bool is_open = code == 0;
+    s.checkpoint = opened.checkpoint;
+    if (is_open)
+        code = show_find_and_walk(&s, options.words.n > 1 ? kept_word(options.words.words[1]) : "");
+    input_close(&opened);
+    if (options.common.stats && is_open)
+        print_stats(&stats);
+    return code;
+}
