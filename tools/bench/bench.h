@@ -6,7 +6,10 @@
 #ifndef BERTH_TOOLS_BENCH_H
 #define BERTH_TOOLS_BENCH_H
 
-#include "tools/common/shared.h"
+#include <berth/more.h>
+#include <jansson.h>
+
+#include "tools/common/options.h"
 
 /* ---- bench_options.c ---- */
 

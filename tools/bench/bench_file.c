@@ -11,6 +11,10 @@
 
 #include "adapters/curl/berth_curl.h"
 #include "tools/bench/bench.h"
+#include "tools/common/inputs.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 int bench_check_file(const positional *words)
 {

@@ -5,7 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/bench/bench.h"
 #include "tools/bench/bench_load.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 enum { KEY_COLD = 256, KEY_WARM, KEY_OPEN };
 

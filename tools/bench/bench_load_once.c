@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include "tools/bench/bench_load.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 typedef struct tensor_storage {
     const berth_storage *storage;

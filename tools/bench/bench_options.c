@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/common/options.h"
 
 enum { KEY_SIZE = 512, KEY_TENSORS, KEY_DEVICE };
 

@@ -11,6 +11,10 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 enum {
     KEY_SIZE = 256,

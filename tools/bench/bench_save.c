@@ -7,6 +7,10 @@
 #include <sys/stat.h>
 
 #include "tools/bench/bench.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 typedef struct save_bench {
     bench_options options;

@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "tools/bench/bench.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 static int bench_tensors_allocate_items(bench_tensors *tensors, size_t n)
 {

@@ -6,7 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/common/set.h"
+#include "tools/commands/commands.h"
+#include "tools/common/elements.h"
+#include "tools/common/inputs.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 typedef struct cat_options {
     common common;

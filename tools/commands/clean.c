@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "adapters/curl/berth_curl.h"
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/outputs.h"
+#include "tools/common/report.h"
 
 #define DAY_SECONDS 86400.0
 

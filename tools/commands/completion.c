@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 
 static bool has_letter(const struct argp_option *option)
 {

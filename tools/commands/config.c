@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/nearest.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 
 typedef struct config_options {
     common common;

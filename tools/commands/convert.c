@@ -5,7 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/common/set.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/convert.h"
+#include "tools/common/inputs.h"
+#include "tools/common/options.h"
+#include "tools/common/outputs.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
+#include "tools/common/select.h"
+#include "tools/common/shards.h"
 
 typedef struct convert_options {
     selection selected;

@@ -7,7 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/inputs.h"
+#include "tools/common/nearest.h"
+#include "tools/common/options.h"
+#include "tools/common/outputs.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
+#include "tools/common/select.h"
+#include "tools/common/urls.h"
 
 typedef struct copy copy;
 

@@ -7,7 +7,11 @@
 #include <sys/stat.h>
 
 #include "adapters/curl/berth_curl.h"
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/outputs.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 enum { LAYERS = 4, WIDTH = 256 };
 

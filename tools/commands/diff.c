@@ -7,8 +7,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "tools/commands/diff_names.h"
-#include "tools/common/set.h"
+#include "tools/commands/commands.h"
+#include "tools/commands/diff.h"
+#include "tools/common/elements.h"
+#include "tools/common/inputs.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 typedef struct diff_options {
     common common;

@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/commands/diff_names.h"
+#include "tools/commands/diff.h"
+#include "tools/common/report.h"
 
 bool value_is_flat(const berth_value *value)
 {

@@ -7,7 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/commands/commands.h"
+#include "tools/common/files.h"
+#include "tools/common/globals.h"
+#include "tools/common/inputs.h"
+#include "tools/common/nearest.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/set.h"
+#include "tools/common/urls.h"
 
 /* What `berth info` was asked, and the sums over all files so far. */
 typedef struct info_report {

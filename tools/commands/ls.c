@@ -5,7 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/common/set.h"
+#include "tools/commands/commands.h"
+#include "tools/common/files.h"
+#include "tools/common/inputs.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
+#include "tools/common/select.h"
+#include "tools/common/urls.h"
 
 /* Of the files of an index, until it is their turn. */
 typedef struct set_total {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The `berth` command: runs the subcommand that was named. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/nearest.h"
+#include "tools/common/report.h"
 
 #define COMMAND_ROW(name, words, summary) {words, summary, &name##_argp, run_##name},
 
@@ -184,6 +188,19 @@ static int fail_unknown_command(int n_words, char **words)
     offer_words(&near, group);
     return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
                          nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
+}
+
+/* So that no file that the command opens becomes standard input, output or error (X10). */
+static void fill_closed_standard_descriptors(void)
+{
+    int fd;
+
+    /* O_PATH: neither readable nor writable, so that lost output is still an error. */
+    do
+        fd = open("/", O_PATH | O_CLOEXEC);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        (void)close(fd);
 }
 
 int main(int argc, char **argv)

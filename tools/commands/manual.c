@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/commands/commands.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 
 /* Text for roff: a hyphen is a minus, a backslash is one, and no line begins with a control. */
 static void print_roff(const char *text)

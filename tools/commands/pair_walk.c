@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/commands/pair_walk.h"
+#include "tools/commands/diff.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/report.h"
 
 #define ABSENT SIZE_MAX
 

@@ -5,8 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/commands/commands.h"
 #include "tools/commands/show.h"
-#include "tools/common/set.h"
+#include "tools/common/elements.h"
+#include "tools/common/inputs.h"
+#include "tools/common/nearest.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 /* JSON_DEPTH: json_dumps recurses. */
 enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 100 };

@@ -6,7 +6,11 @@
 #ifndef BERTH_TOOLS_SHOW_H
 #define BERTH_TOOLS_SHOW_H
 
-#include "tools/common/shared.h"
+#include <berth.h>
+#include <jansson.h>
+
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/options.h"
 
 #define NO_LIMIT SIZE_MAX
 /* Of texts and bytes in a line. */

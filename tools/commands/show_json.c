@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "tools/commands/show.h"
+#include "tools/common/elements.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/report.h"
 
 static json_t *element_json(berth_dtype dtype, const uint8_t *at)
 {

@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "tools/commands/show.h"
+#include "tools/common/elements.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/report.h"
 
 static void print_tensor_facts(FILE *out, const berth_tensor *tensor)
 {

@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/commands/commands.h"
+#include "tools/common/files.h"
+#include "tools/common/globals.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
+#include "tools/common/shards.h"
+#include "tools/common/urls.h"
 #include "tools/dcp/dcp.h"
 
 /* The number of tensors that are named for a bad record. */

@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/files.h"
+#include "tools/common/inputs.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
+#include "tools/common/shards.h"
 
 void files_print_heading(files *all)
 {

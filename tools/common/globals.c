@@ -2,7 +2,9 @@
 /* What the pickle of a file names: the second answer of `berth verify` and `berth info`. */
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/globals.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 static void add_global(void *context, const char *module, const char *name, bool is_allowed)
 {

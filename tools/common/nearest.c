@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/nearest.h"
+#include "tools/common/report.h"
 
 static size_t smaller_of(size_t a, size_t b)
 {

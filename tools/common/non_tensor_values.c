@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/elements.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/report.h"
 
 static bool value_is_nonempty_container(const berth_value *value)
 {

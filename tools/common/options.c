@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/nearest.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 enum { KEY_SET = 256, KEY_CONFIG, KEY_JSON, KEY_STATS, KEY_USAGE, KEY_COLOUR, KEY_TRACE };
 

@@ -7,7 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 /* A signal handler can only use globals. Atomic: threads that read a URL look at it, too. */
 static atomic_int caught;

@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/non_tensor_values.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
+#include "tools/common/select.h"
 
 /* ---- options ---- */
 

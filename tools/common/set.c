@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/array.h"
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/common/set.h"
 
 /* Where the bytes of one storage are. */
@@ -68,21 +71,6 @@ static void forget_first_error(void)
 }
 
 /* ---- making ---- */
-
-bool array_reserve(void *array, size_t n, size_t *capacity, size_t item_nbytes)
-{
-    void **items = array;
-
-    if (n < *capacity)
-        return true;
-    size_t more = *capacity ? *capacity * 2 : 16;
-    void *grown = realloc(*items, more * item_nbytes);
-    if (!grown)
-        return print_trouble("out of memory") == 0;
-    *items = grown;
-    *capacity = more;
-    return true;
-}
 
 typedef struct storage_list {
     const berth_storage **storages;
@@ -424,68 +412,4 @@ int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpo
     if (!code)
         code = set_match(s, berth_root(*checkpoint));
     return code ? code : set_check_indices(*checkpoint);
-}
-
-/* ---- one file ---- */
-
-int check_is_one_file(const char *path)
-{
-    bool is_index = is_shard_index(path);
-    char word[512];
-
-    if (!is_index && !is_dcp_directory(path))
-        return 0;
-    bool is_word = print_word(path, word, sizeof word);
-    (void)print_trouble("%s: %s, and this command takes one file: `berth convert%s%s%s` makes one "
-                        "of it",
-                        path,
-                        is_index ? "the index of a checkpoint in several files"
-                                 : "a checkpoint of torch.distributed.checkpoint in several files",
-                        is_word ? " " : "", word, is_word ? " NEW.pt" : "");
-    return EXIT_NO;
-}
-
-/* ---- inputs ---- */
-
-/* An error of the library's in *error; all others are printed. */
-static int open_any(const char *path, const berth_params *params, selection *selected,
-                    input *opened, berth_error *error)
-{
-    bool is_index = is_shard_index(path);
-
-    *opened = (input){0};
-    *error = (berth_error){.code = BERTH_OK, .offset = BERTH_NO_OFFSET};
-    if (!is_index && !is_dcp_directory(path))
-        return open_file_or_url(path, params, &opened->checkpoint, error) < 0 ? exit_code(error)
-                                                                              : 0;
-    int code =
-        is_index ? shard_set_make(path, &opened->set) : dcp_set_make(path, selected, &opened->set);
-    return code ? code : set_open(opened->set, params, &opened->checkpoint);
-}
-
-int input_open_selected(const char *path, const berth_params *params, selection *selected,
-                        input *opened)
-{
-    berth_error error;
-    int code = open_any(path, params, selected, opened, &error);
-
-    return error.code < 0 ? fail(&error) : code;
-}
-
-int input_open(const char *path, const berth_params *params, input *opened)
-{
-    return input_open_selected(path, params, &(selection){0}, opened);
-}
-
-int input_open_quietly(const char *path, const berth_params *params, input *opened,
-                       berth_error *error)
-{
-    return open_any(path, params, &(selection){0}, opened, error);
-}
-
-void input_close(input *opened)
-{
-    berth_close(opened->checkpoint);
-    set_free(opened->set);
-    *opened = (input){0};
 }

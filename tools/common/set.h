@@ -9,7 +9,7 @@
 #ifndef BERTH_TOOLS_SET_H
 #define BERTH_TOOLS_SET_H
 
-#include "tools/common/shared.h"
+#include <berth/more.h>
 
 typedef struct file_set file_set;
 
@@ -50,12 +50,6 @@ int set_add_copied(file_set *s, const berth_value *copy, const berth_value *orig
 /* Closes the checkpoint with the set. */
 int set_add_checkpoint(file_set *s, berth_checkpoint *checkpoint);
 
-/*
- * Makes room for one more item behind n of them; array: the address of the array's pointer. False:
- * no memory, which is printed.
- */
-bool array_reserve(void *array, size_t n, size_t *capacity, size_t item_nbytes);
-
 /* Opens the set. Returns 0, or an exit code after printing why. */
 int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpoint);
 
@@ -64,62 +58,5 @@ int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpo
  * only knows that the source failed. False: none has.
  */
 bool set_read_error(berth_error *error);
-
-/* ---- inputs: a file, an index or a directory ---- */
-
-typedef struct input {
-    berth_checkpoint *checkpoint;
-    file_set *set; /* NULL: a file */
-} input;
-
-/*
- * Opens any of them. Returns 0, or an exit code after printing why; input_close is due then, too.
- * selected: of a DCP directory, a value that it does not need is None and is not read.
- */
-int input_open_selected(const char *path, const berth_params *params, selection *selected,
-                        input *opened);
-/* The same, of all values. */
-int input_open(const char *path, const berth_params *params, input *opened);
-/* The same, but the error of a single file is the caller's to print: error->code is 0 of a set. */
-int input_open_quietly(const char *path, const berth_params *params, input *opened,
-                       berth_error *error);
-void input_close(input *opened);
-
-/* ---- modules.c ---- */
-
-/*
- * Each pickled module of a value becomes its state_dict, in dicts and as the root. *tree: that the
- * new value is of; to be freed in any case. Unless quietly: prints which modules have no part in
- * that. Returns 0, or an exit code after printing why.
- */
-int modules_to_state_dicts(const char *path, bool quietly, berth_tree **tree,
-                           const berth_value **value);
-/* Whether it is a pickled module, or a dict with one. */
-bool value_has_modules(const berth_value *value);
-
-/* ---- shards_write.c: back to an index and its files ---- */
-
-typedef struct shards_to_write {
-    const char *index;           /* its path */
-    const berth_value *value;    /* a dict of tensors */
-    const berth_value *metadata; /* of safetensors; NULL: the usual */
-    const common *options;
-    uint64_t max_nbytes; /* of the tensors of a file; 0: 5 GB */
-    bool to_safetensors, tensors_only, copy_ties, compact;
-} shards_to_write;
-
-/* By the name of the index. Returns 0, or EXIT_TROUBLE after printing why. */
-int shards_choose_format(const char *index, bool *to_safetensors);
-/* Writes each file atomically, the index last. Returns an exit code. */
-int shards_write(const shards_to_write *shards);
-
-/* ---- shards.c, dcp.c: the two kinds ---- */
-
-/* The set of an index. Returns 0, or an exit code after printing why. */
-int shard_set_make(const char *path, file_set **made);
-
-/* Whether it is a folder with a .metadata in it. */
-bool is_dcp_directory(const char *path);
-int dcp_set_make(const char *path, selection *selected, file_set **made);
 
 #endif

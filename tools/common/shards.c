@@ -11,7 +11,12 @@
 #include <sys/stat.h>
 
 #include "adapters/curl/berth_curl.h"
+#include "tools/common/inputs.h"
+#include "tools/common/outputs.h"
+#include "tools/common/report.h"
 #include "tools/common/set.h"
+#include "tools/common/shards.h"
+#include "tools/common/urls.h"
 
 bool is_shard_index(const char *path)
 {

@@ -6,9 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "adapters/curl/berth_curl.h"
-#include "tools/common/shared.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 /* Words that are URLs. Each is opened once: all reads of it see one object. */
 typedef struct url_input {
@@ -32,6 +36,17 @@ static void free_inputs(void)
         free(first->owned);
         free(first);
     }
+}
+
+/* U1: what follows the scheme is not shown, as there can be a password in it. */
+int check_scheme(const char *word)
+{
+    size_t n = strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+
+    if (n == 0 || strncmp(word + n, "://", 3) != 0 || berth_is_url(word) || access(word, F_OK) == 0)
+        return 0;
+    return print_trouble("%.*s://: of URLs, only those with https://, http:// and s3:// are read",
+                         n < 32 ? (int)n : 32, word);
 }
 
 static int signal_came(void *context)

@@ -3,6 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/array.h"
+#include "tools/common/report.h"
+#include "tools/common/select.h"
+#include "tools/common/set.h"
 #include "tools/dcp/dcp.h"
 
 /* Values without storages own all that they need: their piece is closed. */

@@ -10,9 +10,17 @@
 
 #include <pthread.h>
 
+#include "tools/common/files.h"
+#include "tools/common/select.h"
 #include "tools/common/set.h"
 
 typedef struct dcp dcp;
+
+/* ---- a directory as a set ---- */
+
+/* Whether it is a folder with a .metadata in it. */
+bool is_dcp_directory(const char *path);
+int dcp_set_make(const char *path, selection *selected, file_set **made);
 
 /* A range of a file, which holds one archive of torch.save. */
 typedef struct dcp_piece {

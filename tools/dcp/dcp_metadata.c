@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/common/options.h"
+#include "tools/common/report.h"
 #include "tools/dcp/dcp.h"
 
 bool is_dcp_directory(const char *path)

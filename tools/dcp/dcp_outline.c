@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "tools/common/report.h"
 #include "tools/dcp/dcp.h"
 
 enum { MAX_DEPTH = 100 };

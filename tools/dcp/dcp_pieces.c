@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/common/options.h"
 #include "tools/dcp/dcp.h"
 
 int error_set(berth_error *error, berth_status code, const char *format, ...)

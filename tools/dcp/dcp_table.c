@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/common/report.h"
 #include "tools/dcp/dcp.h"
 
 /* ---- tensors ---- */

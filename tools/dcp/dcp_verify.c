@@ -3,6 +3,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "tools/common/files.h"
+#include "tools/common/globals.h"
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 #include "tools/dcp/dcp.h"
 
 typedef struct dcp_findings {

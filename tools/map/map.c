@@ -10,6 +10,12 @@
 #include <unistd.h>
 
 #include "adapters/curl/berth_curl.h"
+#include "tools/commands/commands.h"
+#include "tools/common/inputs.h"
+#include "tools/common/options.h"
+#include "tools/common/outputs.h"
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 #include "tools/map/map.h"
 
 typedef struct map_options {

@@ -5,7 +5,7 @@
 
 #include <berth/more.h>
 
-#include "tools/common/shared.h"
+#include <jansson.h>
 
 /* What bytes are. The first nine share the file among them; the others lie over them. */
 typedef enum part_kind {

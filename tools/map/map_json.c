@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth map --json: all that a map has, as numbers. */
+#include "tools/common/report.h"
 #include "tools/map/map.h"
 
 static json_t *offset_json(uint64_t offset)

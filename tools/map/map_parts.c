@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/common/report.h"
+#include "tools/common/urls.h"
 #include "tools/map/map.h"
 
 const char *const part_kind_names[PART_N_KINDS] = {

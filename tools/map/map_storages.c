@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/report.h"
 #include "tools/map/map.h"
 
 static int compare_offsets(const void *left, const void *right)

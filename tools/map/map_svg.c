@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/report.h"
 #include "tools/map/map.h"
 
 enum {

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/set.h"
+#include "tools/commands/convert.h"
+#include "tools/common/array.h"
+#include "tools/common/report.h"
 
 /* P3: modules can share modules, so that a small file has names without end. */
 enum { MAX_NAMES_NBYTES = 64 << 20, VISIT_NBYTES = 64 };

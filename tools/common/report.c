@@ -11,7 +11,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/common/options.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 #include "tools/common/set.h"
+#include "tools/common/urls.h"
 
 bool is_shown_as_it_is(const char *text)
 {
@@ -302,66 +306,6 @@ void shape_text(const berth_tensor *tensor, char *text, size_t nbytes)
         snprintf(text + n, nbytes - n, "]");
 }
 
-bool has_extension(const char *name, const char *extension)
-{
-    size_t n = strlen(name), m = strlen(extension);
-
-    return n > m && !strcmp(name + n - m, extension);
-}
-
-static bool is_same_file(const struct stat *one, const struct stat *other)
-{
-    return one->st_dev == other->st_dev && one->st_ino == other->st_ino;
-}
-
-int check_in_place_output_has_name(const char *in, const char *out)
-{
-    struct stat from, to, named;
-
-    if (stat(in, &from) != 0 || stat(out, &to) != 0 || !is_same_file(&from, &to))
-        return 0;
-    char *path = realpath(out, NULL);
-    bool has_name = path && stat(path, &named) == 0 && is_same_file(&named, &to);
-    free(path);
-    if (has_name)
-        return 0;
-    return print_trouble(
-        "%s: input and output are one file without a name, which cannot be replaced", out);
-}
-
-int check_in_place_output_is_not_read(const char *out)
-{
-    struct stat open, to;
-    bool is_read = false;
-
-    if (is_standard(out) || stat(out, &to) != 0 || !S_ISREG(to.st_mode) ||
-        !option_is("save.replace", "in_place"))
-        return 0;
-    DIR *descriptors = opendir("/proc/self/fd");
-    for (const struct dirent *entry; descriptors && (entry = readdir(descriptors)) != NULL;) {
-        int fd = (int)strtol(entry->d_name, NULL, 10);
-        is_read |= entry->d_name[0] != '.' && fstat(fd, &open) == 0 && is_same_file(&open, &to) &&
-                   (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDONLY;
-    }
-    if (descriptors)
-        (void)closedir(descriptors);
-    if (!is_read)
-        return 0;
-    return print_trouble(
-        "%s: is read, so it cannot be written in place: another name is needed for "
-        "the output, or save.replace=auto",
-        out);
-}
-
-int check_output_is_another_file(const char *in, const char *out)
-{
-    struct stat from, to;
-
-    if (stat(in, &from) != 0 || stat(out, &to) != 0 || !is_same_file(&from, &to))
-        return 0;
-    return print_trouble("%s: is the input; another name is needed for the output", out);
-}
-
 void shorten(char *text)
 {
     enum { SHOWN_NBYTES = 400 };
@@ -385,4 +329,48 @@ int check_total_of_long_names(size_t *counted, size_t nbytes)
     return print_trouble(
         "names above %d bytes take more than %d MiB in all: Berth does not list them", LONG_NBYTES,
         MAX_NBYTES >> 20);
+}
+
+/* ---- colours of standard output ---- */
+
+static enum { BY_TERMINAL, ALWAYS, NEVER } when;
+
+bool colour_set(const char *word)
+{
+    static const char *const words[] = {
+        [BY_TERMINAL] = "auto", [ALWAYS] = "always", [NEVER] = "never"};
+
+    for (unsigned i = BY_TERMINAL; i <= NEVER; i++)
+        if (!strcmp(word, words[i])) {
+            when = i;
+            return true;
+        }
+    return false;
+}
+
+/* Source of NO_COLOR: https://no-color.org */
+static bool terminal_has_colours(void)
+{
+    const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
+
+    return isatty(STDOUT_FILENO) && !(no_colour && *no_colour) && terminal &&
+           strcmp(terminal, "dumb") != 0;
+}
+
+const char *paint(colour chosen)
+{
+    static const char *const escapes[] = {
+        [PLAIN] = "\033[0m",  [BOLD] = "\033[1m",  [FAINT] = "\033[2m",   [RED] = "\033[31m",
+        [GREEN] = "\033[32m", [BLUE] = "\033[36m", [YELLOW] = "\033[33m", [MAGENTA] = "\033[35m"};
+
+    if (when == BY_TERMINAL)
+        when = terminal_has_colours() ? ALWAYS : NEVER;
+    return when == ALWAYS ? escapes[chosen] : "";
+}
+
+void print_painted(colour chosen, const char *text)
+{
+    fputs(paint(chosen), stdout);
+    print_shown(stdout, text);
+    fputs(paint(PLAIN), stdout);
 }

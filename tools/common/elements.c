@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/shared.h"
+#include "tools/common/elements.h"
 
 /* The shortest text that reads back as the same number; 5.0 is not 5. */
 static void print_shortest(FILE *out, double number, int min_digits, int max_digits, bool is_single)
@@ -186,4 +186,17 @@ void print_element(FILE *out, berth_dtype dtype, const uint8_t *at)
         for (size_t i = 0; i < n; i++)
             fprintf(out, "%02x", at[i]);
     }
+}
+
+/* ---- reading them ---- */
+
+int64_t elements_per_chunk(const berth_tensor *tensor, size_t nbytes)
+{
+    size_t item = berth_dtype_nbytes(tensor->dtype);
+    int64_t numel = berth_tensor_numel(tensor);
+
+    if (tensor->dtype == BERTH_QUINT4X2 || tensor->dtype == BERTH_QUINT2X4)
+        return numel ? numel : 1;
+    int64_t max = nbytes > item ? (int64_t)(nbytes / item) : 1;
+    return numel > 0 && numel < max ? numel : max;
 }

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/set.h"
+#include "tools/commands/convert.h"
+#include "tools/common/inputs.h"
+#include "tools/common/outputs.h"
+#include "tools/common/progress.h"
+#include "tools/common/report.h"
 
 #define SAFETENSORS_INDEX ".safetensors.index.json"
 #define BIN_INDEX ".bin.index.json"
