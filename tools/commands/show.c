@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth show: any value of a checkpoint, readable or as JSON. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/commands/commands.h"
-#include "tools/commands/show.h"
 #include "tools/common/elements.h"
 #include "tools/common/inputs.h"
 #include "tools/common/nearest.h"
@@ -14,6 +14,36 @@
 #include "tools/common/options.h"
 #include "tools/common/report.h"
 #include "tools/common/urls.h"
+
+#define NO_LIMIT SIZE_MAX
+/* Of texts and bytes in a line. */
+#define SHOWN_TEXT_NBYTES 400
+
+typedef struct show_options {
+    common common;
+    positional words;
+    size_t depth, length; /* NO_LIMIT; 0: not set */
+} show_options;
+
+/* One value that the walk is in. */
+typedef struct show_level {
+    const berth_value *value;
+    size_t path_nbytes, n_items;
+    size_t depth;      /* a tensor within a Parameter has the depth of the Parameter */
+    json_t *container; /* object or array; owned by the report */
+} show_level;
+
+typedef struct show {
+    berth_checkpoint *checkpoint;
+    const show_options *options;
+    repeated_values *repeated;
+    show_level *levels;
+    size_t n_levels, capacity;
+    size_t n_left_out, long_nbytes;
+    size_t text_nbytes; /* of long texts in the report */
+    json_t *report;     /* with --json: the whole value */
+    char *key;          /* of the value at hand, as its path has it: "'a'", "0", "__dict__" */
+} show;
 
 /* JSON_DEPTH: json_dumps recurses. */
 enum { DEPTH = 6, LENGTH = 20, JSON_DEPTH = 100 };
@@ -58,7 +88,7 @@ static bool kind_is_scalar(berth_kind kind)
     return kind <= BERTH_KIND_STR;
 }
 
-bool show_value_is_row(const berth_value *value)
+static bool show_value_is_row(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
 
@@ -70,7 +100,7 @@ bool show_value_is_row(const berth_value *value)
     return true;
 }
 
-bool show_value_has_inside(const berth_value *value)
+static bool show_value_has_inside(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
     const berth_tensor *tensor = berth_as_tensor(value);
@@ -82,14 +112,14 @@ bool show_value_has_inside(const berth_value *value)
            (tensor && tensor->scales);
 }
 
-int show_indent(size_t depth)
+static int show_indent(size_t depth)
 {
     enum { MAX_DEPTH = 20 }; /* P3: values can be nested a million times */
 
     return (int)(2 * (depth < MAX_DEPTH ? depth : MAX_DEPTH));
 }
 
-size_t show_length(const show *s)
+static size_t show_length(const show *s)
 {
     return s->options->length ? s->options->length : s->options->common.json ? NO_LIMIT : LENGTH;
 }
@@ -104,7 +134,8 @@ static size_t show_count_elements(const show *s)
     return s->options->length ? s->options->length : MAX_ELEMENTS;
 }
 
-int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n, uint8_t **elements)
+static int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n,
+                              uint8_t **elements)
 {
     int64_t numel = berth_tensor_numel(tensor);
     size_t max = show_count_elements(s);
@@ -133,6 +164,258 @@ static bool value_is_inner_tensor(const show *s, const berth_value *value)
 
     return outer && berth_value_kind(outer) != BERTH_KIND_CALL &&
            berth_value_part(outer, BERTH_PART_INNER) == value;
+}
+
+/* ---- one value as a line ---- */
+
+static void print_tensor_facts(FILE *out, const berth_tensor *tensor)
+{
+    char shape[256];
+
+    shape_text(tensor, shape, sizeof shape);
+    fprintf(out, "%s %s", berth_dtype_name(tensor->dtype), shape);
+    if (tensor->qscheme == BERTH_PER_TENSOR_AFFINE || tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC)
+        fprintf(out, " (scale %.9g, zero point %" PRId64 ")", tensor->scale, tensor->zero_point);
+    if (tensor->flags & BERTH_META)
+        fputs(" on the meta device", out);
+}
+
+/* Returns 0 or an exit code after printing why. */
+static int show_print_tensor(const show *s, const berth_tensor *tensor)
+{
+    int64_t n;
+    uint8_t *elements;
+    int code = show_read_elements(s, tensor, &n, &elements);
+
+    if (code)
+        return code;
+    print_tensor_facts(stdout, tensor);
+    for (int64_t i = 0; i < n; i++) {
+        fputs(i ? ", " : ": ", stdout);
+        print_element(stdout, tensor->dtype,
+                      elements + (size_t)i * berth_dtype_nbytes(tensor->dtype));
+    }
+    fputs(n && n < berth_tensor_numel(tensor) ? ", ..." : "", stdout);
+    free(elements);
+    return 0;
+}
+
+static void show_print_key(const show *s, size_t depth)
+{
+    printf("%*s", show_indent(depth), "");
+    if (!s->key[0])
+        return;
+    char *key = strdup(s->key);
+    if (key)
+        shorten(key);
+    print_painted(BLUE, key ? key : "...");
+    free(key);
+    fputs(": ", stdout);
+}
+
+static void print_leaf(const berth_value *value, bool whole)
+{
+    char *text = leaf_text_start(value, whole ? SIZE_MAX : SHOWN_TEXT_NBYTES);
+
+    print_shown(stdout, text ? text : "out of memory");
+    free(text);
+}
+
+static void show_print_row(show *s, const berth_value *row)
+{
+    static const char *const brackets[] = {
+        [BERTH_KIND_LIST] = "[]", [BERTH_KIND_TUPLE] = "()", [BERTH_KIND_SET] = "{}"};
+    berth_kind kind = berth_value_kind(row);
+    size_t n = berth_value_count(row), max = show_length(s);
+
+    putchar(brackets[kind][0]);
+    for (size_t i = 0; i < n && i < max; i++) {
+        fputs(i ? ", " : "", stdout);
+        print_leaf(berth_value_at(row, i), false);
+    }
+    if (n > max) {
+        printf(", ... %zu more", n - max);
+        s->n_left_out += n - max;
+    }
+    printf("%s%c", kind == BERTH_KIND_TUPLE && n == 1 ? "," : "", brackets[kind][1]);
+}
+
+/* What a container is. What is in it follows on lines of its own. */
+static void print_container_facts(const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+    const berth_value *called =
+        kind == BERTH_KIND_CALL ? berth_value_part(value, BERTH_PART_INNER) : NULL;
+
+    if (berth_as_text(called, NULL)) {
+        print_leaf(called, false);
+        fputs(", not built", stdout);
+    } else if (kind == BERTH_KIND_SPARSE) {
+        print_leaf(value, false);
+    } else if (berth_value_count(value) || kind == BERTH_KIND_DICT) {
+        printf("%s of %zu", berth_kind_name(kind), berth_value_count(value));
+    } else {
+        fputs(berth_kind_name(kind), stdout);
+    }
+}
+
+/* Prints the line of a value. Returns 0 or an exit code after printing why. */
+static int show_print_line(show *s, const berth_value *value, size_t depth)
+{
+    show_print_key(s, depth);
+    if (berth_as_tensor(value))
+        return show_print_tensor(s, berth_as_tensor(value));
+    if (show_value_is_row(value))
+        show_print_row(s, value);
+    else if (show_value_has_inside(value) || berth_value_kind(value) == BERTH_KIND_DICT)
+        print_container_facts(value);
+    else
+        print_leaf(value, depth == 0);
+    return 0;
+}
+
+/* ---- one value as JSON ---- */
+
+static json_t *element_json(berth_dtype dtype, const uint8_t *at)
+{
+    char *text = NULL;
+    size_t nbytes;
+    FILE *out = open_memstream(&text, &nbytes);
+
+    if (!out)
+        return NULL;
+    print_element(out, dtype, at);
+    (void)fclose(out);
+    json_t *number = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    if (!number && text && dtype == BERTH_BOOL)
+        number = json_boolean(*at);
+    else if (!number && text)
+        number = json_string(text); /* nan, inf, complex numbers, numbers beyond 63 bits */
+    free(text);
+    return number;
+}
+
+/* *json stays NULL on failure. Returns 0 or an exit code after printing why. */
+static int show_tensor_json(const show *s, const berth_tensor *tensor, json_t **json)
+{
+    int64_t n;
+    uint8_t *elements;
+    int code = show_read_elements(s, tensor, &n, &elements);
+
+    if (code)
+        return code;
+    json_t *list = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(
+            list,
+            element_json(tensor->dtype, elements + (size_t)i * berth_dtype_nbytes(tensor->dtype)));
+    free(elements);
+    *json =
+        json_pack("{s:s,s:s,s:o,s:o}", "kind", "tensor", "dtype", berth_dtype_name(tensor->dtype),
+                  "shape", json_ints(tensor->shape, tensor->rank), "first_elements", list);
+    return 0;
+}
+
+/*
+ * P3: a file can have one text in many places. When long ones took so much, their beginnings must
+ * do.
+ */
+static bool show_has_room_for_text(show *s, size_t nbytes)
+{
+    enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
+
+    if (nbytes <= LONG_NBYTES)
+        return true;
+    s->text_nbytes += nbytes;
+    return s->text_nbytes <= MAX_NBYTES;
+}
+
+static json_t *leaf_json(show *s, const berth_value *value)
+{
+    size_t nbytes = 0;
+    const char *text = berth_as_text(value, &nbytes);
+    bool is_true;
+    int64_t integer;
+    double number;
+
+    if (berth_value_kind(value) == BERTH_KIND_NONE)
+        return json_null();
+    if (berth_as_bool(value, &is_true))
+        return json_boolean(is_true);
+    if (berth_as_int(value, &integer))
+        return json_integer(integer);
+    if (berth_as_float(value, &number) && isfinite(number))
+        return json_real(number);
+    if (!text)
+        (void)berth_as_bytes(value, &nbytes);
+    bool whole = show_has_room_for_text(s, nbytes);
+    json_t *string =
+        berth_value_kind(value) == BERTH_KIND_STR && whole ? json_stringn(text, nbytes) : NULL;
+    if (string)
+        return string;
+    char *shown = leaf_text_start(value, whole ? SIZE_MAX : SHOWN_TEXT_NBYTES);
+    json_t *json = json_pack("{s:s,s:o}", "kind", berth_kind_name(berth_value_kind(value)), "text",
+                             text_json(shown ? shown : ""));
+    free(shown);
+    return json;
+}
+
+/* A list is an array, all else an object. */
+static json_t *container_json(show *s, const berth_value *value)
+{
+    berth_kind kind = berth_value_kind(value);
+
+    if (kind == BERTH_KIND_LIST || kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SET)
+        return json_array();
+    if (kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER)
+        return json_object();
+    return leaf_json(s, value);
+}
+
+/* The text of a key that is a text; NULL: another key, or one that no C string can hold. */
+static const char *level_key_text(const show_level *in)
+{
+    berth_value *key = NULL;
+    size_t nbytes = 0;
+
+    (void)berth_dict_at(in->value, in->n_items - 1, &key, NULL);
+    const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
+    return text && strlen(text) == nbytes ? text : NULL;
+}
+
+/* Puts a value into the container that it is in, or makes it the report. A key that is taken, as 1
+ * after '1', is written as in paths. */
+static void show_add_json(show *s, json_t *json)
+{
+    show_level *in = s->n_levels ? &s->levels[s->n_levels - 1] : NULL;
+    const char *text = in ? level_key_text(in) : NULL;
+
+    if (!in) {
+        s->report = json;
+    } else if (json_is_array(in->container)) {
+        json_array_append_new(in->container, json);
+    } else {
+        if (!text || json_object_get(in->container, text) ||
+            json_object_set(in->container, text, json) < 0)
+            (void)json_object_set(in->container, s->key, json);
+        json_decref(json);
+    }
+}
+
+/* *json: what is in the value is added to it. Returns 0 or an exit code after printing why. */
+static int show_add_value_json(show *s, const berth_value *value, json_t **json)
+{
+    const berth_tensor *tensor = berth_as_tensor(value);
+    int code = 0;
+
+    if (tensor)
+        code = show_tensor_json(s, tensor, json);
+    else
+        *json = show_value_has_inside(value) || show_value_is_row(value) ? container_json(s, value)
+                                                                         : leaf_json(s, value);
+    if (!code)
+        show_add_json(s, *json);
+    return code;
 }
 
 /* ---- the walk ---- */

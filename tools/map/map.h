@@ -5,7 +5,7 @@
 
 #include <berth/more.h>
 
-#include <jansson.h>
+#include <stdio.h>
 
 /* What bytes are. The first nine share the file among them; the others lie over them. */
 typedef enum part_kind {
@@ -49,8 +49,6 @@ typedef struct map_parts {
     bool no_memory; /* one could not be added */
 } map_parts;
 
-void map_parts_add(map_parts *all, map_part part);
-
 typedef struct map_storage {
     const berth_storage *storage;
     uint64_t offset; /* of its record's data; BERTH_NO_OFFSET: nothing in the file tells it */
@@ -61,11 +59,6 @@ typedef struct map_storage {
     size_t n_tensors;
     char *first_name; /* of a tensor; NULL: no tensor views it */
 } map_storage;
-
-/* The bytes that one tensor needs of its storage. */
-typedef struct map_use {
-    uint64_t begin, end; /* in the file */
-} map_use;
 
 typedef struct map {
     const char *path;
@@ -90,8 +83,10 @@ typedef struct map {
     uint64_t dtypes[BERTH_DTYPE_COUNT]; /* bytes of PART_STORAGE of each */
 } map;
 
-/* ---- map_parts.c ---- */
+/* ---- map_read.c ---- */
 
+/* What the kernel tells of the file. Called before the file is read, which fills the page cache. */
+void map_read_disk(map *m);
 /*
  * Reads what the file has; source, fd, nbytes and path are set. Returns 0, or an exit code after
  * printing why.
@@ -106,23 +101,8 @@ size_t map_count_shared(const map *m);
 /* How many lines a picture of it needs: 1 to max_rows. */
 size_t map_n_rows(const map *m, size_t max_rows);
 
-/* ---- map_storages.c ---- */
+/* ---- map_svg.c ---- */
 
-/* Lists the storages, where they are, and what tensors need of them. The caller frees *uses. */
-int map_list_storages(map *m, map_use **uses, size_t *n_uses);
-/* The storage that begins at `offset`; PART_NO_STORAGE: none. */
-size_t map_find_storage(const map *m, uint64_t offset);
-/* Adds a storage as parts: bytes that tensors use, and those that none does. */
-void map_add_storage_parts(map *m, size_t storage, const map_use **use, const map_use *end);
-
-/* ---- map_disk.c ---- */
-
-/* What the kernel tells of the file. Called before the file is read, which fills the page cache. */
-void map_read_disk(map *m);
-
-/* ---- map_json.c, map_svg.c ---- */
-
-json_t *map_json(const map *m);
 /* Writes the picture. */
 void map_print_svg(const map *m, FILE *out);
 
