@@ -378,7 +378,7 @@ class BenchSaveTool(Tool):
     def test_a_signal_removes_what_was_written(self):
         before = self.entries()
         for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-            job = self.start("--shapes", "uniform", "--size", "64MiB", "--rounds", "1000")
+            job = self.start("--quick", "--shapes", "uniform", "--size", "64MiB", "--rounds", "1000")
             for line in job.stderr:
                 if "round 1 of" in line:
                     break
