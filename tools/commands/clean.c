@@ -25,20 +25,22 @@ static const struct argp_option own_options[] = {
      "a file is old when its last write was AGE ago: 90s, 30m, 12h, 1d (1d)", 1},
     {0}};
 
+static const struct {
+    const char *unit;
+    double seconds;
+} units[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {"d", DAY_SECONDS}};
+enum { N_UNITS = sizeof units / sizeof *units };
+
 /* "90", "90s", "30m", "12h", "1d". */
 static bool parse_age(const char *text, double *seconds)
 {
-    static const struct {
-        const char *unit;
-        double seconds;
-    } units[] = {{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", DAY_SECONDS}};
     char *end;
 
     if (text[0] < '0' || text[0] > '9')
         return false;
     double number = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (strcmp(end, units[i].unit) == 0) {
+    for (size_t i = 0; i < N_UNITS; i++)
+        if (strcmp(*end ? end : "s", units[i].unit) == 0) {
             *seconds = number * units[i].seconds;
             return true;
         }
@@ -76,53 +78,18 @@ typedef struct found_temporaries {
     int code;
 } found_temporaries;
 
-static const char *state_name(berth_temporary_state state)
-{
-    switch (state) {
-    case BERTH_TEMPORARY_ALIVE:
-        return "alive";
-    case BERTH_TEMPORARY_DEAD:
-        return "dead";
-    case BERTH_TEMPORARY_UNKNOWN:
-        break;
-    }
-    return "unknown";
-}
-
-/* "3.5 h", in the largest unit that fits. */
-static const char *age_text(double seconds, char text[32])
-{
-    const char *unit = seconds >= DAY_SECONDS ? "d"
-                       : seconds >= 3600      ? "h"
-                       : seconds >= 60        ? "m"
-                                              : "s";
-    double one = *unit == 'd' ? DAY_SECONDS : *unit == 'h' ? 3600 : *unit == 'm' ? 60 : 1;
-
-    snprintf(text, 32, "%.1f %s", seconds / one, unit);
-    return text;
-}
-
-static void temporary_print(const berth_temporary *found)
-{
-    char nbytes[32], age[32];
-
-    printf("%-50s %10s  %8s  %s%s\n", found->name, human_nbytes(found->nbytes, nbytes),
-           age_text(found->age_seconds, age), state_name(found->state),
-           found->removed ? ", removed" : "");
-}
-
-static json_t *temporary_json(const berth_temporary *found)
-{
-    return json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
-                     (json_int_t)found->nbytes, "age_seconds", found->age_seconds, "state",
-                     state_name(found->state), "owner", text_json(found->owner), "removed",
-                     found->removed);
-}
-
 static void temporary_count_and_print(void *context, const berth_temporary *found)
 {
+    static const char *const states[] = {[BERTH_TEMPORARY_ALIVE] = "alive",
+                                         [BERTH_TEMPORARY_DEAD] = "dead",
+                                         [BERTH_TEMPORARY_UNKNOWN] = "unknown"};
     found_temporaries *all = context;
+    const char *state = states[found->state];
+    char nbytes[32], age[32];
+    size_t unit = N_UNITS - 1; /* of its age: the largest that fits */
 
+    while (unit > 0 && found->age_seconds < units[unit].seconds)
+        unit--;
     all->n++;
     all->nbytes += found->nbytes;
     if (found->removed) {
@@ -130,9 +97,17 @@ static void temporary_count_and_print(void *context, const berth_temporary *foun
         all->removed_nbytes += found->nbytes;
     }
     if (all->list)
-        json_array_append_new(all->list, temporary_json(found));
-    else if (!all->options->common.quiet)
-        temporary_print(found);
+        json_array_append_new(all->list,
+                              json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
+                                        (json_int_t)found->nbytes, "age_seconds",
+                                        found->age_seconds, "state", state, "owner",
+                                        text_json(found->owner), "removed", found->removed));
+    else if (!all->options->common.quiet) {
+        snprintf(age, sizeof age, "%.1f %s", found->age_seconds / units[unit].seconds,
+                 units[unit].unit);
+        printf("%-50s %10s  %8s  %s%s\n", found->name, human_nbytes(found->nbytes, nbytes), age,
+               state, found->removed ? ", removed" : "");
+    }
     if (found->error)
         all->code = print_trouble("%s: %s", all->options->words.words[0], found->error->message);
 }

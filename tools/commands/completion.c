@@ -78,13 +78,6 @@ static void print_bash_option(void *context, const struct argp_option *option)
     printf(" --%s%s", option->name, option->arg ? "=" : "");
 }
 
-static void print_bash_case(const command *row)
-{
-    printf("    '%s') options='", row->name);
-    for_each_option(row->argp, print_bash_option, NULL);
-    fputs("' ;;\n", stdout);
-}
-
 static void print_bash(void)
 {
     fputs("# bash completion for berth, made by `berth --completion bash`\n"
@@ -118,8 +111,11 @@ static void print_bash(void)
           "    --to)\n        COMPREPLY=($(compgen -W 'pt safetensors' -- \"$cur\"))\n"
           "        return ;;\n    esac\n    case $command in\n",
           stdout);
-    for (const command *row = commands; row->name; row++)
-        print_bash_case(row);
+    for (const command *row = commands; row->name; row++) {
+        printf("    '%s') options='", row->name);
+        for_each_option(row->argp, print_bash_option, NULL);
+        fputs("' ;;\n", stdout);
+    }
     fputs("    esac\n    if [[ $cur = -* ]]; then\n"
           "        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
           "        [[ ${COMPREPLY[0]-} = *= ]] && compopt -o nospace\n"
@@ -255,26 +251,21 @@ static void print_fish_option(void *context, const struct argp_option *option)
     fputs("'\n", stdout);
 }
 
-static void print_fish_command(const command *row)
-{
-    const char *word = last_word(row->name);
-    const char *seen =
-        word == row->name ? "__fish_use_subcommand" : "__fish_seen_subcommand_from bench";
-
-    printf("complete -c berth -n '%s' -a %s -d '", seen, word);
-    print_clause(row->summary, "\\", "\\'");
-    fputs("'\n", stdout);
-    for_each_option(row->argp, print_fish_option, (void *)(uintptr_t)row->name);
-}
-
 static void print_fish(void)
 {
     fputs(
         "# fish completion for berth, made by `berth --completion fish`\n"
         "complete -c berth -n __fish_use_subcommand -f -a bench -d 'time a save, a load or rows'\n",
         stdout);
-    for (const command *row = commands; row->name; row++)
-        print_fish_command(row);
+    for (const command *row = commands; row->name; row++) {
+        const char *word = last_word(row->name);
+        printf("complete -c berth -n '%s' -a %s -d '",
+               word == row->name ? "__fish_use_subcommand" : "__fish_seen_subcommand_from bench",
+               word);
+        print_clause(row->summary, "\\", "\\'");
+        fputs("'\n", stdout);
+        for_each_option(row->argp, print_fish_option, (void *)(uintptr_t)row->name);
+    }
     print_fish_condition("config");
     fputs(" -f -a '", stdout);
     print_config_names("");

@@ -58,20 +58,6 @@ static json_t *option_json(const berth_option *option)
                      "is_default", option->is_default);
 }
 
-static void print_option_text(const berth_option *option)
-{
-    printf("%s = ", option->name);
-    print_shown(stdout, option_value(option));
-    printf("   (%s)\n", option->source);
-    printf("    %s\n", option->help);
-    printf("    %s; %s; default %s", option->type, option->bounds, option->initial);
-    if (option->unit[0])
-        printf("; in %s", option->unit);
-    if (option->aliases[0])
-        printf("; also called %s", option->aliases);
-    putchar('\n');
-}
-
 static int option_show(const char *name, bool json)
 {
     berth_option option;
@@ -81,7 +67,15 @@ static int option_show(const char *name, bool json)
         return fail(&error);
     if (json)
         return print_json(option_json(&option));
-    print_option_text(&option);
+    printf("%s = ", option.name);
+    print_shown(stdout, option_value(&option));
+    printf("   (%s)\n    %s\n    %s; %s; default %s", option.source, option.help, option.type,
+           option.bounds, option.initial);
+    if (option.unit[0])
+        printf("; in %s", option.unit);
+    if (option.aliases[0])
+        printf("; also called %s", option.aliases);
+    putchar('\n');
     return finish_output(EXIT_YES);
 }
 
@@ -133,21 +127,12 @@ static int environment_check(int code)
     return config ? code : fail(&error);
 }
 
-/* A value may be a path: F7. */
-static void print_option_line(const berth_option *option)
-{
-    char value[512];
-
-    (void)berth_show_text(option_value(option), strlen(option_value(option)), BERTH_TEXT_PLAIN,
-                          value, sizeof value);
-    printf("%-32s %-12s %s\n", option->name, value, option->source);
-}
-
 static int options_show_all(bool json)
 {
     json_t *array = json ? json_array() : NULL;
     berth_option option;
     berth_error error;
+    char value[512];
 
     for (size_t i = 0; berth_config_name(i); i++) {
         if (berth_config_describe(NULL, berth_config_name(i), &option, &error) < 0) {
@@ -156,8 +141,11 @@ static int options_show_all(bool json)
         }
         if (json)
             json_array_append_new(array, option_json(&option));
-        else
-            print_option_line(&option);
+        else { /* a value may be a path: F7 */
+            (void)berth_show_text(option_value(&option), strlen(option_value(&option)),
+                                  BERTH_TEXT_PLAIN, value, sizeof value);
+            printf("%-32s %-12s %s\n", option.name, value, option.source);
+        }
     }
     return json ? print_json(array) : finish_output(EXIT_YES);
 }

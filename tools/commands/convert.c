@@ -74,25 +74,6 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
     }
 }
 
-static bool is_checkpoint_name(const char *name)
-{
-    return has_extension(name, ".pt") || has_extension(name, ".pth") ||
-           has_extension(name, ".bin") || has_extension(name, ".ckpt");
-}
-
-/* `tree` NULL: the value is written unchanged. */
-static int save_value_or_compact_copy(const char *out, const berth_value *value, berth_tree *tree,
-                                      const berth_params *params, berth_error *error)
-{
-    if (tree)
-        value = berth_value_copy(tree, value, BERTH_COPY_COMPACT);
-    if (!value)
-        return berth_tree_error(tree, error);
-    const berth_target target = output_target(out);
-    const berth_content content = berth_of_value(value);
-    return berth_save_to(&target, &content, params, error);
-}
-
 /* What is read, and how it is written. */
 typedef struct conversion {
     const char *in, *out;
@@ -112,11 +93,15 @@ static int conversion_save(const conversion *c, const berth_params *params, bert
     const berth_target target = output_target(c->out);
     uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
                      (c->options->keep_ties ? 0 : BERTH_COPY_TIES);
-    const berth_content content = berth_of_safetensors(c->value, c->metadata, flags);
+    const berth_value *value =
+        c->tree ? berth_value_copy(c->tree, c->value, BERTH_COPY_COMPACT) : c->value;
 
-    if (c->to_safetensors)
-        return berth_save_to(&target, &content, params, error);
-    return save_value_or_compact_copy(c->out, c->value, c->tree, params, error);
+    if (!value)
+        return berth_tree_error(c->tree, error);
+    const berth_content content = c->to_safetensors
+                                      ? berth_of_safetensors(c->value, c->metadata, flags)
+                                      : berth_of_value(value);
+    return berth_save_to(&target, &content, params, error);
 }
 
 /* Texts of __metadata__ that say neither the usual "format" nor which tensors are tied. */
@@ -252,10 +237,11 @@ static int conversion_open_and_run(conversion *c)
     berth_error error;
     input opened;
 
-    set_load_check_data_by_default();
-    read_tied_names_by_default();
-    if (c->options->state_dict && option_is_default("load.unknown_globals"))
-        (void)berth_config_set("load.unknown_globals", "inert", NULL);
+    /* It must not hide that the input is broken: its output has new checksums. */
+    option_set_default("load.check", "data");
+    option_set_default("load.tied_names", "rule");
+    if (c->options->state_dict)
+        option_set_default("load.unknown_globals", "inert");
     note_input(is_standard(c->options->words.words[0]) ? "-" : c->in);
     int code = input_open_selected(c->in, NULL, &c->options->selected, &opened);
     limit_readers_of(c->out);
@@ -323,7 +309,8 @@ static int choose_format(const char *out, const char *to, bool *to_safetensors)
                         out)
                   : shards_choose_format(out, to_safetensors);
     *to_safetensors = to ? strcmp(to, "safetensors") == 0 : has_extension(out, ".safetensors");
-    if (to || *to_safetensors || is_checkpoint_name(out))
+    if (to || *to_safetensors || has_extension(out, ".pt") || has_extension(out, ".pth") ||
+        has_extension(out, ".bin") || has_extension(out, ".ckpt"))
         return 0;
     if (is_standard(out))
         return print_trouble("-: --to pt or --to safetensors must set the format");

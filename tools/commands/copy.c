@@ -202,16 +202,6 @@ static berth_config *copy_new_layout_config(copy *c, const char *in, berth_error
     return config;
 }
 
-/* Reports records that are not part of the values. */
-static void copy_report_dropped(const char *in, berth_checkpoint *checkpoint, bool quiet)
-{
-    berth_info info;
-
-    if (!quiet && berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
-        (void)print_trouble("%s: left out %zu records that are not part of a checkpoint", in,
-                            info.n_unknown_records);
-}
-
 /* NULL if PyTorch could not open a file of that name: the save then uses the path. */
 static const char *copy_choose_archive_name(const copy *c)
 {
@@ -228,6 +218,7 @@ static int copy_save_values(const char *in, const char *out, berth_checkpoint *c
 {
     const berth_value *value;
     berth_tree *tree = NULL;
+    berth_info info;
     int code = select_root(&options->selected, checkpoint, &value);
 
     if (code == 0)
@@ -236,8 +227,10 @@ static int copy_save_values(const char *in, const char *out, berth_checkpoint *c
     const berth_content content = berth_of_value(value);
     if (code == 0)
         code = berth_save_to(&target, &content, params, error);
-    if (code == 0)
-        copy_report_dropped(in, checkpoint, options->selected.common.quiet);
+    if (code == 0 && !options->selected.common.quiet &&
+        berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
+        (void)print_trouble("%s: left out %zu records that are not part of a checkpoint", in,
+                            info.n_unknown_records);
     berth_tree_free(tree);
     return code;
 }
@@ -251,7 +244,7 @@ static int copy_values(copy *c, const char *in, const char *out, berth_params *p
 {
     berth_checkpoint *checkpoint = NULL;
     berth_config *config = copy_new_layout_config(c, in, error);
-    set_load_check_data_by_default();
+    option_set_default("load.check", "data"); /* as in `berth convert` */
     int code = config ? open_file_or_url(in, NULL, &checkpoint, error) : (int)error->code;
     if (code == 0) {
         params->config = config;

@@ -64,27 +64,18 @@ static void print_help(FILE *out, const char *group)
           out);
 }
 
-/*
- * getopt prints unknown options as they are. A file name can look like an option (`berth ls *`) and
- * can contain control characters.
- */
-static int check_options_for_control_chars(int argc, char **argv)
+static int run_command(const command *chosen, int argc, char **argv)
 {
+    char name[48];
+
+    /* getopt prints unknown options as they are. A file name can look like an option (`berth ls
+     * *`) and can contain control characters. */
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (argv[i][0] == '-' && !is_shown_as_it_is(argv[i]))
             return print_trouble(
                 "'%s' is not an option: it contains characters that are not shown; for a file, "
                 "write ./ before its name",
                 argv[i]);
-    return 0;
-}
-
-static int run_command(const command *chosen, int argc, char **argv)
-{
-    char name[48];
-
-    if (check_options_for_control_chars(argc, argv))
-        return EXIT_TROUBLE;
     snprintf(name, sizeof name, "berth %s", chosen->name);
     argv[0] = name; /* argp shows it in usage lines and errors */
     return chosen->run(argc, argv);
@@ -159,22 +150,9 @@ static int fail_missing_command(const char *word)
                          *file ? " " : "", file);
 }
 
-static void offer_words(nearest *near, const char *group)
-{
-    static const char *const options[] = {"--help", "--version", "--man", "--completion"};
-
-    for (size_t i = 0; !group && i < sizeof options / sizeof *options; i++)
-        nearest_offer(near, options[i]);
-    for (const command *row = commands; row->name; row++)
-        if (command_is_in_group(row, group))
-            nearest_offer(near, row->name);
-    const char *same = group ? NULL : find_elsewhere(near->word);
-    if (same)
-        snprintf(near->found, sizeof near->found, "%s", same);
-}
-
 static int fail_unknown_command(int n_words, char **words)
 {
+    static const char *const options[] = {"--help", "--version", "--man", "--completion"};
     bool asks_for_help = n_words > 1 && (!strcmp(words[0], "help") || is_help(words[0]));
 
     words += asks_for_help;
@@ -185,7 +163,14 @@ static int fail_unknown_command(int n_words, char **words)
 
     snprintf(word, sizeof word, "%s%s%s", group ? group : "", group ? " " : "",
              words[group != NULL]);
-    offer_words(&near, group);
+    for (size_t i = 0; !group && i < sizeof options / sizeof *options; i++)
+        nearest_offer(&near, options[i]);
+    for (const command *row = commands; row->name; row++)
+        if (command_is_in_group(row, group))
+            nearest_offer(&near, row->name);
+    const char *same = group ? NULL : find_elsewhere(word);
+    if (same)
+        snprintf(near.found, sizeof near.found, "%s", same);
     return print_trouble("unknown command '%s'%s; `berth%s%s --help` lists all", word,
                          nearest_hint(&near, "berth ", hint), group ? " " : "", group ? group : "");
 }

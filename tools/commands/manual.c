@@ -34,8 +34,11 @@ static void print_paragraph(const char *request, const char *text)
     putchar('\n');
 }
 
-static void print_option(const struct argp_option *option)
+/* Those of all commands, or the others: context. */
+static void print_option(void *of_all, const struct argp_option *option)
 {
+    if (option_is_common(option) != (of_all != NULL))
+        return;
     fputs(".TP\n", stdout);
     if (isascii(option->key) && isprint(option->key))
         printf("\\fB\\-%c\\fR, ", option->key);
@@ -47,29 +50,6 @@ static void print_option(const struct argp_option *option)
     putchar('\n');
     print_roff(option->doc);
     putchar('\n');
-}
-
-static void print_own_option(void *context, const struct argp_option *option)
-{
-    (void)context;
-    if (!option_is_common(option))
-        print_option(option);
-}
-
-static void print_common_option(void *context, const struct argp_option *option)
-{
-    (void)context;
-    if (option_is_common(option))
-        print_option(option);
-}
-
-static void print_command(const command *row)
-{
-    printf(".SS \"berth %s [OPTION...]%s%s\"\n", row->name, row->argp->args_doc ? " " : "",
-           row->argp->args_doc ? row->argp->args_doc : "");
-    print_roff(row->argp->doc);
-    putchar('\n');
-    for_each_option(row->argp, print_own_option, NULL);
 }
 
 static void print_configuration(void)
@@ -133,11 +113,17 @@ int print_manual(void)
         "only what is needed is requested. Proxies, certificates and credentials of S3 are found "
         "as by curl and the tools of AWS; libcurl must be installed.");
     fputs(".SH COMMANDS\n", stdout);
-    for (const command *row = commands; row->name; row++)
-        print_command(row);
+    for (const command *row = commands; row->name; row++) {
+        printf(".SS \"berth %s [OPTION...]%s%s\"\n", row->name, row->argp->args_doc ? " " : "",
+               row->argp->args_doc ? row->argp->args_doc : "");
+        print_roff(row->argp->doc);
+        putchar('\n');
+        for_each_option(row->argp, print_option, NULL);
+    }
     print_paragraph(".SH \"OPTIONS OF ALL COMMANDS\"",
                     "An option may be cut, as long as it is clear.");
-    for_each_option(commands[0].argp, print_common_option, NULL);
+    bool of_all = true;
+    for_each_option(commands[0].argp, print_option, &of_all);
     print_configuration();
     print_ending();
     return finish_output(EXIT_YES);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/commands/diff.h"
+#include "tools/common/array.h"
 #include "tools/common/non_tensor_values.h"
 #include "tools/common/report.h"
 
@@ -177,9 +178,8 @@ static const berth_value *container_item(const berth_value *container, size_t i)
     return berth_dict_at(container, i, NULL, &item) ? item : berth_value_at(container, i);
 }
 
-static int compare_names(const void *left, const void *right)
+static int compare_names(const named_item *a, const named_item *b)
 {
-    const named_item *a = left, *b = right;
     size_t n = a->nbytes < b->nbytes ? a->nbytes : b->nbytes;
 
     if (!a->made != !b->made)
@@ -260,14 +260,8 @@ static int frame_match_keys(pair_walk *w, frame *f)
 static int pair_walk_push(pair_walk *w, const berth_value *a, const berth_value *b,
                           berth_kind family)
 {
-    if (w->n_frames == w->frame_capacity) {
-        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 32;
-        frame *frames = realloc(w->frames, capacity * sizeof *frames);
-        if (!frames)
-            return print_trouble("out of memory");
-        w->frames = frames;
-        w->frame_capacity = capacity;
-    }
+    if (!array_reserve(&w->frames, w->n_frames, &w->frame_capacity, sizeof *w->frames))
+        return EXIT_TROUBLE;
     frame *f = &w->frames[w->n_frames++];
     *f = (frame){.a = a, .b = b, .family = family};
     if (family == BERTH_KIND_DICT || family == BERTH_KIND_SET)
@@ -300,12 +294,6 @@ static const berth_value *value_child_at_step(const berth_value *value, size_t s
     }
 }
 
-/* Items, steps, and the keys of a dict. */
-static size_t frame_count_children(const frame *f)
-{
-    return f->n + N_STEPS + (f->family == BERTH_KIND_DICT ? f->n : 0);
-}
-
 /* Keys and items of sets are matched by their texts, which are incomplete for objects and tuples.
  */
 static bool key_text_is_complete(const berth_value *key)
@@ -316,27 +304,19 @@ static bool key_text_is_complete(const berth_value *key)
     return kind != BERTH_KIND_CALL && kind != BERTH_KIND_TUPLE && !is_tensor;
 }
 
-/* Keys that must still be compared. */
-static void frame_get_keys_to_compare(const frame *f, size_t at, const berth_value **a,
-                                      const berth_value **b)
-{
-    match m = f->matches[at];
-
-    *a = *b = NULL;
-    if (m.i == ABSENT || m.j == ABSENT || key_text_is_complete(container_key(f->a, m.i)))
-        return;
-    *a = container_key(f->a, m.i);
-    *b = container_key(f->b, m.j);
-}
-
 /* Child `at` of a frame on both sides; NULL where a side has none. */
 static void frame_get_child_pair(const frame *f, size_t at, const berth_value **a,
                                  const berth_value **b)
 {
     match m = {at, at};
 
-    if (at >= f->n + N_STEPS) {
-        frame_get_keys_to_compare(f, at - f->n - N_STEPS, a, b);
+    *a = *b = NULL;
+    if (at >= f->n + N_STEPS) { /* a key, if it must still be compared */
+        m = f->matches[at - f->n - N_STEPS];
+        if (m.i == ABSENT || m.j == ABSENT || key_text_is_complete(container_key(f->a, m.i)))
+            return;
+        *a = container_key(f->a, m.i);
+        *b = container_key(f->b, m.j);
         return;
     }
     if (at >= f->n) {
@@ -449,7 +429,8 @@ static int pair_walk_run(pair_walk *w, const named_pair *pair)
     int code = pair_walk_visit(w, pair->a, pair->b);
     while (!code && w->n_frames) {
         frame *top = &w->frames[w->n_frames - 1];
-        if (top->next == frame_count_children(top)) {
+        /* Items, steps, and the keys of a dict. */
+        if (top->next == top->n + N_STEPS + (top->family == BERTH_KIND_DICT ? top->n : 0)) {
             free(top->matches);
             w->n_frames--;
             continue;

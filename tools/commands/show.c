@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/commands/commands.h"
+#include "tools/common/array.h"
 #include "tools/common/elements.h"
 #include "tools/common/inputs.h"
 #include "tools/common/nearest.h"
@@ -83,11 +84,6 @@ static error_t show_parse(int key, char *word, struct argp_state *state)
 
 /* ---- what a value is, and how much of it is shown ---- */
 
-static bool kind_is_scalar(berth_kind kind)
-{
-    return kind <= BERTH_KIND_STR;
-}
-
 static bool show_value_is_row(const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
@@ -95,7 +91,7 @@ static bool show_value_is_row(const berth_value *value)
     if (kind != BERTH_KIND_LIST && kind != BERTH_KIND_TUPLE && kind != BERTH_KIND_SET)
         return false;
     for (size_t i = 0; i < berth_value_count(value); i++)
-        if (!kind_is_scalar(berth_value_kind(berth_value_at(value, i))))
+        if (berth_value_kind(berth_value_at(value, i)) > BERTH_KIND_STR) /* no scalar */
             return false;
     return true;
 }
@@ -124,21 +120,12 @@ static size_t show_length(const show *s)
     return s->options->length ? s->options->length : s->options->common.json ? NO_LIMIT : LENGTH;
 }
 
-/* How many elements of a tensor are shown: many only of the one that was asked for. */
-static size_t show_count_elements(const show *s)
-{
-    enum { ELEMENTS = 4, MAX_ELEMENTS = 20 };
-
-    if (s->n_levels > 0)
-        return ELEMENTS;
-    return s->options->length ? s->options->length : MAX_ELEMENTS;
-}
-
 static int show_read_elements(const show *s, const berth_tensor *tensor, int64_t *n,
                               uint8_t **elements)
 {
+    enum { INSIDE = 4, ALONE = 20 }; /* many only of the tensor that was asked for */
     int64_t numel = berth_tensor_numel(tensor);
-    size_t max = show_count_elements(s);
+    size_t max = s->n_levels > 0 ? INSIDE : s->options->length ? s->options->length : ALONE;
     bool in_whole_bytes = elements_per_chunk(tensor, 1) == 1;
     berth_error error;
 
@@ -437,30 +424,6 @@ static int show_set_key(show *s, const berth_walk *walk)
     return check_total_of_long_names(&s->long_nbytes, nbytes);
 }
 
-/* False: no memory. */
-static bool show_push(show *s, const berth_walk *walk, show_level pushed)
-{
-    if (s->n_levels == s->capacity) {
-        size_t capacity = s->capacity ? s->capacity * 2 : 16;
-        show_level *grown = realloc(s->levels, capacity * sizeof *grown);
-        if (!grown)
-            return false;
-        s->levels = grown;
-        s->capacity = capacity;
-    }
-    pushed.path_nbytes = strlen(berth_walk_path(walk));
-    s->levels[s->n_levels++] = pushed;
-    return true;
-}
-
-static size_t show_max_depth(const show *s)
-{
-    bool json = s->options->common.json;
-    size_t depth = s->options->depth ? s->options->depth : json ? JSON_DEPTH : DEPTH;
-
-    return json && depth > JSON_DEPTH ? JSON_DEPTH : depth;
-}
-
 /* Whether the next item of the container is one too many. */
 static bool show_leaves_out_item(show *s)
 {
@@ -486,13 +449,14 @@ static void show_note_left_out(show *s, const show_level *in, size_t n)
 static int show_value(show *s, const berth_value *value, show_level *next, bool *inside)
 {
     bool json = s->options->common.json;
+    size_t depth = s->options->depth ? s->options->depth : json ? JSON_DEPTH : DEPTH;
     int code = json ? show_add_value_json(s, value, &next->container)
                     : show_print_line(s, value, next->depth);
 
     if (!json)
         putchar('\n');
     *inside = show_value_has_inside(value) && (json || !show_value_is_row(value));
-    if (code || !*inside || next->depth < show_max_depth(s))
+    if (code || !*inside || next->depth < (json && depth > JSON_DEPTH ? JSON_DEPTH : depth))
         return code;
     *inside = false;
     if (berth_value_count(value))
@@ -519,8 +483,12 @@ static int show_enter(void *context, const berth_walk *walk, const berth_value *
     next.value = value;
     if (code || !inside)
         return code ? code : BERTH_WALK_SKIP;
-    if (repeated_values_note_path(s->repeated, walk, value) || !show_push(s, walk, next))
+    if (repeated_values_note_path(s->repeated, walk, value))
         return print_trouble("out of memory");
+    if (!array_reserve(&s->levels, s->n_levels, &s->capacity, sizeof *s->levels))
+        return EXIT_TROUBLE;
+    next.path_nbytes = strlen(berth_walk_path(walk));
+    s->levels[s->n_levels++] = next;
     return 0;
 }
 

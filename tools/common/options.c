@@ -67,20 +67,12 @@ static void set_option(const char *assignment, struct argp_state *state)
     }
 }
 
-static int parse_options_of_file(const char *text, const char *path, berth_error *error)
-{
-    char source[PATH_MAX + sizeof "file "] = "file "; /* a longer path cannot be opened */
-
-    (void)berth_show_text(path, strlen(path), BERTH_TEXT_PLAIN, source + 5, sizeof source - 5);
-    return berth_config_parse(text, source, error);
-}
-
-enum { MAX_CONFIG_NBYTES = 1 << 20 };
-
 /* Unknown options are skipped, with a remark: the file may be of another version. */
 static void set_options_of_file(const char *path, struct argp_state *state)
 {
-    static char text[MAX_CONFIG_NBYTES + 1];
+    enum { MAX_NBYTES = 1 << 20 };
+    static char text[MAX_NBYTES + 1];
+    char source[PATH_MAX + sizeof "file "] = "file "; /* a longer path cannot be opened */
     berth_error error;
     FILE *file = fopen(path, "re");
 
@@ -96,7 +88,8 @@ static void set_options_of_file(const char *path, struct argp_state *state)
         print_usage_error_and_exit(state, "%s: not a text of options", path);
     text[n] = '\0';
     register_remark_printer(state->input);
-    if (parse_options_of_file(text, path, &error) < 0)
+    (void)berth_show_text(path, strlen(path), BERTH_TEXT_PLAIN, source + 5, sizeof source - 5);
+    if (berth_config_parse(text, source, &error) < 0)
         print_usage_error_and_exit(state, "%s: %s", path, error.message);
 }
 
@@ -178,16 +171,10 @@ bool option_is_default(const char *name)
            !strcmp(option.source, "default");
 }
 
-void set_load_check_data_by_default(void)
+void option_set_default(const char *name, const char *value)
 {
-    if (option_is_default("load.check"))
-        (void)berth_config_set("load.check", "data", NULL); /* a valid value */
-}
-
-void read_tied_names_by_default(void)
-{
-    if (option_is_default("load.tied_names"))
-        (void)berth_config_set("load.tied_names", "rule", NULL); /* a valid value */
+    if (option_is_default(name))
+        (void)berth_config_set(name, value, NULL); /* a valid value */
 }
 
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words)

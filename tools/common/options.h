@@ -65,12 +65,7 @@ void option_copy_value(const char *name, char *text, size_t nbytes);
 bool option_is(const char *name, const char *text);
 /* Whether an option has its default value: no --set, no environment. */
 bool option_is_default(const char *name);
-/*
- * Sets load.check=data, unless the option is set. For commands that write new checksums: they must
- * not hide that the input was broken.
- */
-void set_load_check_data_by_default(void);
-/* Sets load.tied_names=rule, unless the option is set. */
-void read_tied_names_by_default(void);
+/* Sets an option, unless the user has. */
+void option_set_default(const char *name, const char *value);
 
 #endif

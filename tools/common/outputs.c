@@ -84,10 +84,10 @@ static bool folder_gives_group(const char *out, gid_t group)
 
 void limit_readers_of(const char *out)
 {
-    if (!readers.not_everyone || is_standard(out) || !option_is_default("save.readers"))
+    if (!readers.not_everyone || is_standard(out))
         return;
     bool for_group = !readers.not_group && folder_gives_group(out, readers.group);
-    (void)berth_config_set("save.readers", for_group ? "group" : "owner", NULL);
+    option_set_default("save.readers", for_group ? "group" : "owner");
 }
 
 /* ---- checks ---- */

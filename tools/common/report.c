@@ -24,7 +24,6 @@ bool is_shown_as_it_is(const char *text)
     return berth_show_text(text, n, BERTH_TEXT_PLAIN, NULL, 0) == n;
 }
 
-/* Prints n bytes of a text in a form. */
 static void print_shown_part(FILE *out, const char *text, size_t n, berth_text_form form)
 {
     char part[512];
@@ -160,20 +159,6 @@ json_t *json_ints(const int64_t *numbers, int32_t n)
     return array;
 }
 
-/* Escapes what JSON allows in strings, and terminals would obey. Line by line: no string has one.
- */
-static void print_shown_json(const char *json)
-{
-    for (size_t n; *json; json += n) {
-        n = strcspn(json, "\n");
-        print_shown_part(stdout, json, n, BERTH_TEXT_JSON);
-        if (json[n] == '\n') {
-            putchar('\n');
-            n++;
-        }
-    }
-}
-
 int print_json(json_t *value)
 {
     char *text = value ? json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY) : NULL;
@@ -181,23 +166,25 @@ int print_json(json_t *value)
     json_decref(value);
     if (!text)
         return print_trouble("out of memory");
-    print_shown_json(text);
+    /* Escapes what JSON allows in strings, and terminals would obey; no string has a new line. */
+    for (char *line = text, *end; *line; line = end) {
+        end = line + strcspn(line, "\n");
+        print_shown_part(stdout, line, (size_t)(end - line), BERTH_TEXT_JSON);
+        if (*end) {
+            putchar('\n');
+            end++;
+        }
+    }
     free(text);
     putchar('\n');
     return finish_output(EXIT_YES);
-}
-
-static double stats_rate(const berth_stats *stats)
-{
-    return stats->total_seconds > 0
-               ? (double)stats->requested_nbytes / stats->total_seconds / 1073741824.0
-               : 0;
 }
 
 /* Without a method the library did not move the bytes, and knows no requests. */
 void print_stats(const berth_stats *stats)
 {
     char requested[32], moved[32];
+    double speed = (double)stats->requested_nbytes / 1073741824.0;
 
     fprintf(stderr, "seconds: %.6f in all, %.6f planning, %.6f moving, %.6f syncing\n",
             stats->total_seconds, stats->plan_seconds, stats->transfer_seconds,
@@ -212,7 +199,8 @@ void print_stats(const berth_stats *stats)
     if (stats->method)
         fprintf(stderr, "%s moved in %llu requests, ", human_nbytes(stats->moved_nbytes, moved),
                 (unsigned long long)stats->n_requests);
-    fprintf(stderr, "%.2f GiB/s\nrecords: %llu, storages: %llu", stats_rate(stats),
+    fprintf(stderr, "%.2f GiB/s\nrecords: %llu, storages: %llu",
+            stats->total_seconds > 0 ? speed / stats->total_seconds : 0.0,
             (unsigned long long)stats->n_records, (unsigned long long)stats->n_storages);
     if (stats->method)
         fprintf(stderr, ", method: %s (%s)", stats->method, stats->reason);
@@ -222,29 +210,6 @@ void print_stats(const berth_stats *stats)
     if (stats->repacked)
         fprintf(stderr, "\nrepacked: %s", REPACKED_ADVICE);
     fputc('\n', stderr);
-}
-
-static void stats_json_add_transfer(json_t *report, const berth_stats *stats)
-{
-    json_t *moved =
-        json_pack("{s:I,s:I,s:I,s:I,s:s,s:s}", "device_nbytes", (json_int_t)stats->device_nbytes,
-                  "moved_nbytes", (json_int_t)stats->moved_nbytes, "n_requests",
-                  (json_int_t)stats->n_requests, "memory_nbytes", (json_int_t)stats->memory_nbytes,
-                  "method", stats->method, "reason", stats->reason);
-
-    json_object_update(report, moved);
-    json_decref(moved);
-}
-
-static void stats_json_add_worker_seconds(json_t *report, const berth_stats *stats)
-{
-    json_t *limits =
-        json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
-                  "render_seconds", stats->render_seconds, "crc32_seconds", stats->crc32_seconds,
-                  "disk_seconds", stats->disk_seconds, "limited_by", stats->limited_by);
-
-    json_object_update(report, limits);
-    json_decref(limits);
 }
 
 json_t *stats_json(const berth_stats *stats)
@@ -263,9 +228,18 @@ json_t *stats_json(const berth_stats *stats)
     if (stats->repacked)
         json_object_set_new(report, "repacked", json_true());
     if (stats->limited_by)
-        stats_json_add_worker_seconds(report, stats);
+        json_object_update_new(
+            report, json_pack("{s:f,s:f,s:f,s:f,s:s}", "device_seconds", stats->device_seconds,
+                              "render_seconds", stats->render_seconds, "crc32_seconds",
+                              stats->crc32_seconds, "disk_seconds", stats->disk_seconds,
+                              "limited_by", stats->limited_by));
     if (stats->method)
-        stats_json_add_transfer(report, stats);
+        json_object_update_new(report, json_pack("{s:I,s:I,s:I,s:I,s:s,s:s}", "device_nbytes",
+                                                 (json_int_t)stats->device_nbytes, "moved_nbytes",
+                                                 (json_int_t)stats->moved_nbytes, "n_requests",
+                                                 (json_int_t)stats->n_requests, "memory_nbytes",
+                                                 (json_int_t)stats->memory_nbytes, "method",
+                                                 stats->method, "reason", stats->reason));
     return report;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/common/array.h"
 #include "tools/common/non_tensor_values.h"
 #include "tools/common/options.h"
 #include "tools/common/report.h"
@@ -116,17 +117,6 @@ bool selection_has_name(selection *selected, const char *name)
     return has;
 }
 
-/* Whether a pattern names something inside of the value. */
-static bool globs_begin_inside(const globs *all, const char *name)
-{
-    size_t n = strlen(name);
-    bool begins = false;
-
-    for (size_t i = 0; i < all->n; i++)
-        begins |= strncmp(all->patterns[i], name, n) == 0 && all->patterns[i][n] == '.';
-    return begins;
-}
-
 bool selection_needs(selection *selected, const char *name)
 {
     const char *root = selected->root ? selected->root : "";
@@ -137,8 +127,12 @@ bool selection_needs(selection *selected, const char *name)
     if (strncmp(name, root, n_root) != 0 || (n_root && name[n_root] && name[n_root] != '.'))
         return false;
     name += n_root + (n_root && name[n_root]);
-    return !*name || globs_begin_inside(&selected->only, name) ||
-           selection_has_name(selected, name);
+    n = strlen(name);
+    for (size_t i = 0; i < selected->only.n; i++) /* a pattern for something inside of it */
+        if (strncmp(selected->only.patterns[i], name, n) == 0 &&
+            selected->only.patterns[i][n] == '.')
+            return true;
+    return !*name || selection_has_name(selected, name);
 }
 
 static int globs_check_used(const globs *all, const char *option, const char *path)
@@ -197,32 +191,9 @@ static int chooser_push_item(chooser *c, berth_value *key, berth_value *value)
         c->root = value;
         return 0;
     }
-    if (c->n_items == c->items_capacity) {
-        size_t capacity = c->items_capacity ? c->items_capacity * 2 : 64;
-        item *grown = realloc(c->items, capacity * sizeof *grown);
-        if (!grown)
-            return print_trouble("out of memory");
-        c->items = grown;
-        c->items_capacity = capacity;
-    }
+    if (!array_reserve(&c->items, c->n_items, &c->items_capacity, sizeof *c->items))
+        return EXIT_TROUBLE;
     c->items[c->n_items++] = (item){key, value};
-    return 0;
-}
-
-static int chooser_push_level(chooser *c, berth_value *value, bool is_wanted)
-{
-    if (c->n_levels == c->levels_capacity) {
-        size_t capacity = c->levels_capacity ? c->levels_capacity * 2 : 16;
-        level *grown = realloc(c->levels, capacity * sizeof *grown);
-        if (!grown)
-            return print_trouble("out of memory");
-        c->levels = grown;
-        c->levels_capacity = capacity;
-    }
-    c->levels[c->n_levels++] = (level){.value = value,
-                                       .name_nbytes = strlen(c->name),
-                                       .first = c->n_items,
-                                       .is_wanted = is_wanted};
     return 0;
 }
 
@@ -291,8 +262,15 @@ static int chooser_enter(void *context, const berth_walk *walk, const berth_valu
     if (code)
         return code;
     chooser_match_name(c, &is_wanted, &is_unwanted);
-    if (!is_unwanted && value_has_items(value))
-        return chooser_push_level(c, value, is_wanted);
+    if (!is_unwanted && value_has_items(value)) {
+        if (!array_reserve(&c->levels, c->n_levels, &c->levels_capacity, sizeof *c->levels))
+            return EXIT_TROUBLE;
+        c->levels[c->n_levels++] = (level){.value = value,
+                                           .name_nbytes = strlen(c->name),
+                                           .first = c->n_items,
+                                           .is_wanted = is_wanted};
+        return 0;
+    }
     void **note = repeated_values_note(c->repeated, value);
     if (note)
         *note = &nothing;
@@ -301,42 +279,22 @@ static int chooser_enter(void *context, const berth_walk *walk, const berth_valu
     return code ? code : BERTH_WALK_SKIP;
 }
 
-static berth_value *make_tuple(berth_tree *tree, const item *items, size_t n)
-{
-    berth_value **in_order = calloc(n, sizeof *in_order);
-
-    if (!in_order)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        in_order[i] = items[i].value;
-    berth_value *made = berth_make_tuple(tree, in_order, n);
-    free(in_order);
-    return made;
-}
-
-static berth_value *make_empty_container(berth_tree *tree, berth_kind kind)
-{
-    switch (kind) {
-    case BERTH_KIND_LIST:
-        return berth_make_list(tree);
-    case BERTH_KIND_ORDERED_DICT:
-        return berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
-    case BERTH_KIND_COUNTER:
-        return berth_make_dict(tree, BERTH_KIND_COUNTER);
-    default:
-        return berth_make_dict(tree, BERTH_KIND_DICT);
-    }
-}
-
 /* A container of the same kind with the chosen items. NULL: no memory. */
 static berth_value *make_container(berth_tree *tree, const level *top, const item *items, size_t n)
 {
     berth_kind kind = berth_value_kind(top->value);
     berth_value *state = berth_value_part(top->value, BERTH_PART_STATE);
 
-    if (kind == BERTH_KIND_TUPLE)
-        return make_tuple(tree, items, n);
-    berth_value *made = make_empty_container(tree, kind);
+    if (kind == BERTH_KIND_TUPLE) {
+        berth_value **in_order = calloc(n, sizeof *in_order), *tuple;
+        for (size_t i = 0; in_order && i < n; i++)
+            in_order[i] = items[i].value;
+        tuple = in_order ? berth_make_tuple(tree, in_order, n) : NULL;
+        free(in_order);
+        return tuple;
+    }
+    berth_value *made =
+        kind == BERTH_KIND_LIST ? berth_make_list(tree) : berth_make_dict(tree, kind);
     for (size_t i = 0; made && i < n; i++)
         if (kind == BERTH_KIND_LIST ? berth_list_append(made, items[i].value) < 0
                                     : berth_dict_set_value(made, items[i].key, items[i].value) < 0)

@@ -107,8 +107,7 @@ static int open_url(url_input *input, berth_error *error)
 {
     const berth_url_params params = {.cancelled = signal_came};
 
-    if (option_is_default("io.threads"))
-        (void)berth_config_set("io.threads", "8", NULL);
+    option_set_default("io.threads", "8");
     return berth_source_url(input->word, &params, &input->source, error);
 }
 
