@@ -115,7 +115,7 @@ int bench_tensors_allocate_and_fill(bench_tensors *tensors, const char *device);
 void bench_tensors_free(bench_tensors *tensors);
 /* A state_dict of them; the tree remembers what failed. */
 berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree);
-/* Fills and saves them, as a file that can be loaded. */
-int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const common *options);
+/* Fills and saves them, as a file that can be loaded, in a folder that it makes. */
+int bench_tensors_make_file(bench_tensors *tensors, bench_folder *folder, const common *options);
 
 #endif

@@ -31,7 +31,7 @@ typedef struct load_subject {
 
 enum { LOAD_OPEN, LOAD_NAMES, LOAD_TRANSFER, LOAD_TOUCH, LOAD_N_PHASES };
 
-/* One load: its objects, until load_result_close_checkpoint, and its figures. */
+/* One load: its objects, which load_once frees, and its figures. */
 typedef struct load_result {
     berth_checkpoint *checkpoint;
     struct tensor_storage *tensor_storages; /* each tensor's storage */
@@ -113,41 +113,27 @@ static int load_list_storage_of_each_tensor(load_result *result, bool in_order)
     return 0;
 }
 
-/* Gets a storage's address, and whether it is mapped; loads it if necessary. */
-static int load_get_address_and_method(load_result *result, tensor_storage *entry)
+/* Gets a storage's address, and with_method: whether it is mapped; loads it if necessary. */
+static int load_get_address(load_result *result, tensor_storage *entry, bool with_method)
 {
-    berth_storage_stats stats;
+    berth_storage_stats stats = {.method = ""};
     berth_error error;
 
     entry->data = berth_storage_data(result->checkpoint, entry->storage, &error);
-    if (!entry->data ||
-        berth_storage_get_stats(result->checkpoint, entry->storage, &stats, &error) < 0)
+    if (!entry->data || (with_method && berth_storage_get_stats(result->checkpoint, entry->storage,
+                                                                &stats, &error) < 0))
         return fail(&error);
     entry->is_mapped = !strcmp(stats.method, "map");
     return 0;
 }
 
-static int load_get_addresses_and_methods(load_result *result)
+static int load_get_addresses(load_result *result, bool with_methods)
 {
     int code = 0;
 
     for (size_t i = 0; i < result->n_tensor_storages && code == 0; i++)
-        code = load_get_address_and_method(result, &result->tensor_storages[i]);
+        code = load_get_address(result, &result->tensor_storages[i], with_methods);
     return code;
-}
-
-/* Gets all addresses, and nothing else. */
-static int load_get_addresses(load_result *result)
-{
-    berth_error error;
-
-    for (size_t i = 0; i < result->n_tensor_storages; i++) {
-        tensor_storage *entry = &result->tensor_storages[i];
-        entry->data = berth_storage_data(result->checkpoint, entry->storage, &error);
-        if (!entry->data)
-            return fail(&error);
-    }
-    return 0;
 }
 
 static int load_all_storages(load_result *result, const berth_params *params)
@@ -160,14 +146,6 @@ static int load_all_storages(load_result *result, const berth_params *params)
     result->method = result->fetch.method;
     result->reason = result->fetch.reason;
     return code;
-}
-
-static int load_set_device(const load_result *result, const char *device)
-{
-    const berth_storage_rule rule = {.device = device};
-    berth_error error;
-
-    return berth_set_storage_rules(result->checkpoint, &rule, 1, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Reads every byte. Eight sums, so that memory is the limit, not addition. */
@@ -215,7 +193,7 @@ static int load_sum_bytes_of_mapped_storages(load_result *result, const berth_pa
             continue;
         last = entry->storage;
         if (!entry->data)
-            code = load_get_address_and_method(result, entry);
+            code = load_get_address(result, entry, true);
         if (code == 0 && entry->is_mapped)
             code = load_sum_bytes_of_storage(result, entry, params, total);
     }
@@ -230,43 +208,6 @@ static double seconds_since_and_restart(double *since)
 
     *since = time;
     return seconds;
-}
-
-static bool prefetch_is_on(void)
-{
-    return !option_is("load.prefetch", "off");
-}
-
-/* Storages on a device have no address here. */
-static int load_run_transfer_phase(load_result *result, const load_subject *subject,
-                                   const berth_params *params)
-{
-    if (subject->device) {
-        int code = load_set_device(result, subject->device);
-        return code ? code : load_all_storages(result, params);
-    }
-    if (prefetch_is_on())
-        return 0;
-    int code = load_all_storages(result, params);
-    return code ? code : load_get_addresses_and_methods(result);
-}
-
-/* The phases after the names. */
-static int load_run_phases_after_names(load_result *result, const load_subject *subject,
-                                       const berth_params *params, bool only_open, double *since)
-{
-    bool is_mapped = result->method && !strcmp(result->method, "map");
-    int code = 0;
-
-    if (only_open)
-        code = is_mapped ? load_get_addresses(result) : 0;
-    else
-        code = load_run_transfer_phase(result, subject, params);
-    result->phases[LOAD_TRANSFER] = seconds_since_and_restart(since);
-    if (code == 0 && !only_open && !subject->device)
-        code = load_sum_bytes_of_mapped_storages(result, params, subject->nbytes);
-    result->phases[LOAD_TOUCH] = seconds_since_and_restart(since);
-    return code;
 }
 
 static int load_run(const load_subject *subject, const berth_params *params, bool only_open,
@@ -286,15 +227,25 @@ static int load_run(const load_subject *subject, const berth_params *params, boo
         return fail(&error);
     code = load_list_storage_of_each_tensor(result, !only_open);
     result->phases[LOAD_NAMES] = seconds_since_and_restart(&since);
-    return code ? code : load_run_phases_after_names(result, subject, params, only_open, &since);
-}
-
-static void load_result_close_checkpoint(load_result *result)
-{
-    free(result->tensor_storages);
-    result->tensor_storages = NULL;
-    berth_close(result->checkpoint);
-    result->checkpoint = NULL;
+    if (code)
+        return code;
+    bool is_mapped = result->method && !strcmp(result->method, "map");
+    if (only_open) {
+        code = is_mapped ? load_get_addresses(result, false) : 0;
+    } else if (subject->device) { /* storages there have no address here */
+        const berth_storage_rule rule = {.device = subject->device};
+        code = berth_set_storage_rules(result->checkpoint, &rule, 1, &error) < 0
+                   ? fail(&error)
+                   : load_all_storages(result, params);
+    } else if (option_is("load.prefetch", "off")) {
+        code = load_all_storages(result, params);
+        code = code ? code : load_get_addresses(result, true);
+    }
+    result->phases[LOAD_TRANSFER] = seconds_since_and_restart(&since);
+    if (code == 0 && !only_open && !subject->device)
+        code = load_sum_bytes_of_mapped_storages(result, params, subject->nbytes);
+    result->phases[LOAD_TOUCH] = seconds_since_and_restart(&since);
+    return code;
 }
 
 static int load_measure_open_from_memory(const void *bytes, size_t nbytes, double *seconds)
@@ -403,21 +354,10 @@ static int load_make_file(load_bench *bench)
         bench_tensors_list_equal_sizes(&tensors, bench->options.n_tensors, bench->options.nbytes);
 
     if (code == 0)
-        code = bench_folder_make(&bench->folder);
-    if (code == 0)
-        code = bench_tensors_fill_and_save(&tensors, bench->folder.path, &bench->options.common);
+        code = bench_tensors_make_file(&tensors, &bench->folder, &bench->options.common);
     bench_tensors_free(&tensors);
     bench->subject.path = bench->folder.path;
     return code;
-}
-
-/* Opens the device before the load: the first opening in a process is slow. */
-static int open_device(const char *device)
-{
-    uintptr_t nothing;
-    berth_error error;
-
-    return device && berth_device_memory_new(device, 0, &nothing, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Memory and disk are measured around the load alone. */
@@ -434,14 +374,21 @@ static int load_once(load_bench *bench)
     progress_finish(&bar);
     for (int i = 0; run->phases[i]; i++)
         bench_run_add_phase_seconds(run, i, bench->loaded.phases[i]);
-    load_result_close_checkpoint(&bench->loaded);
+    free(bench->loaded.tensor_storages);
+    berth_close(bench->loaded.checkpoint);
     return code;
 }
 
 static int load_prepare_and_run(load_bench *bench)
 {
-    int code = open_device(bench->options.device);
+    uintptr_t nothing;
+    berth_error error;
+    int code = 0;
 
+    /* The first opening of a device in a process is slow. */
+    if (bench->options.device &&
+        berth_device_memory_new(bench->options.device, 0, &nothing, &error) < 0)
+        code = fail(&error);
     if (code == 0 && !bench->subject.path)
         code = load_make_file(bench);
     if (code == 0)
@@ -540,26 +487,15 @@ static int load_print_text_report(const load_bench *bench)
     return finish_output(EXIT_YES);
 }
 
-/* The options that apply: with debug=on, load.check is at least headers. */
-static void load_query_check_and_prefetch_options(load_bench *bench)
-{
-    option_copy_value("load.check", bench->check, sizeof bench->check);
-    option_copy_value("load.prefetch", bench->prefetch, sizeof bench->prefetch);
-    if (option_is("debug", "on") && strcmp(bench->check, "data") != 0)
-        (void)snprintf(bench->check, sizeof bench->check, "headers (debug)");
-}
-
 const struct argp bench_load_argp = {
-    own_options,
-    bench_load_parse,
-    "[FILE]",
-    "Load FILE, or a new file of random bytes, once; print how long each phase took. If the "
-    "file is mapped, the phase touch reads every byte. Options that matter: --set "
-    "load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
-    "tools/bench/load compares with other programs.",
-    bench_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = bench_load_parse,
+    .args_doc = "[FILE]",
+    .doc = "Load FILE, or a new file of random bytes, once; print how long each phase took. If the "
+           "file is mapped, the phase touch reads every byte. Options that matter: --set "
+           "load.method=read, load.check=data, load.prefetch=populate, io.threads=1. "
+           "tools/bench/load compares with other programs.",
+    .children = bench_children};
 
 int run_bench_load(int argc, char **argv)
 {
@@ -571,7 +507,10 @@ int run_bench_load(int argc, char **argv)
     int code = bench_check_file(&bench.options.words);
     if (code)
         return code;
-    load_query_check_and_prefetch_options(&bench);
+    option_copy_value("load.check", bench.check, sizeof bench.check);
+    option_copy_value("load.prefetch", bench.prefetch, sizeof bench.prefetch);
+    if (option_is("debug", "on") && strcmp(bench.check, "data") != 0)
+        (void)snprintf(bench.check, sizeof bench.check, "headers (debug)");
     bench.run.phases = bench.only_open ? open_phases : load_phases;
     bench.subject.path = bench.options.words.n ? bench.options.words.words[0] : NULL;
     bench.subject.device = bench.options.device;

@@ -80,16 +80,6 @@ static const struct argp_option own_options[] = {
     {"warm", KEY_WARM, NULL, 0, "first read the file into the page cache, do not evict it", 1},
     {0}};
 
-static void rows_check_options_or_exit(rows_bench *bench, const struct argp_state *state)
-{
-    if (bench->row_size % 4 || bench->size < bench->row_size)
-        print_usage_error_and_exit(state, "--row: %llu is not a multiple of 4 that fits the table",
-                                   (unsigned long long)bench->row_size);
-    if (bench->words.n && bench->is_sized)
-        print_usage_error_and_exit(state,
-                                   "FILE has a table of its own: --size and --row do not apply");
-}
-
 static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
 {
     enum { MAX_IDS = 1 << 24, MAX_BATCHES = 1 << 16, MAX_ROW_NBYTES = 1 << 20, MAX_PASSES = 4096 };
@@ -129,7 +119,13 @@ static error_t bench_rows_parse(int key, char *word, struct argp_state *state)
         bench->cache.is_cold = false;
         return 0;
     case ARGP_KEY_SUCCESS:
-        rows_check_options_or_exit(bench, state);
+        if (bench->row_size % 4 || bench->size < bench->row_size)
+            print_usage_error_and_exit(state,
+                                       "--row: %llu is not a multiple of 4 that fits the table",
+                                       (unsigned long long)bench->row_size);
+        if (bench->words.n && bench->is_sized)
+            print_usage_error_and_exit(
+                state, "FILE has a table of its own: --size and --row do not apply");
         return 0;
     default:
         return parse_positional(key, word, state, &bench->words);
@@ -144,9 +140,7 @@ static int rows_make_file(rows_bench *bench)
     int code = bench_tensors_list_table(&tensors, bench->size / bench->row_size, bench->row_size);
 
     if (code == 0)
-        code = bench_folder_make(&bench->folder);
-    if (code == 0)
-        code = bench_tensors_fill_and_save(&tensors, bench->folder.path, &bench->common);
+        code = bench_tensors_make_file(&tensors, &bench->folder, &bench->common);
     bench_tensors_free(&tensors);
     bench->path = bench->folder.path;
     return code;
@@ -178,19 +172,6 @@ static int rows_open_and_find_table(rows_bench *bench)
                : print_trouble("%s: there is no contiguous tensor of two dimensions", bench->path);
 }
 
-/* xorshift64 */
-static void rows_draw_ids(rows_bench *bench)
-{
-    uint64_t x = UINT64_C(88172645463325252);
-
-    for (size_t i = 0; i < bench->n_ids * bench->n_batches; i++) {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        bench->ids[i] = (int64_t)((x >> 11) % (uint64_t)bench->n_rows);
-    }
-}
-
 static int rows_read_ids(rows_bench *bench)
 {
     size_t n = bench->n_ids * bench->n_batches;
@@ -218,29 +199,30 @@ static int rows_prepare_ids(rows_bench *bench)
         memset(bench->output, 0xff, bench->n_ids * bench->row_nbytes);
     if (bench->ids_path)
         return rows_read_ids(bench);
-    rows_draw_ids(bench);
+    uint64_t x = UINT64_C(88172645463325252); /* xorshift64 */
+    for (size_t i = 0; i < bench->n_ids * bench->n_batches; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        bench->ids[i] = (int64_t)((x >> 11) % (uint64_t)bench->n_rows);
+    }
     return 0;
 }
 
 /* ---- running ---- */
 
-static uint64_t row_sum(const uint8_t *row, size_t nbytes)
+static void rows_add_row(rows_bench *bench, const void *row)
 {
+    const uint8_t *at = row;
+    size_t nbytes = bench->row_nbytes;
     uint64_t sum = 0, word;
 
-    for (; nbytes >= sizeof word; row += sizeof word, nbytes -= sizeof word) {
-        memcpy(&word, row, sizeof word);
+    for (; nbytes >= sizeof word; at += sizeof word, nbytes -= sizeof word) {
+        memcpy(&word, at, sizeof word);
         sum += word;
     }
     while (nbytes-- > 0)
-        sum += *row++;
-    return sum;
-}
-
-static void rows_add_row(rows_bench *bench, const void *row)
-{
-    uint64_t sum = row_sum(row, bench->row_nbytes);
-
+        sum += *at++;
     bench->sum += sum;
     bench->placed_sum += (sum + 1) * (2 * bench->n_summed++ + 1);
 }
@@ -480,18 +462,17 @@ static int rows_print_text_report(const rows_bench *bench)
 }
 
 const struct argp bench_rows_argp = {
-    own_options,
-    bench_rows_parse,
-    "[FILE]",
-    "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
-    "table needs; print how long each phase took. The next batch is requested before the "
-    "previous one is used; with --passes, each batch is copied by a gather. The table is the "
-    "largest tensor of two dimensions in FILE; without "
-    "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
-    "evicted from the page cache.",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = bench_rows_parse,
+    .args_doc = "[FILE]",
+    .doc =
+        "Read rows of a table in batches, as a model reads embeddings, with less memory than the "
+        "table needs; print how long each phase took. The next batch is requested before the "
+        "previous one is used; with --passes, each batch is copied by a gather. The table is the "
+        "largest tensor of two dimensions in FILE; without "
+        "FILE, it is a new file of random bytes, which is removed at the end. First the file is "
+        "evicted from the page cache.",
+    .children = common_children};
 
 int run_bench_rows(int argc, char **argv)
 {

@@ -43,22 +43,29 @@ static void save_set_phases(save_bench *bench, double seconds)
 }
 
 /* Memory and disk are measured around the save alone. */
-static int save_once(save_bench *bench, const berth_value *value)
+static int save_once(save_bench *bench)
 {
     struct stat status;
     berth_error error;
     berth_params params;
     progress bar;
 
+    double begin = seconds_now();
+    berth_tree *tree = berth_tree_new(&error);
+    if (!tree)
+        return fail(&error);
+    const berth_value *value = bench_tensors_value(&bench->tensors, tree);
+    bench->build_seconds = seconds_now() - begin;
     progress_begin(&bar, "save", &bench->options.common, &params, &bench->stats);
     params.storage_stats = bench->storages;
     params.n_storage_stats = bench->storages ? bench->tensors.n : 0;
     bench_run_begin_memory_and_disk(&bench->run);
-    double begin = seconds_now();
+    begin = seconds_now();
     int code = berth_save(bench->folder.path, value, &params, &error);
     save_set_phases(bench, seconds_now() - begin);
     bench_run_end_memory_and_disk(&bench->run);
     progress_finish(&bar);
+    berth_tree_free(tree);
     if (code < 0)
         return fail(&error);
     if (stat(bench->folder.path, &status) != 0)
@@ -67,33 +74,13 @@ static int save_once(save_bench *bench, const berth_value *value)
     return 0;
 }
 
-static int build_and_save(save_bench *bench)
-{
-    berth_error error;
-
-    double begin = seconds_now();
-    berth_tree *tree = berth_tree_new(&error);
-    if (!tree)
-        return fail(&error);
-    berth_value *value = bench_tensors_value(&bench->tensors, tree);
-    bench->build_seconds = seconds_now() - begin;
-    int code = save_once(bench, value);
-    berth_tree_free(tree);
-    return code;
-}
-
-static int save_list_tensors(save_bench *bench)
-{
-    const bench_options *options = &bench->options;
-
-    return options->words.n ? bench_tensors_list_file(&bench->tensors, options->words.words[0])
-                            : bench_tensors_list_equal_sizes(&bench->tensors, options->n_tensors,
-                                                             options->nbytes);
-}
-
 static int save_prepare_and_run(save_bench *bench)
 {
-    int code = save_list_tensors(bench);
+    const bench_options *options = &bench->options;
+    int code =
+        options->words.n
+            ? bench_tensors_list_file(&bench->tensors, options->words.words[0])
+            : bench_tensors_list_equal_sizes(&bench->tensors, options->n_tensors, options->nbytes);
 
     if (code == 0)
         code = bench_folder_make(&bench->folder);
@@ -103,7 +90,7 @@ static int save_prepare_and_run(save_bench *bench)
         !(bench->storages = calloc(bench->tensors.n, sizeof *bench->storages)))
         code = print_trouble("out of memory");
     if (code == 0)
-        code = build_and_save(bench);
+        code = save_once(bench);
     bench->run.nbytes = bench->tensors.nbytes;
     if (bench_folder_remove(&bench->folder) != 0)
         code = EXIT_TROUBLE;
@@ -140,31 +127,6 @@ static size_t group_storages_by_method(const save_bench *bench, used_method used
     return n;
 }
 
-static json_t *storages_by_method_json(const save_bench *bench)
-{
-    used_method used[MAX_METHODS];
-    json_t *array = json_array();
-    size_t n = group_storages_by_method(bench, used);
-
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(array,
-                              json_pack("{s:s,s:s,s:I,s:I}", "method", used[i].method, "reason",
-                                        used[i].reason, "n_storages", (json_int_t)used[i].n,
-                                        "nbytes", (json_int_t)used[i].nbytes));
-    return array;
-}
-
-static void print_storages_by_method(const save_bench *bench)
-{
-    used_method used[MAX_METHODS];
-    char nbytes[32];
-    size_t n = group_storages_by_method(bench, used);
-
-    for (size_t i = 0; i < n; i++)
-        fprintf(stderr, "storages: %" PRIu64 " of %s, %s (%s)\n", used[i].n,
-                human_nbytes(used[i].nbytes, nbytes), used[i].method, used[i].reason);
-}
-
 static const char *save_device_name(const save_bench *bench)
 {
     return bench->options.device ? bench->options.device : "cpu";
@@ -174,6 +136,7 @@ static const char *save_device_name(const save_bench *bench)
 static int save_print_json_report(const save_bench *bench)
 {
     json_t *report = bench_run_json(&bench->run);
+    used_method used[MAX_METHODS];
 
     json_object_update_new(
         report,
@@ -184,7 +147,14 @@ static int save_print_json_report(const save_bench *bench)
                   bench->durability, "crc32", !strcmp(bench->crc32, "on")));
     if (bench->storages) {
         json_object_set_new(report, "stats", stats_json(&bench->stats));
-        json_object_set_new(report, "storages", storages_by_method_json(bench));
+        size_t n = group_storages_by_method(bench, used);
+        json_t *array = json_array();
+        for (size_t i = 0; i < n; i++)
+            json_array_append_new(array,
+                                  json_pack("{s:s,s:s,s:I,s:I}", "method", used[i].method, "reason",
+                                            used[i].reason, "n_storages", (json_int_t)used[i].n,
+                                            "nbytes", (json_int_t)used[i].nbytes));
+        json_object_set_new(report, "storages", array);
     }
     return print_json(report);
 }
@@ -192,6 +162,7 @@ static int save_print_json_report(const save_bench *bench)
 /* Counts the bytes of tensors, not of the file. */
 static int save_print_text_report(const save_bench *bench)
 {
+    used_method used[MAX_METHODS];
     char size[32], peak[32];
 
     printf("%zu tensors on %s, %s; %s (%s), durability %s, CRC-32 %s\n", bench->tensors.n,
@@ -202,7 +173,10 @@ static int save_print_text_report(const save_bench *bench)
            human_nbytes(bench->run.peak_nbytes, peak));
     if (bench->storages) {
         print_stats(&bench->stats);
-        print_storages_by_method(bench);
+        size_t n = group_storages_by_method(bench, used);
+        for (size_t i = 0; i < n; i++)
+            fprintf(stderr, "storages: %" PRIu64 " of %s, %s (%s)\n", used[i].n,
+                    human_nbytes(used[i].nbytes, size), used[i].method, used[i].reason);
     }
     return finish_output(EXIT_YES);
 }
@@ -219,16 +193,14 @@ static error_t bench_save_parse(int key, char *word, struct argp_state *state)
 }
 
 const struct argp bench_save_argp = {
-    NULL,
-    bench_save_parse,
-    "[FILE]",
-    "Save the tensors of FILE, or tensors of random bytes, into the current folder, print how "
-    "long each phase took, and remove the file. Options that matter: --set "
-    "save.durability=none, save.compute_crc32=off, io.threads=1. tools/bench/save compares "
-    "with other programs.",
-    bench_children,
-    NULL,
-    NULL};
+    .parser = bench_save_parse,
+    .args_doc = "[FILE]",
+    .doc =
+        "Save the tensors of FILE, or tensors of random bytes, into the current folder, print how "
+        "long each phase took, and remove the file. Options that matter: --set "
+        "save.durability=none, save.compute_crc32=off, io.threads=1. tools/bench/save compares "
+        "with other programs.",
+    .children = bench_children};
 
 int run_bench_save(int argc, char **argv)
 {

@@ -228,14 +228,16 @@ berth_value *bench_tensors_value(const bench_tensors *tensors, berth_tree *tree)
     return state;
 }
 
-int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const common *options)
+int bench_tensors_make_file(bench_tensors *tensors, bench_folder *folder, const common *options)
 {
     berth_stats unused;
     berth_error error;
     berth_params params;
     progress bar;
+    int code = bench_folder_make(folder);
 
-    int code = bench_tensors_allocate_and_fill(tensors, NULL);
+    if (code == 0)
+        code = bench_tensors_allocate_and_fill(tensors, NULL);
     if (code != 0)
         return code;
     berth_tree *tree = berth_tree_new(&error);
@@ -243,7 +245,7 @@ int bench_tensors_fill_and_save(bench_tensors *tensors, const char *path, const 
         return fail(&error);
     berth_value *value = bench_tensors_value(tensors, tree);
     progress_begin(&bar, "making the file", options, &params, &unused);
-    code = berth_save(path, value, &params, &error);
+    code = berth_save(folder->path, value, &params, &error);
     progress_finish(&bar);
     berth_tree_free(tree);
     return code < 0 ? fail(&error) : 0;

@@ -106,14 +106,12 @@ static int cat_tensor(berth_checkpoint *checkpoint, const char *file, const char
 }
 
 const struct argp cat_argp = {
-    own_options,
-    cat_parse,
-    "FILE NAME",
-    "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
-    "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = cat_parse,
+    .args_doc = "FILE NAME",
+    .doc = "Write the elements of one tensor to standard output: raw, row-major, in this machine's "
+           "byte order. NAME is as in `berth ls`, or a path like ['model'][0]['a.b'].",
+    .children = common_children};
 
 int run_cat(int argc, char **argv)
 {

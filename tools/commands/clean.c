@@ -125,16 +125,14 @@ static int temporaries_print_json_or_total(found_temporaries *all)
 }
 
 const struct argp clean_argp = {
-    own_options,
-    clean_parse,
-    "FOLDER",
-    "List the temporary files of saves in a folder: name, size, time since the last write, "
-    "and whether the save is alive, dead or unknown (on another host or in another "
-    "container). --remove removes the dead, and the unknown ones that are old. It never "
-    "removes one whose save is alive.",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = clean_parse,
+    .args_doc = "FOLDER",
+    .doc = "List the temporary files of saves in a folder: name, size, time since the last write, "
+           "and whether the save is alive, dead or unknown (on another host or in another "
+           "container). --remove removes the dead, and the unknown ones that are old. It never "
+           "removes one whose save is alive.",
+    .children = common_children};
 
 int run_clean(int argc, char **argv)
 {

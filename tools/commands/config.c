@@ -151,14 +151,12 @@ static int options_show_all(bool json)
 }
 
 const struct argp config_argp = {
-    own_options,
-    config_parse,
-    "[NAME]",
-    "Show every option, its value, and where the value was set. With NAME, describe one "
-    "option.",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = config_parse,
+    .args_doc = "[NAME]",
+    .doc = "Show every option, its value, and where the value was set. With NAME, describe one "
+           "option.",
+    .children = common_children};
 
 /* `berth config NAME VALUE`, `berth config NAME=VALUE`: as git config sets. */
 static int option_fail_set(const char *name, size_t n, const char *value)

@@ -272,32 +272,38 @@ static int conversion_open_and_run(conversion *c)
 }
 
 const struct argp convert_argp = {
-    own_options,
-    convert_parse,
-    "IN OUT",
-    "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
-    "or --to decides, IN may have any name; - is standard input or output. IN can be a DCP "
-    "directory (torch.distributed.checkpoint), or the index of a set of files. OUT can be an "
-    "index, "
-    "model.safetensors.index.json or pytorch_model.bin.index.json, of a dict of tensors: its files "
-    "model-00001-of-00002.safetensors, ... are written beside it. From checkpoint to "
-    "checkpoint, write an older, repacked "
-    "or compressed file in today's format. "
-    "Safetensors has no views: each is written in full, and so is each name of tied tensors. With "
-    "--keep-ties it holds one of them, and __metadata__ names the others: only programs that tie "
-    "them anew, as load_model, should read that. It has no attributes of state_dicts: they are "
-    "left out. "
-    "Any other value is an error that names it, unless --tensors-only is set. With --state-dict a "
-    "pickled torch.nn.Module, as torch.save(model) writes it, becomes what its state_dict() would "
-    "give, without extra states; --only and --without choose among the names of that. Checksums "
-    "are "
-    "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
-    "that. Nobody can read a new file who could not read all of IN, unless --set save.readers=all. "
-    "--only, --without and --root write some of the values; in a list or tuple the others "
-    "move up.",
-    selection_and_root_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = convert_parse,
+    .args_doc = "IN OUT",
+    .doc =
+        "Convert between checkpoints (.pt, .pth, .bin, .ckpt) and .safetensors; OUT's extension "
+        "or --to decides, IN may have any name; - is standard input or output. IN can be a DCP "
+        "directory (torch.distributed.checkpoint), or the index of a set of files. OUT can be an "
+        "index, "
+        "model.safetensors.index.json or pytorch_model.bin.index.json, of a dict of tensors: its "
+        "files "
+        "model-00001-of-00002.safetensors, ... are written beside it. From checkpoint to "
+        "checkpoint, write an older, repacked "
+        "or compressed file in today's format. "
+        "Safetensors has no views: each is written in full, and so is each name of tied tensors. "
+        "With "
+        "--keep-ties it holds one of them, and __metadata__ names the others: only programs that "
+        "tie "
+        "them anew, as load_model, should read that. It has no attributes of state_dicts: they are "
+        "left out. "
+        "Any other value is an error that names it, unless --tensors-only is set. With "
+        "--state-dict a "
+        "pickled torch.nn.Module, as torch.save(model) writes it, becomes what its state_dict() "
+        "would "
+        "give, without extra states; --only and --without choose among the names of that. "
+        "Checksums "
+        "are "
+        "compared first, and indices of sparse tensors checked; --set load.check=directory skips "
+        "that. Nobody can read a new file who could not read all of IN, unless --set "
+        "save.readers=all. "
+        "--only, --without and --root write some of the values; in a list or tuple the others "
+        "move up.",
+    .children = selection_and_root_children};
 
 /* What the file becomes, by --to or its name. Returns 0, or EXIT_TROUBLE after printing why. */
 static int choose_format(const char *out, const char *to, bool *to_safetensors)

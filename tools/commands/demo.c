@@ -183,15 +183,12 @@ static int demo_open_list_and_compare(const char *path, const float *weights)
 }
 
 const struct argp demo_argp = {
-    NULL,
-    parse_plain_options,
-    "[FILE]",
-    "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
-    "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
-    "replaced only if `berth demo` made it.",
-    common_children,
-    NULL,
-    NULL};
+    .parser = parse_plain_options,
+    .args_doc = "[FILE]",
+    .doc = "Make a small checkpoint, save it to FILE (berth-demo.pt in the current folder), verify "
+           "it, open it and show what is in it. PyTorch opens the file too. An existing file is "
+           "replaced only if `berth demo` made it.",
+    .children = common_children};
 
 int run_demo(int argc, char **argv)
 {

@@ -280,16 +280,14 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
 }
 
 const struct argp info_argp = {
-    NULL,
-    parse_plain_options,
-    "FILE...",
-    "Show what a checkpoint is: container, format version, alignment, byte order, the number "
-    "of records, storages and tensors, whether it has checksums, and on which devices its "
-    "storages were; of a DCP directory, its files and pieces. An index "
-    "(model.safetensors.index.json) stands for its files.",
-    common_children,
-    NULL,
-    NULL};
+    .parser = parse_plain_options,
+    .args_doc = "FILE...",
+    .doc =
+        "Show what a checkpoint is: container, format version, alignment, byte order, the number "
+        "of records, storages and tensors, whether it has checksums, and on which devices its "
+        "storages were; of a DCP directory, its files and pieces. An index "
+        "(model.safetensors.index.json) stands for its files.",
+    .children = common_children};
 
 /* Opens it, a refused file with its unknown classes as they are. Returns 0 or an exit code. */
 static int info_open(const files *all, const berth_params *call, input *opened,

@@ -594,17 +594,16 @@ static int show_find_and_walk(show *s, const char *name)
 }
 
 const struct argp show_argp = {
-    own_options,
-    show_parse,
-    "FILE [PATH]",
-    "Show the values of a checkpoint: numbers, texts and settings as Python writes them, a "
-    "tensor as dtype, shape and its first elements, containers with what is in them. PATH is "
-    "a name as in `berth ls`, of any value, or a path like ['model'][0]['a.b']; without it, "
-    "everything is shown. A container that is there again is shown as an alias of its first "
-    "path below PATH. What is left out is counted.",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = show_parse,
+    .args_doc = "FILE [PATH]",
+    .doc =
+        "Show the values of a checkpoint: numbers, texts and settings as Python writes them, a "
+        "tensor as dtype, shape and its first elements, containers with what is in them. PATH is "
+        "a name as in `berth ls`, of any value, or a path like ['model'][0]['a.b']; without it, "
+        "everything is shown. A container that is there again is shown as an alias of its first "
+        "path below PATH. What is left out is counted.",
+    .children = common_children};
 
 int run_show(int argc, char **argv)
 {

@@ -45,29 +45,6 @@ static const small_float small_floats[] = {
     {BERTH_FLOAT8_E4M3FNUZ, 4, 3, 8, NEGATIVE_ZERO_IS_NAN},
 };
 
-static const small_float *find_small_float(berth_dtype dtype)
-{
-    for (size_t i = 0; i < sizeof small_floats / sizeof *small_floats; i++)
-        if (small_floats[i].dtype == dtype)
-            return &small_floats[i];
-    return NULL;
-}
-
-static bool small_float_is_nan(const small_float *kind, unsigned bits)
-{
-    unsigned sign = 1u << (kind->exponent_bits + kind->mantissa_bits);
-    unsigned infinity = sign - (1u << kind->mantissa_bits);
-
-    switch (kind->specials) {
-    case HAS_INFINITY:
-        return (bits & (sign - 1)) > infinity;
-    case ALL_ONES_IS_NAN:
-        return (bits & (sign - 1)) == sign - 1;
-    default:
-        return bits == sign;
-    }
-}
-
 /* ldexp, without the library of mathematics: exact, as all results are normal numbers. */
 static double times_power_of_two(double number, int exponent)
 {
@@ -83,9 +60,12 @@ static double small_float_value(const small_float *kind, unsigned bits)
     unsigned sign = bits >> (kind->exponent_bits + kind->mantissa_bits);
     int exponent = (int)(bits >> kind->mantissa_bits) & ((1 << kind->exponent_bits) - 1);
     int mantissa = (int)bits & ((1 << kind->mantissa_bits) - 1);
+    unsigned top = 1u << (kind->exponent_bits + kind->mantissa_bits), rest = bits & (top - 1);
     double number;
 
-    if (small_float_is_nan(kind, bits))
+    if (kind->specials == HAS_INFINITY      ? rest > top - (1u << kind->mantissa_bits)
+        : kind->specials == ALL_ONES_IS_NAN ? rest == top - 1
+                                            : bits == top)
         return (double)NAN;
     if (kind->specials == HAS_INFINITY && exponent == (1 << kind->exponent_bits) - 1)
         number = (double)INFINITY;
@@ -97,49 +77,35 @@ static double small_float_value(const small_float *kind, unsigned bits)
     return sign ? -number : number;
 }
 
-static void print_small_float(FILE *out, const small_float *kind, const uint8_t *at)
-{
-    uint16_t bits = *at;
-
-    if (kind->exponent_bits + kind->mantissa_bits > 8)
-        memcpy(&bits, at, sizeof bits);
-    /* So many digits tell any two of them apart. */
-    print_shortest(out, small_float_value(kind, bits), 2, 9, true);
-}
-
 /* ---- numbers ---- */
-
-static void print_float32(FILE *out, const uint8_t *at)
-{
-    float number;
-
-    memcpy(&number, at, sizeof number);
-    print_shortest(out, (double)number, 6, 9, true);
-}
-
-static void print_float64(FILE *out, const uint8_t *at)
-{
-    double number;
-
-    memcpy(&number, at, sizeof number);
-    print_float(out, number);
-}
 
 /* False: the dtype is no real float. */
 static bool print_real(FILE *out, berth_dtype dtype, const uint8_t *at)
 {
-    const small_float *kind = find_small_float(dtype);
+    uint16_t bits = *at;
+    float single;
+    double number;
 
-    if (kind)
-        print_small_float(out, kind, at);
-    else if (dtype == BERTH_FLOAT32 || dtype == BERTH_COMPLEX64)
-        print_float32(out, at);
-    else if (dtype == BERTH_FLOAT64 || dtype == BERTH_COMPLEX128)
-        print_float64(out, at);
-    else if (dtype == BERTH_FLOAT8_E8M0FNU)
+    for (size_t i = 0; i < sizeof small_floats / sizeof *small_floats; i++) {
+        const small_float *kind = &small_floats[i];
+        if (kind->dtype != dtype)
+            continue;
+        if (kind->exponent_bits + kind->mantissa_bits > 8)
+            memcpy(&bits, at, sizeof bits);
+        /* So many digits tell any two of them apart. */
+        print_shortest(out, small_float_value(kind, bits), 2, 9, true);
+        return true;
+    }
+    if (dtype == BERTH_FLOAT32 || dtype == BERTH_COMPLEX64) {
+        memcpy(&single, at, sizeof single);
+        print_shortest(out, (double)single, 6, 9, true);
+    } else if (dtype == BERTH_FLOAT64 || dtype == BERTH_COMPLEX128) {
+        memcpy(&number, at, sizeof number);
+        print_float(out, number);
+    } else if (dtype == BERTH_FLOAT8_E8M0FNU) {
         print_shortest(out, *at == 255 ? (double)NAN : times_power_of_two(1, *at - 127), 2, 9,
                        true);
-    else
+    } else
         return false;
     return true;
 }

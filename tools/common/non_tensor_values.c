@@ -9,19 +9,6 @@
 #include "tools/common/non_tensor_values.h"
 #include "tools/common/report.h"
 
-static bool value_is_nonempty_container(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-
-    return kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
-}
-
-/* A negative result means that the walk had no memory. */
-static int walk_exit_code(int code)
-{
-    return code < 0 ? print_trouble("out of memory") : code;
-}
-
 /* ---- repeated containers: one walk finds them, a second one their paths ---- */
 
 typedef struct repeated {
@@ -39,9 +26,11 @@ struct repeated_values {
 static int enter_container_or_object(void *context, const berth_walk *walk,
                                      const berth_value *value)
 {
-    bool is_object = value_is_nonempty_container(value) ||
-                     berth_value_kind(value) == BERTH_KIND_CALL ||
-                     berth_value_part(value, BERTH_PART_STATE);
+    berth_kind kind = berth_value_kind(value);
+    bool is_full =
+        kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET && berth_value_count(value) > 0;
+    bool is_object =
+        is_full || kind == BERTH_KIND_CALL || berth_value_part(value, BERTH_PART_STATE);
 
     (void)context, (void)walk;
     return is_object && !berth_as_tensor(value) ? 0 : BERTH_WALK_SKIP;
@@ -73,19 +62,6 @@ static int compare_repeated(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Sorts them, and keeps each once. */
-static void repeated_values_sort(repeated_values *all)
-{
-    size_t n = 0;
-
-    if (all->n)
-        qsort(all->met, all->n, sizeof *all->met, compare_repeated);
-    for (size_t i = 0; i < all->n; i++)
-        if (i == 0 || all->met[i].value != all->met[n - 1].value)
-            all->met[n++] = all->met[i];
-    all->n = n;
-}
-
 repeated_values *repeated_values_find(const berth_value *root)
 {
     repeated_values *all = calloc(1, sizeof *all);
@@ -96,8 +72,14 @@ repeated_values *repeated_values_find(const berth_value *root)
         repeated_values_free(all);
         return NULL;
     }
+    size_t n = 0; /* of those that are left when each is there once */
+    if (all && all->n)
+        qsort(all->met, all->n, sizeof *all->met, compare_repeated);
+    for (size_t i = 0; all && i < all->n; i++)
+        if (i == 0 || all->met[i].value != all->met[n - 1].value)
+            all->met[n++] = all->met[i];
     if (all)
-        repeated_values_sort(all);
+        all->n = n;
     return all;
 }
 
@@ -182,7 +164,7 @@ int walk_aliases(const berth_value *root, alias_function function, void *context
     if (code == 0 && a.repeated->n > 0)
         code = berth_value_walk(root, &walker, NULL);
     repeated_values_free(a.repeated);
-    return walk_exit_code(code);
+    return code < 0 ? print_trouble("out of memory") : code;
 }
 
 /* ---- texts ---- */
@@ -214,19 +196,6 @@ static void print_hex(FILE *out, const char *prefix, const uint8_t *bytes, size_
     fputs(prefix, out);
     for (size_t i = 0; i < nbytes; i++)
         fprintf(out, "%02x", bytes[i]);
-}
-
-static void print_int(FILE *out, const berth_value *value)
-{
-    int64_t integer;
-    size_t nbytes;
-
-    if (berth_as_int(value, &integer)) {
-        fprintf(out, "%" PRId64, integer);
-        return;
-    }
-    const uint8_t *bytes = berth_as_bytes(value, &nbytes);
-    print_hex(out, "int little-endian 0x", bytes, bytes ? nbytes : 0);
 }
 
 static void print_ints(FILE *out, const char *before, const int64_t *ints, int32_t n)
@@ -273,22 +242,13 @@ static bool print_size_sparse_storage_or_constant(FILE *out, const berth_value *
     }
 }
 
-/* At most max bytes of a text, without a part of a character. */
-static size_t cut_text(const char *text, size_t nbytes, size_t max)
-{
-    size_t n = nbytes < max ? nbytes : max;
-
-    while (n < nbytes && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
-        n--;
-    return n;
-}
-
 /* Of texts and bytes at most max_nbytes: then "..." follows. */
 static void print_non_tuple(FILE *out, const berth_value *value, size_t max_nbytes)
 {
-    size_t nbytes = 0;
+    size_t nbytes = 0, n = 0;
     const char *text;
     const uint8_t *bytes;
+    int64_t integer;
     bool is_true;
     int number;
     double real, imaginary;
@@ -302,7 +262,10 @@ static void print_non_tuple(FILE *out, const berth_value *value, size_t max_nbyt
         fputs(is_true ? "True" : "False", out);
         break;
     case BERTH_KIND_INT:
-        print_int(out, value);
+        if (berth_as_int(value, &integer))
+            fprintf(out, "%" PRId64, integer);
+        else if ((bytes = berth_as_bytes(value, &n)) != NULL)
+            print_hex(out, "int little-endian 0x", bytes, n);
         break;
     case BERTH_KIND_FLOAT:
         (void)berth_as_float(value, &real);
@@ -314,7 +277,10 @@ static void print_non_tuple(FILE *out, const berth_value *value, size_t max_nbyt
         break;
     case BERTH_KIND_STR:
         text = berth_as_text(value, &nbytes);
-        print_quoted(out, text, cut_text(text, nbytes, max_nbytes));
+        n = nbytes < max_nbytes ? nbytes : max_nbytes;
+        while (n < nbytes && n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80)
+            n--; /* not within a character */
+        print_quoted(out, text, n);
         break;
     case BERTH_KIND_BYTES:
     case BERTH_KIND_BYTEARRAY:

@@ -95,15 +95,6 @@ static void text_choose_letters(map_text *text)
     }
 }
 
-static char text_letter(const map_text *text, const map_part *part)
-{
-    berth_dtype dtype = map_part_dtype(text->m, part);
-
-    if (part->kind == PART_STORAGE && part->index != PART_NO_STORAGE && dtype < BERTH_DTYPE_COUNT)
-        return text->letters[dtype];
-    return part_kind_letters[part->kind];
-}
-
 static colour letter_colour(char letter)
 {
     static const colour dtypes[] = {BLUE, GREEN, MAGENTA, YELLOW};
@@ -124,7 +115,10 @@ static char text_cell(const map_text *text, uint64_t begin, uint64_t end)
         const map_part *part = &all->parts[i];
         uint64_t from = part->offset > begin ? part->offset : begin;
         uint64_t to = part->offset + part->nbytes < end ? part->offset + part->nbytes : end;
-        char letter = text_letter(text, part);
+        berth_dtype dtype = map_part_dtype(text->m, part);
+        bool has_dtype = part->kind == PART_STORAGE && part->index != PART_NO_STORAGE &&
+                         dtype < BERTH_DTYPE_COUNT;
+        char letter = has_dtype ? text->letters[dtype] : part_kind_letters[part->kind];
         nbytes[(size_t)letter] += to - from;
         if (found == ' ' || nbytes[(size_t)letter] > nbytes[(size_t)found])
             found = letter;
@@ -343,57 +337,43 @@ static int make_picture(const map *m, const char *out)
 /* ---- the command ---- */
 
 const struct argp map_argp = {
-    own_options,
-    map_parse,
-    "FILE",
-    "Show where the bytes of a checkpoint lie: headers, padding, the pickle, storages by dtype, "
-    "bytes that no tensor uses, the directory; storages that several tensors share; extents on the "
-    "disk and what of the file is in the page cache, where the system tells. In the terminal a "
-    "letter stands for what most of its bytes are. In a picture (-o map.svg) parts that are too "
-    "narrow are drawn as one; its metadata have the offset, size, dtype and number of tensors of "
-    "every storage. FILE can be a URL: only what `berth ls` requests is read.",
-    common_children,
-    NULL,
-    NULL};
+    .options = own_options,
+    .parser = map_parse,
+    .args_doc = "FILE",
+    .doc =
+        "Show where the bytes of a checkpoint lie: headers, padding, the pickle, storages by "
+        "dtype, "
+        "bytes that no tensor uses, the directory; storages that several tensors share; extents on "
+        "the "
+        "disk and what of the file is in the page cache, where the system tells. In the terminal a "
+        "letter stands for what most of its bytes are. In a picture (-o map.svg) parts that are "
+        "too "
+        "narrow are drawn as one; its metadata have the offset, size, dtype and number of tensors "
+        "of "
+        "every storage. FILE can be a URL: only what `berth ls` requests is read.",
+    .children = common_children};
 
-static int map_show(const map *m, const map_options *options)
-{
-    int code = options->out ? make_picture(m, options->out) : EXIT_YES;
-
-    if (code == EXIT_YES && options->common.json)
-        return print_json(map_json(m));
-    return code == EXIT_YES && !options->out ? print_map(m) : code;
-}
-
-/* Of a URL there is neither a disk nor a page cache. */
-static int map_open_url(map *m)
+/*
+ * Opened for the kernel's answers; the library says what is wrong with a file that cannot be. Of a
+ * URL there is neither a disk nor a page cache.
+ */
+static int map_open_file(map *m)
 {
     berth_error error;
+    struct stat status;
 
     if (find_source(m->path, &m->source, &error) < 0)
         return fail(&error);
-    m->nbytes = m->source.nbytes;
-    return 0;
-}
-
-/* Opened for the kernel's answers; the library says what is wrong with a file that cannot be. */
-static int map_open_file(map *m)
-{
-    struct stat status;
-
-    m->source = berth_from_path(m->path);
+    if (berth_is_url(m->path)) {
+        m->nbytes = m->source.nbytes;
+        return 0;
+    }
     m->fd = open(m->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (m->fd < 0 || fstat(m->fd, &status) < 0 || !S_ISREG(status.st_mode))
         return 0;
     m->nbytes = (uint64_t)status.st_size;
     map_read_disk(m);
     return 0;
-}
-
-static int map_check_output(const char *in, const char *out)
-{
-    return is_standard(out) || check_written_path(out) == 0 ? check_output_is_another_file(in, out)
-                                                            : EXIT_TROUBLE;
 }
 
 int run_map(int argc, char **argv)
@@ -406,15 +386,21 @@ int run_map(int argc, char **argv)
     if (options.out && is_standard(options.out) && options.common.json)
         return print_trouble("--json and the picture cannot both go to standard output");
     m.path = input_path(options.words.words[0]);
-    if (!m.path || (options.out && map_check_output(m.path, options.out)))
+    if (!m.path ||
+        (options.out && ((!is_standard(options.out) && check_written_path(options.out)) ||
+                         check_output_is_another_file(m.path, options.out))))
         return EXIT_TROUBLE;
     int code = check_is_one_file(m.path);
     if (code == EXIT_YES)
-        code = berth_is_url(m.path) ? map_open_url(&m) : map_open_file(&m);
+        code = map_open_file(&m);
     if (code == EXIT_YES)
         code = map_read(&m, options.records_only, &stats);
-    if (code == EXIT_YES)
-        code = map_show(&m, &options);
+    if (code == EXIT_YES && options.out)
+        code = make_picture(&m, options.out);
+    if (code == EXIT_YES && options.common.json)
+        code = print_json(map_json(&m));
+    else if (code == EXIT_YES && !options.out)
+        code = print_map(&m);
     map_free(&m);
     if (m.fd >= 0)
         (void)close(m.fd);

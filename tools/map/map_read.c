@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/common/array.h"
 #include "tools/common/report.h"
 #include "tools/common/urls.h"
 #include "tools/map/map.h"
@@ -25,17 +26,10 @@ const char *const part_kind_texts[PART_N_KINDS] = {
 
 static void map_parts_add(map_parts *all, map_part part)
 {
-    if (all->n == all->capacity) {
-        size_t capacity = all->capacity ? all->capacity * 2 : 64;
-        map_part *parts = realloc(all->parts, capacity * sizeof *parts);
-        if (!parts) {
-            all->no_memory = true;
-            return;
-        }
-        all->parts = parts;
-        all->capacity = capacity;
-    }
-    all->parts[all->n++] = part;
+    if (!all->no_memory)
+        all->no_memory = !array_reserve(&all->parts, all->n, &all->capacity, sizeof part);
+    if (!all->no_memory)
+        all->parts[all->n++] = part;
 }
 
 size_t map_parts_find(const map_parts *all, uint64_t offset)
@@ -314,15 +308,6 @@ static void map_read_extents(map *m)
     free(list);
 }
 
-/* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
-static bool mincore_is_true(const map *m)
-{
-    struct stat status;
-
-    return fstat(m->fd, &status) == 0 &&
-           (status.st_uid == geteuid() || faccessat(AT_FDCWD, m->path, W_OK, AT_EACCESS) == 0);
-}
-
 /*
  * The pages of one unit. A picture shows no single page of a large file, so it is cut into units.
  */
@@ -356,8 +341,11 @@ static void map_read_page_cache(map *m)
     static unsigned char pages[PAGES_AT_ONCE];
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t unit_nbytes = (m->nbytes / MAX_UNITS / page_nbytes + 1) * page_nbytes;
+    struct stat status;
 
-    if (m->nbytes == 0 || unit_nbytes / page_nbytes > PAGES_AT_ONCE || !mincore_is_true(m))
+    /* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
+    if (m->nbytes == 0 || unit_nbytes / page_nbytes > PAGES_AT_ONCE || fstat(m->fd, &status) != 0 ||
+        (status.st_uid != geteuid() && faccessat(AT_FDCWD, m->path, W_OK, AT_EACCESS) != 0))
         return;
     char *bytes = mmap(NULL, (size_t)m->nbytes, PROT_NONE, MAP_SHARED, m->fd, 0);
     if (bytes == MAP_FAILED) // NOLINT(performance-no-int-to-ptr): the system's own constant
@@ -389,13 +377,6 @@ static uint64_t little_endian(const uint8_t *bytes, int n)
     return number;
 }
 
-static bool map_read_bytes(const map *m, uint8_t *bytes, uint64_t nbytes, uint64_t offset)
-{
-    if (m->source.read)
-        return m->source.read(m->source.context, bytes, (size_t)nbytes, offset) == 0;
-    return pread(m->fd, bytes, (size_t)nbytes, (off_t)offset) == (ssize_t)nbytes;
-}
-
 /*
  * Where the directory begins, as the end of the file tells; Berth has checked the file. 0: it is
  * not found.
@@ -406,7 +387,8 @@ static uint64_t map_find_directory(const map *m)
     uint64_t n = m->nbytes < MAX_NBYTES ? m->nbytes : MAX_NBYTES, offset = 0;
     uint8_t *bytes = malloc(n + 1);
 
-    if (!bytes || !map_read_bytes(m, bytes, n, m->nbytes - n))
+    if (!bytes || (m->source.read ? m->source.read(m->source.context, bytes, n, m->nbytes - n) != 0
+                                  : pread(m->fd, bytes, n, (off_t)(m->nbytes - n)) != (ssize_t)n))
         n = 0;
     for (uint64_t at = n; at >= END_NBYTES && offset == 0; at--) {
         const uint8_t *end = bytes + at - END_NBYTES;
@@ -442,14 +424,6 @@ static berth_record *map_sorted_records(const map *m, size_t *n)
     return records;
 }
 
-/* The local header without the extra fields: PyTorch aligns the data with one. */
-static uint64_t header_nbytes(const berth_record *record, size_t folder_nbytes)
-{
-    enum { FIXED_NBYTES = 30 };
-
-    return FIXED_NBYTES + (folder_nbytes ? folder_nbytes + 1 : 0) + strlen(record->name);
-}
-
 /* What the parts of a zip are made of. */
 typedef struct zip_walk {
     map *m;
@@ -481,9 +455,11 @@ static void zip_add_data(zip_walk *walk, const berth_record *record, uint64_t en
 
 static void zip_add_record(zip_walk *walk, const berth_record *record, uint64_t end)
 {
-    enum { MAX_DESCRIPTOR_NBYTES = 24 };
+    enum { FIXED_NBYTES = 30, MAX_DESCRIPTOR_NBYTES = 24 };
     map *m = walk->m;
-    uint64_t header_end = record->header_offset + header_nbytes(record, walk->folder_nbytes);
+    /* The local header without the extra fields: PyTorch aligns the data with one. */
+    uint64_t header_end = record->header_offset + FIXED_NBYTES + strlen(record->name) +
+                          (walk->folder_nbytes ? walk->folder_nbytes + 1 : 0);
     /* Nobody tells how long deflated data are: with their descriptor they reach to the next. */
     bool is_stored = record->method == 0 && record->nbytes <= m->nbytes;
     uint64_t data_end = is_stored ? record->offset + record->nbytes : end;
@@ -641,7 +617,7 @@ int map_read(map *m, bool records_only, berth_stats *stats)
     map_add_totals(m);
     bool no_memory =
         m->parts.no_memory || m->shared.no_memory || m->extents.no_memory || m->cached.no_memory;
-    return no_memory ? print_trouble("out of memory") : 0;
+    return no_memory ? EXIT_TROUBLE : 0; /* it was told */
 }
 
 void map_free(map *m)
