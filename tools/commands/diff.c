@@ -77,17 +77,6 @@ static void comparison_report_progress(comparison *c, uint64_t nbytes)
     c->params->progress(c->params->progress_context, stats->requested_nbytes / 2, c->total_nbytes);
 }
 
-/* The texts may come from a file: prints them without control characters. */
-static void print_difference(const char *path, const char *what, const char *a, const char *b)
-{
-    print_painted(BOLD, path);
-    printf(": %s: ", what);
-    print_painted(RED, a);
-    fputs(" | ", stdout);
-    print_painted(GREEN, b);
-    putchar('\n');
-}
-
 /* Prints one difference. Returns 0, or EXIT_TROUBLE after printing why. */
 static int comparison_report_difference(comparison *c, const pair_walk *walk, const char *what,
                                         const char *a, const char *b)
@@ -107,8 +96,14 @@ static int comparison_report_difference(comparison *c, const pair_walk *walk, co
         json_array_append_new(c->differences,
                               json_pack("{s:o,s:s,s:o,s:o}", "path", text_json(path), "what", what,
                                         "a", text_json(a), "b", text_json(b)));
-    else if (!code)
-        print_difference(*path ? path : "the value itself", what, a, b);
+    else if (!code) {
+        print_painted(BOLD, *path ? path : "the value itself");
+        printf(": %s: ", what);
+        print_painted(RED, a); /* it may come from a file, as the path does */
+        fputs(" | ", stdout);
+        print_painted(GREEN, b);
+        putchar('\n');
+    }
     free(path);
     return code;
 }
@@ -256,23 +251,6 @@ static int value_bytes_differ_or_are_absent(const berth_value *a, const berth_va
     return !(ours && theirs && n == m && !memcmp(ours, theirs, n));
 }
 
-/* 1: equal, 0: different, -1: an error was printed. */
-static int storages_compare_bytes(comparison *c, const berth_storage *a, const berth_storage *b)
-{
-    berth_error error;
-
-    if (berth_storage_get_info(a)->nbytes != berth_storage_get_info(b)->nbytes)
-        return 0;
-    const void *ours = berth_storage_data(c->left.opened.checkpoint, a, &error);
-    const void *theirs = ours ? berth_storage_data(c->right.opened.checkpoint, b, &error) : NULL;
-    if (!theirs) {
-        fail(&error);
-        return -1;
-    }
-    comparison_report_progress(c, berth_storage_get_info(a)->nbytes);
-    return !memcmp(ours, theirs, berth_storage_get_info(a)->nbytes);
-}
-
 static int non_tensors_compare(comparison *c, const pair_walk *walk, const berth_value *a,
                                const berth_value *b)
 {
@@ -282,9 +260,18 @@ static int non_tensors_compare(comparison *c, const pair_walk *walk, const berth
         return 0;
     if (ours && theirs &&
         berth_storage_get_info(ours)->nbytes == berth_storage_get_info(theirs)->nbytes) {
-        int same = storages_compare_bytes(c, ours, theirs);
-        if (same != 0)
-            return same < 0 ? EXIT_TROUBLE : 0;
+        berth_error error;
+        size_t nbytes = berth_storage_get_info(ours)->nbytes;
+        const void *left = berth_storage_data(c->left.opened.checkpoint, ours, &error);
+        const void *right =
+            left ? berth_storage_data(c->right.opened.checkpoint, theirs, &error) : NULL;
+        if (!right) {
+            fail(&error);
+            return EXIT_TROUBLE;
+        }
+        comparison_report_progress(c, nbytes);
+        if (!memcmp(left, right, nbytes))
+            return 0;
         return comparison_report_difference(c, walk, "bytes", "of a storage", "of a storage");
     }
     char *a_text = leaf_text(a), *b_text = leaf_text(b);
@@ -374,21 +361,6 @@ static int compare_other_values(comparison *c)
     return code < 0 ? print_trouble("out of memory") : code;
 }
 
-static void comparison_print_prefix(const comparison *c)
-{
-    bool is_left = c->names.longer == 0;
-
-    if (!*c->names.prefix || c->json || c->is_quiet)
-        return;
-    fputs("names of ", stdout);
-    print_shown(stdout, is_left ? c->left.file : c->right.file);
-    fputs(" below '", stdout);
-    print_shown(stdout, c->names.prefix);
-    fputs("' are compared with those of ", stdout);
-    print_shown(stdout, is_left ? c->right.file : c->left.file);
-    putchar('\n');
-}
-
 /* Safetensors and indices have no dicts in dicts: then names are compared, if they tell more. */
 static int compare_sides(comparison *c)
 {
@@ -400,7 +372,16 @@ static int compare_sides(comparison *c)
     int code = is_left || is_right ? name_pairs_make(&c->names, checkpoints, !is_left) : 0;
 
     if (!code && c->names.prefix) {
-        comparison_print_prefix(c);
+        const side *longer = c->names.longer == 0 ? &c->left : &c->right;
+        if (*c->names.prefix && !c->json && !c->is_quiet) {
+            fputs("names of ", stdout);
+            print_shown(stdout, longer->file);
+            fputs(" below '", stdout);
+            print_shown(stdout, c->names.prefix);
+            fputs("' are compared with those of ", stdout);
+            print_shown(stdout, longer == &c->left ? c->right.file : c->left.file);
+            putchar('\n');
+        }
         code = walk_named_pairs(c->names.pairs, c->names.n, &visitor);
         return code ? code : compare_other_values(c);
     }
@@ -431,25 +412,6 @@ static int open_side(side *s, const char *file)
     if (!code && option_is_default("load.check") &&
         berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0)
         return fail(&error);
-    return code;
-}
-
-static int open_sides(comparison *c, const char *left, const char *right)
-{
-    berth_info info;
-
-    /* Large files are read once, in order. With two cold ones of 1 GiB, beside other work: 1.0
-     * GiB/s instead of 0.5. */
-    if (file_is_large(left) || file_is_large(right))
-        option_set_default("load.prefetch", "populate");
-    option_set_default("load.tied_names", "rule");
-    int code = open_side(&c->left, left);
-
-    if (!code)
-        code = open_side(&c->right, right);
-    if (!code)
-        c->total_nbytes =
-            berth_get_info(c->left.opened.checkpoint, &info, NULL) == 0 ? info.storages_nbytes : 0;
     return code;
 }
 
@@ -534,6 +496,7 @@ int run_diff(int argc, char **argv)
     berth_stats stats = {0};
     berth_params params;
     comparison c = {.params = &params};
+    berth_info info;
     progress bar;
 
     parse_options(&diff_argp, argc, argv, &options);
@@ -546,7 +509,16 @@ int run_diff(int argc, char **argv)
     c.is_quiet = options.common.quiet;
     c.shows_all = options.all;
     c.differences = json_array();
-    int code = open_sides(&c, left, right);
+    /* Large files are read once, in order. With two cold ones of 1 GiB, beside other work: 1.0
+     * GiB/s instead of 0.5. */
+    if (file_is_large(left) || file_is_large(right))
+        option_set_default("load.prefetch", "populate");
+    option_set_default("load.tied_names", "rule");
+    int code = open_side(&c.left, left);
+    if (!code)
+        code = open_side(&c.right, right);
+    if (!code && berth_get_info(c.left.opened.checkpoint, &info, NULL) == 0)
+        c.total_nbytes = info.storages_nbytes;
     if (!code)
         code = compare_sides(&c);
     progress_finish(&bar);

@@ -142,14 +142,6 @@ static int push_modules(visits *all, const visit *at)
     return code;
 }
 
-static int modules_note_written(modules *all, const berth_value *module)
-{
-    if (!array_reserve(&all->written, all->n_written, &all->written_capacity, sizeof *all->written))
-        return EXIT_TROUBLE;
-    all->written[all->n_written++] = module;
-    return 0;
-}
-
 static int modules_make_state_dict(modules *all, const berth_value *module, berth_value **dict)
 {
     visits todo = {.nbytes = all->names_nbytes};
@@ -158,7 +150,11 @@ static int modules_make_state_dict(modules *all, const berth_value *module, bert
     *dict = berth_make_dict(all->tree, BERTH_KIND_ORDERED_DICT);
     while (!code && todo.n > 0) {
         visit at = todo.items[--todo.n];
-        code = modules_note_written(all, at.module);
+        if (array_reserve(&all->written, all->n_written, &all->written_capacity,
+                          sizeof *all->written))
+            all->written[all->n_written++] = at.module;
+        else
+            code = EXIT_TROUBLE;
         if (!code)
             code = add_tensors(*dict, &todo, &at, "_parameters", NULL);
         if (!code)
@@ -228,17 +224,6 @@ static int modules_replace_all(modules *all, berth_value *root)
     if (code < 0)
         code = print_trouble("out of memory");
     return code ? code : modules_replace_in_dicts(all);
-}
-
-static void modules_apply(const modules *all, berth_value **root)
-{
-    for (size_t i = 0; i < all->n_replacements; i++) {
-        const replacement *each = &all->replacements[i];
-        if (each->dict)
-            (void)berth_dict_set_value(each->dict, each->key, each->made);
-        else
-            *root = each->made;
-    }
 }
 
 /* ---- what is no part of a state_dict ---- */
@@ -348,8 +333,13 @@ int modules_to_state_dicts(const char *path, bool quietly, berth_tree **tree,
     int code = root ? modules_replace_all(&all, root) : 0;
     if (root && !code && !quietly)
         code = modules_tell_others(&all, path, root);
-    if (!code)
-        modules_apply(&all, &root);
+    for (size_t i = 0; !code && i < all.n_replacements; i++) {
+        const replacement *each = &all.replacements[i];
+        if (each->dict)
+            (void)berth_dict_set_value(each->dict, each->key, each->made);
+        else
+            root = each->made;
+    }
     if (!code && berth_tree_error(all.tree, &error) < 0)
         code = fail(&error);
     free(all.dicts);

@@ -36,15 +36,6 @@ bool has_extension(const char *name, const char *extension)
 
 /* ---- standard input ---- */
 
-/* A file from its beginning, which can be opened by its path as often as it is needed. */
-static bool stdin_is_whole_file(void)
-{
-    struct stat status;
-
-    return fstat(STDIN_FILENO, &status) == 0 && S_ISREG(status.st_mode) &&
-           lseek(STDIN_FILENO, 0, SEEK_CUR) == 0 && access(STDIN_PATH, R_OK) == 0;
-}
-
 /* *max_nbytes: so much it may hold. Less than 0: none can be made, and why was printed. */
 static int open_spool(uint64_t *max_nbytes)
 {
@@ -66,15 +57,6 @@ static int open_spool(uint64_t *max_nbytes)
     return fd;
 }
 
-static int write_all(int fd, const char *bytes, size_t nbytes)
-{
-    for (ssize_t n; nbytes > 0; bytes += n, nbytes -= (size_t)n)
-        if ((n = write(fd, bytes, nbytes)) < 0)
-            return print_trouble("standard input: its temporary: %s; TMPDIR names another folder",
-                                 strerror(errno));
-    return 0;
-}
-
 static int spool_stdin(int fd, uint64_t max_nbytes)
 {
     enum { BUFFER_NBYTES = 1 << 20 };
@@ -85,11 +67,14 @@ static int spool_stdin(int fd, uint64_t max_nbytes)
 
     while (!code && (n = read(STDIN_FILENO, buffer, BUFFER_NBYTES)) > 0) {
         total += (uint64_t)n;
-        code =
-            total > max_nbytes
-                ? print_trouble("standard input: more than io.memory_nbytes, and no temporary can "
-                                "be made; TMPDIR names another folder")
-                : write_all(fd, buffer, (size_t)n);
+        if (total > max_nbytes)
+            code = print_trouble("standard input: more than io.memory_nbytes, and no temporary can "
+                                 "be made; TMPDIR names another folder");
+        for (ssize_t done = 0, more; done < n && !code; done += more)
+            if ((more = write(fd, buffer + done, (size_t)(n - done))) < 0)
+                code =
+                    print_trouble("standard input: its temporary: %s; TMPDIR names another folder",
+                                  strerror(errno));
     }
     if (!code && n < 0)
         code = print_trouble("standard input: %s", strerror(errno));
@@ -158,50 +143,37 @@ static const char *keep_path(const char *folder, const char *name)
     return made->path;
 }
 
-static void print_why_none(const char *folder, struct dirent **found, int n)
+/* Its only index; if there is none, its only model file. NULL: there are others, or none, and why
+ * was printed. */
+static const char *only_file(const char *folder)
 {
     enum { SHOWN = 5, ROOM = SHOWN * (NAME_MAX + 2) + 8 };
+    struct dirent **found = NULL;
+    const char *path = NULL;
     char names[ROOM];
     size_t at = 0;
+    int n = scandir(folder, &found, is_index_entry, compare_entries);
 
     if (n == 0) {
+        free(found);
+        found = NULL;
+        n = scandir(folder, &found, is_model_entry, compare_entries);
+    }
+    if (n < 0)
+        (void)print_trouble("%s: %s", folder, strerror(errno));
+    else if (n == 0)
         (void)print_trouble("%s: the folder has no index, no model file (.safetensors, .pt, .pth, "
                             ".bin, .ckpt) and no .metadata",
                             folder);
-        return;
-    }
-    for (int i = 0; i < n && i < SHOWN; i++)
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "",
-                               found[i]->d_name);
-    (void)print_trouble("%s: the folder has %d files that may be the checkpoint (%s%s): name one",
-                        folder, n, names, n > SHOWN ? ", ..." : "");
-}
-
-/* Its indexes; if there are none, its model files. */
-static int list_entries(const char *folder, struct dirent ***found)
-{
-    const int n = scandir(folder, found, is_index_entry, compare_entries);
-
-    if (n != 0)
-        return n;
-    free(*found);
-    *found = NULL;
-    return scandir(folder, found, is_model_entry, compare_entries);
-}
-
-/* The only such file of the folder; NULL: there are others, or none, and why was printed. */
-static const char *only_file(const char *folder)
-{
-    struct dirent **found = NULL;
-    const int n = list_entries(folder, &found);
-    const char *path = NULL;
-
-    if (n < 0)
-        (void)print_trouble("%s: %s", folder, strerror(errno));
     else if (n == 1)
         path = keep_path(folder, found[0]->d_name);
-    else
-        print_why_none(folder, found, n);
+    for (int i = 0; n > 1 && i < n && i < SHOWN; i++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "",
+                               found[i]->d_name);
+    if (n > 1)
+        (void)print_trouble(
+            "%s: the folder has %d files that may be the checkpoint (%s%s): name one", folder, n,
+            names, n > SHOWN ? ", ..." : "");
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);
@@ -242,12 +214,16 @@ static int refuse_pipe(const char *word)
 const char *input_path(const char *word)
 {
     static bool is_there;
+    struct stat status;
 
     if (!is_standard(word) && strcmp(word, STDIN_PATH) != 0)
         return check_scheme(word) || refuse_pipe(word) ? NULL : resolve_folder(word);
     if (!is_there) {
         note_standard_input(); /* before a temporary takes its place */
-        is_there = stdin_is_whole_file() || replace_stdin() == 0;
+        /* A file from its beginning can be opened by its path as often as it is needed. */
+        bool is_whole = fstat(STDIN_FILENO, &status) == 0 && S_ISREG(status.st_mode) &&
+                        lseek(STDIN_FILENO, 0, SEEK_CUR) == 0 && access(STDIN_PATH, R_OK) == 0;
+        is_there = is_whole || replace_stdin() == 0;
     }
     return is_there ? STDIN_PATH : NULL;
 }

@@ -56,25 +56,19 @@ void progress_begin_without_signals(progress *p, const char *what, const common 
     params->stats = stats;
 }
 
-/* An ignored signal stays ignored: nohup, or a shell's &. */
-static bool signal_is_ignored(int number)
-{
-    struct sigaction action;
-
-    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
-}
-
 void progress_begin(progress *p, const char *what, const common *options, berth_params *params,
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
     /* The second signal kills: ^C twice. */
-    struct sigaction action = {.sa_handler = set_caught_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction before,
+        action = {.sa_handler = set_caught_signal, .sa_flags = (int)SA_RESETHAND};
 
     for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
         /* But a closing terminal sends two SIGHUPs: from the kernel and from the shell. */
         action.sa_flags = cancelling[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
-        if (!signal_is_ignored(cancelling[i]))
+        /* An ignored signal stays ignored: nohup, or a shell's &. */
+        if (sigaction(cancelling[i], NULL, &before) != 0 || before.sa_handler != SIG_IGN)
             sigaction(cancelling[i], &action, NULL);
     }
     /* A closed standard error must not kill a save, which would leave its temporary file. */

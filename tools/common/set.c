@@ -47,10 +47,10 @@ struct file_set {
 static pthread_mutex_t first_error_lock = PTHREAD_MUTEX_INITIALIZER;
 static berth_error first_error;
 
-static void keep_first_error(const berth_error *error)
+static void set_first_error(const berth_error *error)
 {
     (void)pthread_mutex_lock(&first_error_lock);
-    if (first_error.code == BERTH_OK)
+    if (first_error.code == BERTH_OK || error->code == BERTH_OK)
         first_error = *error;
     (void)pthread_mutex_unlock(&first_error_lock);
 }
@@ -61,13 +61,6 @@ bool set_read_error(berth_error *error)
     *error = first_error;
     (void)pthread_mutex_unlock(&first_error_lock);
     return error->code != BERTH_OK;
-}
-
-static void forget_first_error(void)
-{
-    (void)pthread_mutex_lock(&first_error_lock);
-    first_error = (berth_error){0};
-    (void)pthread_mutex_unlock(&first_error_lock);
 }
 
 /* ---- making ---- */
@@ -140,7 +133,7 @@ void set_free(file_set *s)
     if (s->free_owned)
         s->free_owned(s->owned);
     free(s);
-    forget_first_error();
+    set_first_error(&(berth_error){0});
 }
 
 berth_tree *set_tree(file_set *s)
@@ -188,18 +181,6 @@ int set_add_checkpoint(file_set *s, berth_checkpoint *checkpoint)
     return 0;
 }
 
-/* Views of storages, which only files from before PyTorch 1.6 have, become whole in a copy. */
-static int set_add_copied_storage(file_set *s, const berth_storage *copy,
-                                  const berth_storage *original, berth_checkpoint *checkpoint)
-{
-    if (berth_storage_get_info(copy)->nbytes != berth_storage_get_info(original)->nbytes)
-        return print_trouble("%s: a file of it is from before PyTorch 1.6, with views of storages: "
-                             "`berth convert` writes it anew",
-                             s->path);
-    return set_add_place(s,
-                         &(place){.storage = copy, .checkpoint = checkpoint, .original = original});
-}
-
 int set_add_copied(file_set *s, const berth_value *copy, const berth_value *original,
                    berth_checkpoint *checkpoint)
 {
@@ -208,8 +189,18 @@ int set_add_copied(file_set *s, const berth_value *copy, const berth_value *orig
 
     if (!code)
         code = list_storages(original, &theirs);
-    for (size_t i = 0; !code && i < ours.n && i < theirs.n; i++)
-        code = set_add_copied_storage(s, ours.storages[i], theirs.storages[i], checkpoint);
+    for (size_t i = 0; !code && i < ours.n && i < theirs.n; i++) {
+        const place added = {
+            .storage = ours.storages[i], .checkpoint = checkpoint, .original = theirs.storages[i]};
+        /* Views of storages, which only files from before PyTorch 1.6 have, become whole in a copy.
+         */
+        code = berth_storage_get_info(added.storage)->nbytes !=
+                       berth_storage_get_info(added.original)->nbytes
+                   ? print_trouble("%s: a file of it is from before PyTorch 1.6, with views of "
+                                   "storages: `berth convert` writes it anew",
+                                   s->path)
+                   : set_add_place(s, &added);
+    }
     free(ours.storages);
     free(theirs.storages);
     return code;
@@ -346,7 +337,7 @@ static int set_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
     }
     if (code == 0)
         return 0;
-    keep_first_error(&error);
+    set_first_error(&error);
     return error.system_errno ? error.system_errno : EIO;
 }
 
@@ -387,18 +378,6 @@ static int set_plan_and_open(file_set *s, const berth_params *params, berth_chec
     return code;
 }
 
-/* With load.check=data, as berth_open does it of a file. */
-static int set_check_indices(berth_checkpoint *checkpoint)
-{
-    berth_error error;
-
-    if (!option_is("load.check", "data"))
-        return 0;
-    return berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error) < 0
-               ? fail(&error)
-               : 0;
-}
-
 int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpoint)
 {
     berth_error error;
@@ -411,5 +390,9 @@ int set_open(file_set *s, const berth_params *params, berth_checkpoint **checkpo
         return fail(&error);
     if (!code)
         code = set_match(s, berth_root(*checkpoint));
-    return code ? code : set_check_indices(*checkpoint);
+    /* As berth_open does it of a file. */
+    if (!code && option_is("load.check", "data") &&
+        berth_tensor_check_indices(*checkpoint, berth_root(*checkpoint), NULL, &error) < 0)
+        code = fail(&error);
+    return code;
 }

@@ -227,27 +227,20 @@ void shard_set_free(shard_set *set)
 
 /* ---- the files ---- */
 
-/* Nothing is mapped: bytes are read range by range, and stay nowhere. */
-static berth_config *shard_config(const berth_source *source, berth_error *error)
-{
-    berth_config *config = berth_config_new(error);
-
-    if (config && berth_config_apply(config, "load.mmap=off load.prefetch=off", error) == 0 &&
-        berth_source_url_tune(source, config, error) == 0)
-        return config;
-    berth_config_free(config);
-    return NULL;
-}
-
 static int shard_open(const char *path, berth_checkpoint **checkpoint, berth_error *error)
 {
     berth_source source;
 
     if (find_source(path, &source, error) < 0)
         return error->code;
-    berth_config *config = shard_config(&source, error);
+    berth_config *config = berth_config_new(error);
     const berth_params params = {.config = config};
-    int code = config ? open_file_or_url(path, &params, checkpoint, error) : (int)error->code;
+    /* Nothing is mapped: bytes are read range by range, and stay nowhere. */
+    int code = config &&
+                       berth_config_apply(config, "load.mmap=off load.prefetch=off", error) == 0 &&
+                       berth_source_url_tune(&source, config, error) == 0
+                   ? open_file_or_url(path, &params, checkpoint, error)
+                   : (int)error->code;
     berth_config_free(config);
     return code;
 }
@@ -283,18 +276,6 @@ static void shards_free(void *shards)
 {
     shard_set_free(shards);
     free(shards);
-}
-
-/* Copies the values of each file, in one call each: ties within a file are kept. */
-static berth_value **shards_copy_roots(const shard_set *shards, berth_tree *tree)
-{
-    berth_value **roots = calloc(shards->n_files + 1, sizeof *roots);
-
-    if (!roots)
-        (void)print_trouble("out of memory");
-    for (size_t i = 0; roots && i < shards->n_files; i++)
-        roots[i] = berth_value_copy(tree, berth_root(shards->checkpoints[i]), 0);
-    return roots;
 }
 
 static int shards_add_value(const shard_set *shards, file_set *s, berth_value *root,
@@ -335,13 +316,16 @@ static int shards_add_ties(const shard_set *shards, file_set *s, berth_value *ro
 
 static int shards_fill(const shard_set *shards, file_set *s)
 {
-    berth_value **roots = shards_copy_roots(shards, set_tree(s));
+    berth_value **roots = calloc(shards->n_files + 1, sizeof *roots);
     berth_value *root = berth_make_dict(set_tree(s), BERTH_KIND_DICT);
     berth_error error;
     const char *name;
     json_t *file;
-    int code = roots ? 0 : EXIT_TROUBLE;
+    int code = roots ? 0 : print_trouble("out of memory");
 
+    /* The values of each file are copied in one call: ties within a file are kept. */
+    for (size_t i = 0; roots && i < shards->n_files; i++)
+        roots[i] = berth_value_copy(set_tree(s), berth_root(shards->checkpoints[i]), 0);
     if (!code && berth_tree_error(set_tree(s), &error) < 0)
         code = fail(&error);
     set_root(s, root);
