@@ -49,7 +49,6 @@ save/joint/joint_slices.c slice_add_short_box 1 malloc-leak: the same copy
 tools/dcp/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
 tools/commands/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
 tools/map/map_read.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
-tools/common/set.c set_list_extents 1 malloc-leak: kept in the set, which set_free frees
 tools/common/shards.c path_beside 1 malloc-leak: kept in the set, which shard_set_free frees
 tools/common/shards.c shard_set_make_paths 1 malloc-leak: the same, behind a call
 tools/commands/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names

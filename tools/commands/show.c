@@ -141,6 +141,7 @@ static int show_read_elements(const show *s, const berth_tensor *tensor, int64_t
     if (berth_tensor_read(s->checkpoint, tensor, 0, *n, *elements, &error) == 0)
         return 0;
     free(*elements);
+    *elements = NULL;
     *n = 0;
     return fail(&error);
 }

@@ -287,9 +287,11 @@ static berth_value *make_container(berth_tree *tree, const level *top, const ite
 
     if (kind == BERTH_KIND_TUPLE) {
         berth_value **in_order = calloc(n, sizeof *in_order), *tuple;
-        for (size_t i = 0; in_order && i < n; i++)
+        if (!in_order)
+            return NULL;
+        for (size_t i = 0; i < n; i++)
             in_order[i] = items[i].value;
-        tuple = in_order ? berth_make_tuple(tree, in_order, n) : NULL;
+        tuple = berth_make_tuple(tree, in_order, n);
         free(in_order);
         return tuple;
     }
