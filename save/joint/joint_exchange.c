@@ -5,15 +5,17 @@
  * next round fill the other one.
  */
 
+#include "save/joint/joint_writer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
 #include "io/direct.h"
 #include "io/thread_pool.h"
-#include "save/joint/joint_writer.h"
-#include <assert.h>
-#include <inttypes.h>
-#include <string.h>
 
 /* A word: u8 state, u24 number of the sender, u32 value. */
 #define WORD_NBYTES 8

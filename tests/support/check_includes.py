@@ -73,9 +73,7 @@ def allowed(folder):
     if folder in MAY_INCLUDE:
         return MAY_INCLUDE[folder]
     if folder.startswith("tests/"):
-        # What the command reads itself is fuzzed, too.
-        more = ["tools"] if folder in ("tests/fuzz", "tests/support/*") else []
-        return TESTS_MAY_INCLUDE + more + [folder] * (folder not in TESTS_MAY_INCLUDE)
+        return TESTS_MAY_INCLUDE + [folder] * (folder not in TESTS_MAY_INCLUDE)
     return []
 
 

@@ -57,7 +57,7 @@ def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
 
 
 def _is_name_below(name):
-    """D2: whether it is a file in the index's folder, or below it, by the rule of the command (tools/shards.c)."""
+    """D2: whether it is a file in the index's folder, or below it, by the rule of the command (tools/common/shards.c)."""
     return bool(name) and "\0" not in name and not any("\ud800" <= c <= "\udfff" for c in name) and not any(
         part in ("", ".", "..") for part in name.split("/"))
 
