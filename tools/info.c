@@ -80,8 +80,8 @@ static json_t *devices_json(const device_summary *devices, size_t n)
 
 static json_t *info_json(const berth_info *info)
 {
-    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "archive",
-                     info->archive, "container", info->container, "format_version",
+    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I,s:I}",
+                     "archive", info->archive, "container", info->container, "format_version",
                      info->format_version ? json_integer(info->format_version) : json_null(),
                      "storage_alignment",
                      info->storage_alignment ? json_integer(info->storage_alignment) : json_null(),
@@ -91,7 +91,8 @@ static json_t *info_json(const berth_info *info)
                      (json_int_t)info->n_storages, "tensors", (json_int_t)info->n_tensors,
                      "storages_nbytes", (json_int_t)info->storages_nbytes, "crc32",
                      (json_int_t)info->n_crc32, "calculated_offsets", info->calculated_offsets,
-                     "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated);
+                     "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated,
+                     "behind_nbytes", (json_int_t)info->behind_nbytes);
 }
 
 static json_t *set_info_json(const set_facts *facts, const berth_info *info)
@@ -148,7 +149,7 @@ static void print_archive(const berth_info *info)
     printf("%-18s %zu records have one\n", "CRC-32", info->n_crc32);
 }
 
-static void print_info(const berth_info *info)
+static void print_info(const char *path, const berth_info *info)
 {
     char text[32];
 
@@ -168,6 +169,11 @@ static void print_info(const berth_info *info)
     if (info->n_deflated > 0)
         printf("%-18s %zu storages, inflated when they are asked for; `berth convert` mends it\n",
                "compressed", info->n_deflated);
+    if (info->behind_nbytes > 0) {
+        printf("%-18s ", "behind the first");
+        print_behind(stdout, path, info->nbytes, info->behind_nbytes);
+        putchar('\n');
+    }
 }
 
 static void report_add(info_report *report, const berth_info *info)
@@ -263,7 +269,7 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
     if (set)
         print_set_info(set_get_facts(set), info);
     else
-        print_info(info);
+        print_info(all->path, info);
     print_storages_by_device(devices, n);
     print_metadata(metadata);
     if (refused->why)

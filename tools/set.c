@@ -467,8 +467,14 @@ int input_open_selected(const char *path, const berth_params *params, selection 
                         input *opened)
 {
     berth_error error;
-    int code = open_any(path, params, selected, opened, &error);
+    berth_stats own = {0};
+    berth_params with_stats = params ? *params : (berth_params){0};
+    if (!with_stats.stats)
+        with_stats.stats = &own;
+    int code = open_any(path, &with_stats, selected, opened, &error);
 
+    if (!code && !opened->set)
+        tell_behind(path, opened->checkpoint, with_stats.stats->behind_nbytes);
     return error.code < 0 ? fail(&error) : code;
 }
 

@@ -44,6 +44,8 @@ class Report:
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
         that have none; that are bad
     nbytes: of all records
+    behind_nbytes: of further objects that torch.save wrote to the same file before PyTorch 1.6. They are verified,
+        too. berth.load(path) gives the first object; of an open file each berth.load(file) gives the next one
     """
 
     error: str
@@ -57,6 +59,7 @@ class Report:
     n_bad: int
     nbytes: int
     globals_unknown: str = ""
+    behind_nbytes: int = 0
 
     def __bool__(self):
         return not self.error
