@@ -180,9 +180,9 @@ static int dcp_break_piece(const dcp *d, const char *name, dcp_piece *piece, int
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (code == EXIT_TROUBLE && !d->keeps_broken)
+    if (code == EXIT_TROUBLE && !d->notes)
         return print_trouble("%s/%s", d->path, text);
-    if (!d->keeps_broken)
+    if (!d->notes)
         return dcp_refuse(d, "\"%.200s\": %s", name, text);
     free(piece->broken);
     piece->broken = strdup(text);

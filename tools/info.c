@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/set.h"
+#include "tools/dcp.h"
 
 /* What `berth info` was asked, and the sums over all files so far. */
 typedef struct info_report {
@@ -289,12 +289,39 @@ const struct argp info_argp = {
     NULL,
     NULL};
 
-/* Opens it, a refused file with its unknown classes as they are. Returns 0 or an exit code. */
+/* The same as info_open, of a directory: what could not be opened was printed. */
+static int info_open_directory(const files *all, const berth_params *call, input *opened,
+                               berth_error *refusal, named_globals *globals)
+{
+    dcp_notes notes;
+    berth_error error;
+    int code = EXIT_NO;
+    bool is_whole = dcp_find_notes(all->path, &notes);
+
+    input_close(opened);
+    if (is_whole && berth_config_patch("load.unknown_globals=inert", NULL) == 0) {
+        code = input_open_quietly(all->path, call, opened, &error);
+        (void)!berth_config_unpatch(NULL);
+    }
+    const char *why = notes.broken ? notes.broken : notes.refused;
+    error_set(refusal, is_whole && !code ? BERTH_E_FORBIDDEN : BERTH_E_ARCHIVE, "%s",
+              why ? why : "");
+    *globals = notes.globals;
+    globals_add(NULL, globals);
+    notes.globals = (named_globals){.n_refused = 0};
+    dcp_notes_free(&notes);
+    return code;
+}
+
+/* Opens it, a refused file with its unknown classes as they are; of one that is refused or bad, the
+ * globals, too. Returns 0 or an exit code. */
 static int info_open(const files *all, const berth_params *call, input *opened,
-                     berth_error *refusal)
+                     berth_error *refusal, named_globals *globals)
 {
     int code = input_open_quietly(all->path, call, opened, refusal);
 
+    if (code == EXIT_NO && refusal->code == 0 && is_dcp_directory(all->path))
+        return info_open_directory(all, call, opened, refusal, globals);
     if (code == EXIT_YES || refusal->code != BERTH_E_FORBIDDEN)
         return refusal->code < 0 ? files_fail(all, refusal) : code;
     input_close(opened);
@@ -340,25 +367,22 @@ static bool info_of_archive(files *all, const berth_error *why, const common *op
 }
 
 /* A file that is not whole: both answers all the same. What is wrong was printed. */
-static void info_of_bad(files *all, const berth_error *why, const common *options)
+static void info_of_bad(files *all, const berth_error *why, const named_globals *globals,
+                        const common *options)
 {
-    named_globals globals;
-
-    globals_find(all->path, &globals);
     if (options->json) {
         json_t *report = json_pack("{s:b,s:b,s:o}", "intact", 0, "allowed",
-                                   globals.n_refused == 0 && globals.error.code == 0, "reason",
+                                   globals->n_refused == 0 && globals->error.code == 0, "reason",
                                    text_json(why->message));
-        globals_set_json(&globals, report);
+        globals_set_json(globals, report);
         (void)files_print_json(all, report);
     } else {
         files_print_heading(all);
         printf("%-18s no\n", "intact");
-        if (globals.error.code == 0 && globals_print_refused(&globals, "not allowed        it "))
+        if (globals->error.code == 0 && globals_print_refused(globals, "not allowed        it "))
             putchar('\n');
         (void)finish_output(EXIT_NO);
     }
-    globals_free(&globals);
 }
 
 static int info_of_file(void *context, files *all)
@@ -375,16 +399,16 @@ static int info_of_file(void *context, files *all)
     berth_error refusal;
     refused_file refused = {0};
 
-    int code = info_open(all, &call, &opened, &refusal);
-    if (!code && refusal.code < 0) {
+    int code = info_open(all, &call, &opened, &refusal, &refused.globals);
+    if (!code && refusal.code < 0)
         refused.why = &refusal;
+    if (!refused.globals.all && (refused.why || code == EXIT_NO))
         globals_find(all->path, &refused.globals);
-    }
     bool is_other = refusal.code == BERTH_E_NOT_CHECKPOINT || files_is_missing(all, &refusal);
     bool is_told = code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT &&
                    info_of_archive(all, &refusal, options);
     if (code == EXIT_NO && !is_told && (options->json || !is_other))
-        info_of_bad(all, &refusal, options);
+        info_of_bad(all, &refusal, &refused.globals, options);
     if (code) {
         globals_free(&refused.globals);
         input_close(&opened);

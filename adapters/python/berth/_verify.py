@@ -107,7 +107,8 @@ def _report_of_directory(directory):
                         "unchecked" if row["intact"] else "bad", row["reason"])
            for row in found["bad"]]
     # Nothing that a program can allow makes berth.load run anything of a directory: no advice.
-    return Report(error=advised(bad[0].error, ()) if bad else "", intact=found["intact"], records=bad,
+    error = advised(bad[0].error, ()) if bad else directory.said_of(found["reason"]) if "reason" in found else ""
+    return Report(error=error, intact=found["intact"], records=bad,
                   globals=[f"{module}.{name}" for module, name, _ in named],
                   refused=[f"{module}.{name}" for module, name, is_allowed in named if not is_allowed],
                   n_storages=found["pieces"], n_verified=found["verified"], n_unverified=found["unverified"],
