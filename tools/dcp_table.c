@@ -242,7 +242,8 @@ static int dcp_read_piece(dcp *d, const char *name, const berth_value *value, dc
         return code;
     return dcp_break_piece(d, name, piece, EXIT_NO,
                            "%" PRId64 " bytes from byte %" PRId64
-                           " on are not in %.200s, which has %" PRIu64 ": cut off?",
+                           " on are not in %.200s, which has %" PRIu64
+                           ": a download or a save in place that did not end?",
                            length, offset, file, file_nbytes);
 }
 

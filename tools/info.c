@@ -234,14 +234,20 @@ static void print_metadata(const berth_value *metadata)
         printf("%-18s and %zu more\n", "", i - MAX_TEXTS);
 }
 
-/* Two answers: what an open has seen of the file is whole, and what is not allowed. */
-static void print_refused(const char *path, const named_globals *globals)
+/* What an open has seen of the file is whole. */
+static void print_intact(const char *path)
 {
     char word[512];
 
     bool is_word = print_word(path, word, sizeof word);
     printf("%-18s by its directory; `berth verify%s%s` reads every byte\n", "intact",
            is_word ? " " : "", word);
+}
+
+/* Two answers: whether it is whole, and what is not allowed. */
+static void print_refused(const char *path, const named_globals *globals)
+{
+    print_intact(path);
     if (globals_print_refused(globals, "not allowed        it "))
         putchar('\n');
 }
@@ -360,6 +366,7 @@ static bool info_of_archive(files *all, const berth_error *why, const common *op
         files_print_heading(all);
         printf("%-18s zip, but no checkpoint\n%-18s %s\n%-18s %zu\n", "container", "archive",
                info.name, "records", info.n_records);
+        print_intact(all->path);
         (void)finish_output(EXIT_NO);
     }
     berth_archive_close(archive);

@@ -186,6 +186,7 @@ class Verdicts(Case):
                 self.assertTrue(done.err.endswith(says.format(name) + "\n"), done.err)
                 self.assertEqual(done.err.count("\n"), 1)
                 self.assertRegex(done.out, r"\Acontainer +(zip|legacy)")
+                self.assertIn(f"\nintact             by its directory; `berth verify {name}` reads", done.out)
                 if name in NAMED:
                     self.assertIn("not allowed        " + names_of(name)[2:], done.out)
                 found = json.loads(self.berth("info", "--json", name, code=1).out)
@@ -388,7 +389,7 @@ class Verdicts(Case):
         self.assertEqual(len(lines), 3, lines)
         self.assertEqual(sorted(line[:3] for line in lines[:2]), ['"a"', '"b"'])
         self.assertEqual(sum("its bytes have CRC" in line for line in lines), 1, lines)
-        self.assertEqual(sum(line.endswith(f"are not in __0_0.distcp, which has {len(data) - 1}: cut off?")
+        self.assertEqual(sum(line.endswith(f"are not in __0_0.distcp, which has {len(data) - 1}: {ENDED}")
                              for line in lines), 1, lines)
         self.assertEqual(lines[2], "bad: 2 of 2 pieces")
         os.remove(self.path("dcp/__0_0.distcp"))
