@@ -105,9 +105,16 @@ static int check_scheme(const char *word)
                          n < 32 ? (int)n : 32, word);
 }
 
+static int refuse_empty(const char *word)
+{
+    return *word ? 0 : print_trouble("a path is empty: a variable of the shell that is not set?");
+}
+
 /* A folder can be called "ftp:". */
 int check_written_path(const char *word)
 {
+    if (refuse_empty(word))
+        return EXIT_TROUBLE;
     char *folder = strndup(word, strcspn(word, "/"));
     bool is_there = folder && access(folder, F_OK) == 0;
 
@@ -140,7 +147,8 @@ const char *input_path(const char *word)
     static bool is_there;
 
     if (!is_standard(word) && strcmp(word, STDIN_PATH) != 0)
-        return check_scheme(word) || refuse_pipe(word) ? NULL : resolve_folder(word);
+        return refuse_empty(word) || check_scheme(word) || refuse_pipe(word) ? NULL
+                                                                             : resolve_folder(word);
     if (!is_there) {
         note_standard_input(); /* before a temporary takes its place */
         is_there = stdin_is_whole_file() || replace_stdin() == 0;
