@@ -62,6 +62,7 @@ void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_p
                       .n_storages = checkpoint->storages.n,
                       .calculated_offsets = contents->calculated_offsets,
                       .repacked = contents->repacked,
+                      .behind_nbytes = contents->behind_nbytes,
                       .method = bth_choice_method_name(choice, conditions.is_memory, false),
                       .reason = choice.reason};
 }
@@ -260,6 +261,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
         stats->n_records = stats->n_storages = n;
         stats->calculated_offsets = checkpoint->contents.calculated_offsets;
         stats->repacked = checkpoint->contents.repacked;
+        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         for (size_t i = 0; i < n; i++)
             stats->requested_nbytes += roots[i]->nbytes;
         load_stats_set_common_method(checkpoint, roots, n, stats);
@@ -440,7 +442,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_tensors = bth_names_tensor_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets,
                          .repacked = checkpoint->contents.repacked,
-                         .n_deflated = checkpoint->contents.n_deflated};
+                         .n_deflated = checkpoint->contents.n_deflated,
+                         .behind_nbytes = checkpoint->contents.behind_nbytes};
     for (const berth_storage *storage = berth_storage_next(checkpoint, NULL); storage;
          storage = berth_storage_next(checkpoint, storage)) {
         info->n_storages++;

@@ -238,6 +238,7 @@ static int load_into(struct load_into *into, berth_error *error)
         stats->n_storages = stats->n_records = into->n;
         stats->calculated_offsets = checkpoint->contents.calculated_offsets;
         stats->repacked = checkpoint->contents.repacked;
+        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         bth_stats_add_transfer(stats, &transfer);
     }
     bth_traced_call_end(&traced, error);

@@ -37,6 +37,14 @@ bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + HEAD_NBYTES, magic_number, sizeof magic_number) == 0;
 }
 
+bool bth_legacy_begins(const uint8_t *bytes, size_t nbytes)
+{
+    for (size_t at = 2; at + sizeof magic_number <= nbytes && bytes[0] == BTH_OP_PROTO; at++)
+        if (memcmp(bytes + at, magic_number, sizeof magic_number) == 0)
+            return true;
+    return false;
+}
+
 #define LEGACY_FAIL(error, pickle, ...)                                                            \
     bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, __VA_ARGS__)
 

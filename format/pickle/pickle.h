@@ -113,6 +113,9 @@ extern const char *const bth_layout_names[];
 
 /* Whether a file that begins with these bytes (14 are enough) is in the legacy format. */
 bool bth_is_legacy(const uint8_t *bytes, size_t nbytes);
+/* The same in any protocol that has frames or not; so many bytes are enough. */
+#define BTH_LEGACY_MAGIC_NBYTES 32
+bool bth_legacy_begins(const uint8_t *bytes, size_t nbytes);
 
 typedef struct bth_legacy {
     berth_value *root;

@@ -106,8 +106,18 @@ class Values(Folder):
         same(berth.load(path), torch.load(path), resizable=False)
         with berth.installed():
             same(torch.load(path), values[0], resizable=False)
-        with self.assertRaisesRegex(berth.Error, "follow the last storage"):
-            berth.load(path, mmap=True)
+        same(berth.load(path, mmap=True), values[0], resizable=False)
+        with berth.open(path) as opened:
+            self.assertEqual(opened.keys(), ["a"])
+            self.assertGreater(opened.info["behind_nbytes"], 1 << 20)
+        report = berth.verify(path)
+        self.assertEqual((report.error, report.intact, report.n_storages), ("", True, 3))
+        self.assertGreater(report.behind_nbytes, 1 << 20)
+        self.write("x.pt", self.read(path)[:-1])
+        report = berth.verify(self.path("x.pt"))
+        self.assertFalse(report or report.intact)
+        self.assertRegex(report.error, r"x.pt from byte \d+ on: storage .* did not end\?: `head -c \d+ .*` keeps what is in front")
+        same(berth.load(self.path("x.pt")), values[0], resizable=False)
         torch.save(values[0], self.path("y.pt"), _use_new_zipfile_serialization=False)
         self.write("y.pt", self.read(self.path("y.pt")) + bytes(9))
         with self.assertRaisesRegex(berth.Error, "follow the last storage"):

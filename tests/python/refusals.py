@@ -308,7 +308,8 @@ class Refusals(Folder):
         report = self.check_is_broken(self.path("dcp"), "__0_0.distcp")
         self.assertEqual((report.n_bad, report.n_storages, [bad.crc32 for bad in report.records]),
                          (2, 2, ["bad", "bad"]))
-        for says in ("its bytes have CRC", f"are not in __0_0.distcp, which has {len(data) - 1}: cut off?"):
+        for says in ("its bytes have CRC", f"are not in __0_0.distcp, which has {len(data) - 1}: a download or a save in "
+                     "place that did not end?"):
             self.assertEqual(sum(says in bad.error for bad in report.records), 1)
         os.remove(piece)
         report = self.check_is_broken(self.path("dcp"), "__0_0.distcp: No such file or directory")

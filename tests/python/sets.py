@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
 
+import argparse
 import functools
 import gc
 import http.server
@@ -215,7 +216,14 @@ class Sets(Folder):
         for call in (berth.load, berth.open):
             with self.assertRaisesRegex(berth.UnsafeFileError, r"names posix mkdir, .*; nothing was run\Z"):
                 call(path)
-        self.assertIn("names posix mkdir", berth.verify(path).error)
+        report = berth.verify(path)
+        self.assertRegex(report.error, r"names posix mkdir, .*; nothing was run\Z")
+        self.assertEqual((report.intact, report.refused), (False, ["posix.mkdir"]))  # it is no Metadata
+        dcp.save({"a": torch.ones(2), "h": argparse.Namespace()}, checkpoint_id=self.path("named"), no_dist=True)
+        with self.assertRaisesRegex(berth.UnsafeFileError, "argparse Namespace is not allowed"):
+            berth.load(self.path("named"))
+        report = berth.verify(self.path("named"))
+        self.assertEqual((report.intact, report.refused), (True, ["argparse.Namespace"]))
         self.assertFalse(os.path.exists(trap))
 
 

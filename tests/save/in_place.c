@@ -718,6 +718,36 @@ Test(in_place, a_file_of_another_format)
     }
 }
 
+static void keep_line(void *context, const char *message)
+{
+    char *line = context;
+
+    if (strncmp(message, "trace ", 6) == 0)
+        snprintf(line, 512, "%s", message);
+}
+
+/* A trace cannot be written there; the save is, and the log says what helps. */
+Test(in_place, a_trace_that_cannot_be_written_over_says_so)
+{
+    const struct habits order = {.order = EOPNOTSUPP};
+    char trace[PATH_MAX], options[PATH_MAX + 16], line[512] = "";
+    berth_stats stats = {0};
+    berth_error error;
+
+    snprintf(trace, sizeof trace, "%s/trace.json", folder);
+    snprintf(options, sizeof options, "trace=%s", trace);
+    berth_set_log(keep_line, line);
+    set_habits(&order);
+    int status = save(path, options, &stats, &error);
+    bth_system_restore();
+    berth_set_log(NULL, NULL);
+    cr_assert_eq(status, 0, "%s", error.message);
+    cr_expect(strstr(line, "its file system may take bytes in order only, and a trace is written "
+                           "over its own end: choose a path elsewhere"),
+              "%s", line);
+    cr_assert_eq(unlink(trace), 0);
+}
+
 /* Several processes cannot write in order: that is told before a byte is written. */
 Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
 {
@@ -728,13 +758,14 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
         {{.order = EOPNOTSUPP}, "", "takes bytes in order only"},
         {{.order = EINVAL, .size = ENOSYS}, "", "takes bytes in order only"},
         {{.rename = ENOSYS}, "", "cannot rename files"},
+        {{.over = EEXIST}, "", "its file system cannot replace a file by a rename: File exists"},
         {{.is_disk = true}, "save.replace=in_place", "save.replace must be auto or always"},
     };
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
     berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         berth_joint *joint;
         set_habits(&rows[i].habits);
         cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);

@@ -16,6 +16,7 @@
 #include "tools/common/report.h"
 #include "tools/common/set.h"
 #include "tools/common/urls.h"
+#include "tools/dcp/dcp.h"
 
 /* What `berth info` was asked, and the sums over all files so far. */
 typedef struct info_report {
@@ -88,8 +89,8 @@ static json_t *devices_json(const device_summary *devices, size_t n)
 
 static json_t *info_json(const berth_info *info)
 {
-    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I}", "archive",
-                     info->archive, "container", info->container, "format_version",
+    return json_pack("{s:s,s:s,s:o,s:o,s:s,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:b,s:I,s:I}",
+                     "archive", info->archive, "container", info->container, "format_version",
                      info->format_version ? json_integer(info->format_version) : json_null(),
                      "storage_alignment",
                      info->storage_alignment ? json_integer(info->storage_alignment) : json_null(),
@@ -99,7 +100,8 @@ static json_t *info_json(const berth_info *info)
                      (json_int_t)info->n_storages, "tensors", (json_int_t)info->n_tensors,
                      "storages_nbytes", (json_int_t)info->storages_nbytes, "crc32",
                      (json_int_t)info->n_crc32, "calculated_offsets", info->calculated_offsets,
-                     "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated);
+                     "repacked", info->repacked, "deflated_storages", (json_int_t)info->n_deflated,
+                     "behind_nbytes", (json_int_t)info->behind_nbytes);
 }
 
 static json_t *set_info_json(const set_facts *facts, const berth_info *info)
@@ -156,7 +158,7 @@ static void print_archive(const berth_info *info)
     printf("%-18s %zu records have one\n", "CRC-32", info->n_crc32);
 }
 
-static void print_info(const berth_info *info)
+static void print_info(const char *path, const berth_info *info)
 {
     char text[32];
 
@@ -176,6 +178,11 @@ static void print_info(const berth_info *info)
     if (info->n_deflated > 0)
         printf("%-18s %zu storages, inflated when they are asked for; `berth convert` mends it\n",
                "compressed", info->n_deflated);
+    if (info->behind_nbytes > 0) {
+        printf("%-18s ", "behind the first");
+        print_behind(stdout, path, info->nbytes, info->behind_nbytes);
+        putchar('\n');
+    }
 }
 
 static void report_add(info_report *report, const berth_info *info)
@@ -236,14 +243,20 @@ static void print_metadata(const berth_value *metadata)
         printf("%-18s and %zu more\n", "", i - MAX_TEXTS);
 }
 
-/* Two answers: what an open has seen of the file is whole, and what is not allowed. */
-static void print_refused(const char *path, const named_globals *globals)
+/* What an open has seen of the file is whole. */
+static void print_intact(const char *path)
 {
     char word[512];
 
     bool is_word = print_word(path, word, sizeof word);
     printf("%-18s by its directory; `berth verify%s%s` reads every byte\n", "intact",
            is_word ? " " : "", word);
+}
+
+/* Two answers: whether it is whole, and what is not allowed. */
+static void print_refused(const char *path, const named_globals *globals)
+{
+    print_intact(path);
     if (globals_print_refused(globals, "not allowed        it "))
         putchar('\n');
 }
@@ -271,7 +284,7 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
     if (set)
         print_set_info(set_get_facts(set), info);
     else
-        print_info(info);
+        print_info(all->path, info);
     print_storages_by_device(devices, n);
     print_metadata(metadata);
     if (refused->why)
@@ -289,12 +302,39 @@ const struct argp info_argp = {
         "(model.safetensors.index.json) stands for its files.",
     .children = common_children};
 
-/* Opens it, a refused file with its unknown classes as they are. Returns 0 or an exit code. */
+/* The same as info_open, of a directory: what could not be opened was printed. */
+static int info_open_directory(const files *all, const berth_params *call, input *opened,
+                               berth_error *refusal, named_globals *globals)
+{
+    dcp_notes notes;
+    berth_error error;
+    int code = EXIT_NO;
+    bool is_whole = dcp_find_notes(all->path, &notes);
+
+    input_close(opened);
+    if (is_whole && berth_config_patch("load.unknown_globals=inert", NULL) == 0) {
+        code = input_open_quietly(all->path, call, opened, &error);
+        (void)!berth_config_unpatch(NULL);
+    }
+    const char *why = notes.broken ? notes.broken : notes.refused;
+    error_set(refusal, is_whole && !code ? BERTH_E_FORBIDDEN : BERTH_E_ARCHIVE, "%s",
+              why ? why : "");
+    *globals = notes.globals;
+    globals_add(NULL, globals);
+    notes.globals = (named_globals){.n_refused = 0};
+    dcp_notes_free(&notes);
+    return code;
+}
+
+/* Opens it, a refused file with its unknown classes as they are; of one that is refused or bad, the
+ * globals, too. Returns 0 or an exit code. */
 static int info_open(const files *all, const berth_params *call, input *opened,
-                     berth_error *refusal)
+                     berth_error *refusal, named_globals *globals)
 {
     int code = input_open_quietly(all->path, call, opened, refusal);
 
+    if (code == EXIT_NO && refusal->code == 0 && is_dcp_directory(all->path))
+        return info_open_directory(all, call, opened, refusal, globals);
     if (code == EXIT_YES || refusal->code != BERTH_E_FORBIDDEN)
         return refusal->code < 0 ? files_fail(all, refusal) : code;
     input_close(opened);
@@ -333,6 +373,7 @@ static bool info_of_archive(files *all, const berth_error *why, const common *op
         files_print_heading(all);
         printf("%-18s zip, but no checkpoint\n%-18s %s\n%-18s %zu\n", "container", "archive",
                info.name, "records", info.n_records);
+        print_intact(all->path);
         (void)finish_output(EXIT_NO);
     }
     berth_archive_close(archive);
@@ -340,25 +381,22 @@ static bool info_of_archive(files *all, const berth_error *why, const common *op
 }
 
 /* A file that is not whole: both answers all the same. What is wrong was printed. */
-static void info_of_bad(files *all, const berth_error *why, const common *options)
+static void info_of_bad(files *all, const berth_error *why, const named_globals *globals,
+                        const common *options)
 {
-    named_globals globals;
-
-    globals_find(all->path, &globals);
     if (options->json) {
         json_t *report = json_pack("{s:b,s:b,s:o}", "intact", 0, "allowed",
-                                   globals.n_refused == 0 && globals.error.code == 0, "reason",
+                                   globals->n_refused == 0 && globals->error.code == 0, "reason",
                                    text_json(why->message));
-        globals_set_json(&globals, report);
+        globals_set_json(globals, report);
         (void)files_print_json(all, report);
     } else {
         files_print_heading(all);
         printf("%-18s no\n", "intact");
-        if (globals.error.code == 0 && globals_print_refused(&globals, "not allowed        it "))
+        if (globals->error.code == 0 && globals_print_refused(globals, "not allowed        it "))
             putchar('\n');
         (void)finish_output(EXIT_NO);
     }
-    globals_free(&globals);
 }
 
 static int info_of_file(void *context, files *all)
@@ -375,16 +413,16 @@ static int info_of_file(void *context, files *all)
     berth_error refusal;
     refused_file refused = {0};
 
-    int code = info_open(all, &call, &opened, &refusal);
-    if (!code && refusal.code < 0) {
+    int code = info_open(all, &call, &opened, &refusal, &refused.globals);
+    if (!code && refusal.code < 0)
         refused.why = &refusal;
+    if (!refused.globals.all && (refused.why || code == EXIT_NO))
         globals_find(all->path, &refused.globals);
-    }
     bool is_other = refusal.code == BERTH_E_NOT_CHECKPOINT || files_is_missing(all, &refusal);
     bool is_told = code == EXIT_NO && refusal.code == BERTH_E_NOT_CHECKPOINT &&
                    info_of_archive(all, &refusal, options);
     if (code == EXIT_NO && !is_told && (options->json || !is_other))
-        info_of_bad(all, &refusal, options);
+        info_of_bad(all, &refusal, &refused.globals, options);
     if (code) {
         globals_free(&refused.globals);
         input_close(&opened);

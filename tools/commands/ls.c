@@ -319,6 +319,8 @@ static int ls_file(void *context, files *all)
     if (error.code < 0)
         code = files_fail(all, &error);
     bool is_open = code == 0;
+    if (is_open && !opened.set)
+        tell_behind(all->path, opened.checkpoint, stats.behind_nbytes);
     options->total.n_files += is_open && all->part_of;
     if (is_open)
         code = list_tensors(all, &opened, options);

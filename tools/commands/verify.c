@@ -198,11 +198,12 @@ static json_t *findings_json(const findings *found, const berth_stats *stats)
     for (size_t i = 0; i < found->n; i++)
         json_array_append_new(bad, bad_record_json(&found->bad[i]));
     json_t *report = json_pack(
-        "{s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "intact",
+        "{s:b,s:b,s:b,s:b,s:I,s:I,s:I,s:I,s:I,s:I,s:o}", "ok", found->error.code == 0, "intact",
         found->verdict.is_intact, "allowed", findings_is_allowed(found), "repacked",
         stats->repacked, "records", (json_int_t)verdict->n_records, "storages",
         (json_int_t)verdict->n_storages, "verified", (json_int_t)verdict->n_verified, "unverified",
-        (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes, "bad", bad);
+        (json_int_t)verdict->n_unverified, "nbytes", (json_int_t)verdict->nbytes, "behind_nbytes",
+        (json_int_t)verdict->behind_nbytes, "bad", bad);
     globals_set_json(&found->globals, report);
     if (found->error.code < 0 && found->n == 0) {
         json_object_set_new(report, "record", text_json(found->error.record));
@@ -275,6 +276,15 @@ static void print_whole(const findings *found)
     putchar('\n');
 }
 
+static void findings_print_behind(const findings *found, const berth_stats *stats)
+{
+    files_print_prefix(found->files);
+    fputs("behind the first: ", stdout);
+    print_behind(stdout, found->files->path, stats->requested_nbytes,
+                 found->verdict.behind_nbytes); /* all bytes were requested */
+    putchar('\n');
+}
+
 /* In words or as JSON; the exit code. */
 static int findings_print_report(const findings *found, const common *options,
                                  const berth_stats *stats)
@@ -293,6 +303,8 @@ static int findings_print_report(const findings *found, const common *options,
         files_print_prefix(found->files);
         printf("repacked: %s\n", REPACKED_ADVICE);
     }
+    if (found->verdict.is_intact && found->verdict.behind_nbytes > 0)
+        findings_print_behind(found, stats);
     if (found->verdict.is_intact)
         print_whole(found);
     else

@@ -20,12 +20,23 @@ static void add_global(void *context, const char *module, const char *name, bool
                                                   "name", text_json(name), "allowed", is_allowed));
 }
 
+static void globals_begin(named_globals *globals)
+{
+    if (globals->all)
+        return;
+    globals->all = json_array();
+    globals->seen = json_object();
+}
+
+void globals_note(named_globals *globals, const char *module, const char *name)
+{
+    globals_begin(globals);
+    add_global(globals, module, name, false);
+}
+
 void globals_add(const berth_source *source, named_globals *globals)
 {
-    if (!globals->all) {
-        globals->all = json_array();
-        globals->seen = json_object();
-    }
+    globals_begin(globals);
     if (!source || globals->error.code < 0 ||
         berth_list_globals(source, add_global, globals, &globals->error) < 0)
         return; /* the caller sees the error */

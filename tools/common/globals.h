@@ -16,6 +16,8 @@ typedef struct named_globals {
 
 /* No verdict is lost if they cannot be listed: globals->error says why. globals_free is due. */
 void globals_find(const char *path, named_globals *globals);
+/* Adds one that is not allowed. */
+void globals_note(named_globals *globals, const char *module, const char *name);
 /* Adds those of a source. */
 void globals_add(const berth_source *source, named_globals *globals);
 /* How much of a refusal stands before the global that it names, if the list will name it. */

@@ -217,7 +217,8 @@ const char *input_path(const char *word)
     struct stat status;
 
     if (!is_standard(word) && strcmp(word, STDIN_PATH) != 0)
-        return check_scheme(word) || refuse_pipe(word) ? NULL : resolve_folder(word);
+        return refuse_empty(word) || check_scheme(word) || refuse_pipe(word) ? NULL
+                                                                             : resolve_folder(word);
     if (!is_there) {
         note_standard_input(); /* before a temporary takes its place */
         /* A file from its beginning can be opened by its path as often as it is needed. */
@@ -267,8 +268,14 @@ int input_open_selected(const char *path, const berth_params *params, selection 
                         input *opened)
 {
     berth_error error;
-    int code = open_any(path, params, selected, opened, &error);
+    berth_stats own = {0};
+    berth_params with_stats = params ? *params : (berth_params){0};
+    if (!with_stats.stats)
+        with_stats.stats = &own;
+    int code = open_any(path, &with_stats, selected, opened, &error);
 
+    if (!code && !opened->set)
+        tell_behind(path, opened->checkpoint, with_stats.stats->behind_nbytes);
     return error.code < 0 ? fail(&error) : code;
 }
 

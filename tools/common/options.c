@@ -117,6 +117,7 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         return 0;
     case 'q':
         options->quiet = true;
+        be_quiet();
         return 0;
     case KEY_COLOUR:
         if (!colour_set(word))

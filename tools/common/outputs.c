@@ -92,9 +92,16 @@ void limit_readers_of(const char *out)
 
 /* ---- checks ---- */
 
+int refuse_empty(const char *word)
+{
+    return *word ? 0 : print_trouble("a path is empty: a variable of the shell that is not set?");
+}
+
 /* A folder can be called "ftp:". */
 int check_written_path(const char *word)
 {
+    if (refuse_empty(word))
+        return EXIT_TROUBLE;
     char *folder = strndup(word, strcspn(word, "/"));
     bool is_there = folder && access(folder, F_OK) == 0;
 

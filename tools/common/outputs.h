@@ -10,6 +10,8 @@
 berth_target output_target(const char *word);
 /* A file of any format there, as a whole or not at all. Returns an exit code. */
 int save_bytes(const char *word, const void *bytes, size_t nbytes);
+/* Refuses a path without a character. Returns an exit code. */
+int refuse_empty(const char *word);
 /* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
 int check_written_path(const char *word);
 /* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/common/options.h"
 #include "tools/common/progress.h"
 #include "tools/common/report.h"
@@ -118,6 +119,42 @@ int print_trouble(const char *format, ...)
     fputc('\n', stderr);
     (void)signal(SIGPIPE, before);
     return EXIT_TROUBLE;
+}
+
+/* ---- several objects in one file ---- */
+
+static bool is_quiet;
+
+void be_quiet(void)
+{
+    is_quiet = true;
+}
+
+void print_behind(FILE *out, const char *path, uint64_t file_nbytes, uint64_t behind_nbytes)
+{
+    char word[512];
+
+    fprintf(out,
+            "%" PRIu64 " bytes of further objects, which torch.save wrote to the same file; Berth "
+            "reads the first, as torch.load of a path does",
+            behind_nbytes);
+    if (!berth_is_url(path) && print_word(path, word, sizeof word))
+        fprintf(out, ": `tail -c +%" PRIu64 " %s >NEW.pt` makes a file of the others",
+                file_nbytes - behind_nbytes + 1, word);
+}
+
+void tell_behind(const char *path, berth_checkpoint *checkpoint, uint64_t behind_nbytes)
+{
+    berth_info info;
+
+    if (is_quiet || behind_nbytes == 0 || berth_get_info(checkpoint, &info, NULL) < 0)
+        return;
+    (void)fflush(stdout);
+    fputs("berth: ", stderr);
+    print_shown(stderr, path);
+    fputs(": behind what is read: ", stderr);
+    print_behind(stderr, path, info.nbytes, info.behind_nbytes);
+    fputc('\n', stderr);
 }
 
 static void print_remark(void *context, const char *message)

@@ -18,6 +18,15 @@ enum { EXIT_YES = 0, EXIT_NO = 1, EXIT_TROUBLE = 2 };
 
 /* Prints "berth: message" to stderr and returns the exit code that fits the error. */
 int fail(const berth_error *error);
+/*
+ * What the bytes behind the first object of a legacy file are, and what makes a file of them, in
+ * one line without its end.
+ */
+void print_behind(FILE *out, const char *path, uint64_t file_nbytes, uint64_t behind_nbytes);
+/* Remarks on files are left out from now on (--quiet). */
+void be_quiet(void);
+/* Unless quiet: prints to stderr what is behind, if there are such bytes. */
+void tell_behind(const char *path, berth_checkpoint *checkpoint, uint64_t behind_nbytes);
 /* Prints a message of the command's own, in one line. Returns EXIT_TROUBLE. */
 int print_trouble(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Whether berth_show_text changes nothing. */

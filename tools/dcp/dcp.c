@@ -162,7 +162,7 @@ int dcp_set_make(const char *path, selection *selected, file_set **made)
 {
     file_set *s = *made = set_new(path);
     dcp *d = NULL;
-    int code = s ? dcp_read(path, false, &d) : EXIT_TROUBLE;
+    int code = s ? dcp_read(path, NULL, &d) : EXIT_TROUBLE;
 
     if (s)
         set_own(s, d, dcp_free);

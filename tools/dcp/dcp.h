@@ -57,11 +57,18 @@ typedef struct dcp_entry {
     size_t n_chunks;
 } dcp_entry;
 
+/* For verdicts: what is wrong with a directory. Zeros at first. */
+typedef struct dcp_notes {
+    char *broken;          /* why `.metadata` cannot be read; NULL: it can */
+    char *refused;         /* the first that is named and should not be, in words; or NULL */
+    named_globals globals; /* all of them */
+} dcp_notes;
+
 struct dcp {
     const char *path;
-    bool keeps_broken; /* a piece that is not in its file is noted, not refused */
-    int folder;        /* descriptor */
-    void *pickle;      /* .metadata in an archive */
+    dcp_notes *notes; /* NULL: what is wrong is printed */
+    int folder;       /* descriptor */
+    void *pickle;     /* .metadata in an archive */
     size_t pickle_nbytes;
     char *pickle_name;
     berth_checkpoint *metadata; /* it owns all texts and shapes */
@@ -75,8 +82,13 @@ struct dcp {
 
 /* ---- dcp_metadata.c ---- */
 
-/* Returns 0, or an exit code after printing why. The caller frees *read with dcp_free. */
-int dcp_read(const char *path, bool keeps_broken, dcp **read);
+/*
+ * Returns 0, or an exit code after printing why. The caller frees *read with dcp_free. With
+ * `notes`, which must live as long: a piece that is not in its file, a `.metadata` that cannot be
+ * read (EXIT_NO) or that names what it should not (0) are noted, and not printed.
+ */
+int dcp_read(const char *path, dcp_notes *notes, dcp **read);
+void dcp_notes_free(dcp_notes *notes);
 void dcp_free(void *read);
 
 /* ---- dcp_outline.c ---- */
@@ -92,7 +104,7 @@ int dcp_read_tensors(dcp *d, const berth_value *tensors);
 int dcp_read_places(dcp *d, const berth_value *places);
 /* Each element of each tensor must be in one chunk. */
 int dcp_check_chunks(const dcp *d, dcp_entry *entry);
-/* Prints "DIR/.metadata: ...". Returns EXIT_NO. */
+/* Prints "DIR/.metadata: ...", or notes it. Returns EXIT_NO. */
 int dcp_refuse(const dcp *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The attributes of an object of a class of torch.distributed; NULL: it is none. */
 const berth_value *dcp_object(const berth_value *value, const char *class_name);
@@ -101,6 +113,9 @@ const berth_value *dcp_object(const berth_value *value, const char *class_name);
 
 /* `berth verify` of a directory: the file at hand. Returns the exit code. */
 int dcp_verify(files *all, const common *options);
+/* For `berth info` of a directory that cannot be opened: what is wrong, without reading tensors.
+ * Returns whether that is only what it names. */
+bool dcp_find_notes(const char *path, dcp_notes *notes);
 
 /* ---- dcp_pieces.c ---- */
 

@@ -28,6 +28,16 @@ bool is_dcp_directory(const char *path)
     return is;
 }
 
+/* The first of its kind stays. */
+static int dcp_note(const dcp *d, char **note, const char *text)
+{
+    if (!*note && asprintf(note, "%s/.metadata: %s", d->path, text) < 0) {
+        *note = NULL;
+        return print_trouble("out of memory");
+    }
+    return EXIT_NO;
+}
+
 int dcp_refuse(const dcp *d, const char *format, ...)
 {
     char text[800];
@@ -36,8 +46,9 @@ int dcp_refuse(const dcp *d, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    (void)print_trouble("%s/.metadata: %s", d->path, text);
-    return EXIT_NO;
+    if (!d->notes)
+        (void)print_trouble("%s/.metadata: %s", d->path, text);
+    return d->notes ? dcp_note(d, &d->notes->broken, text) : EXIT_NO;
 }
 
 /* ---- the bytes ---- */
@@ -104,17 +115,65 @@ static int dcp_wrap_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, const be
     return berth_save_to(&target, &content, params, error);
 }
 
+/* ---- what it names ---- */
+
+/* By their modules, "module name". */
+static bool is_of_dcp(const char *text)
+{
+    return !strncmp(text, "torch.", 6) || !strncmp(text, "torch ", 6) ||
+           !strncmp(text, "pathlib", 7) || !strncmp(text, "collections ", 12);
+}
+
+#define NAMES                                                                                      \
+    "names %.200s, which no DCP directory needs; nothing was run "                                 \
+    "(--set load.unknown_globals=inert passes over it)"
+
+static void dcp_note_global(const dcp *d, const char *text)
+{
+    const char *space = strrchr(text, ' ');
+    char module[256];
+
+    snprintf(module, sizeof module, "%.*s", space ? (int)(space - text) : 0, text);
+    globals_note(&d->notes->globals, module, space ? space + 1 : text);
+}
+
+/* Of a pickle that was not read to its end. Python 3.11.0 to 3.11.3 need getattr: it is passed
+ * over. */
+static void note_unread_global(void *context, const char *module, const char *name, bool is_allowed)
+{
+    char text[512];
+
+    (void)is_allowed;
+    snprintf(text, sizeof text, "%s %s", module, name);
+    if (!is_of_dcp(text) && strcmp(text, "builtins getattr") != 0)
+        dcp_note_global(context, text);
+}
+
 /* In the message the bytes are those of .metadata, not of the archive around it. */
 static int dcp_fail_pickle(const dcp *d, const berth_error *error)
 {
     enum { DATA_OFFSET = 64 }; /* of the first record, with any alignment up to 64 */
     const char *text = strstr(error->message, "data.pkl at byte ");
     const char *rest = text ? strchr(text, ':') : NULL;
+    int code = exit_code(error);
 
-    if (!rest || error->offset == BERTH_NO_OFFSET || error->offset < DATA_OFFSET)
-        return fail(error);
-    (void)dcp_refuse(d, "at byte %llu%s", (unsigned long long)(error->offset - DATA_OFFSET), rest);
-    return exit_code(error);
+    const berth_source source = berth_from_memory(d->pickle, d->pickle_nbytes);
+
+    if (code == EXIT_NO && d->notes)
+        (void)!berth_list_globals(&source, note_unread_global, (void *)(uintptr_t)d, NULL);
+    if (rest && error->offset != BERTH_NO_OFFSET && error->offset >= DATA_OFFSET) {
+        /* Each .metadata names a class of torch: that is not what is wrong. */
+        const char *named = strstr(rest, "; it names the global torch.");
+        int n = named ? (int)(named - rest) : (int)strlen(rest);
+        bool is_cut = strstr(rest, " are left") && !strstr(rest, "did not end?");
+        (void)dcp_refuse(d, "at byte %llu%.*s%s", (unsigned long long)(error->offset - DATA_OFFSET),
+                         n, rest,
+                         is_cut ? ": a download or a save in place that did not end?" : "");
+        return code;
+    }
+    if (code == EXIT_NO && d->notes)
+        return dcp_refuse(d, "%s", error->message);
+    return fail(error);
 }
 
 static int dcp_open_pickle(dcp *d, const uint8_t *bytes, size_t nbytes, berth_error *error)
@@ -177,17 +236,19 @@ static int check_global(void *context, const berth_walk *walk, const berth_value
 {
     const char *text =
         berth_value_kind(value) == BERTH_KIND_GLOBAL ? berth_as_text(value, NULL) : NULL;
+    const dcp *d = context;
 
     (void)walk;
     if (is_enum_member(value))
         return BERTH_WALK_SKIP;
-    if (!text || !strncmp(text, "torch.", 6) || !strncmp(text, "torch ", 6) ||
-        !strncmp(text, "pathlib", 7) || !strncmp(text, "collections ", 12))
+    if (!text || is_of_dcp(text))
         return 0;
-    return dcp_refuse(context,
-                      "names %.200s, which no DCP directory needs; nothing was run "
-                      "(--set load.unknown_globals=inert passes over it)",
-                      text);
+    if (!d->notes)
+        return dcp_refuse(d, NAMES, text);
+    char words[400];
+    dcp_note_global(d, text);
+    snprintf(words, sizeof words, NAMES, text);
+    return dcp_note(d, &d->notes->refused, words) == EXIT_NO ? 0 : EXIT_TROUBLE;
 }
 
 static int dcp_check_globals(dcp *d)
@@ -238,18 +299,25 @@ static int dcp_open_and_read(dcp *d)
     return code ? code : dcp_read_parts(d);
 }
 
-int dcp_read(const char *path, bool keeps_broken, dcp **read)
+int dcp_read(const char *path, dcp_notes *notes, dcp **read)
 {
     dcp *d = *read = calloc(1, sizeof *d);
 
     if (!d)
         return print_trouble("out of memory");
     d->path = path;
-    d->keeps_broken = keeps_broken;
+    d->notes = notes;
     d->folder = -1;
     d->names = json_object();
     d->files = json_object();
     return d->names && d->files ? dcp_open_and_read(d) : print_trouble("out of memory");
+}
+
+void dcp_notes_free(dcp_notes *notes)
+{
+    free(notes->broken);
+    free(notes->refused);
+    globals_free(&notes->globals);
 }
 
 void dcp_free(void *read)

@@ -181,9 +181,9 @@ static int dcp_break_piece(const dcp *d, const char *name, dcp_piece *piece, int
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (code == EXIT_TROUBLE && !d->keeps_broken)
+    if (code == EXIT_TROUBLE && !d->notes)
         return print_trouble("%s/%s", d->path, text);
-    if (!d->keeps_broken)
+    if (!d->notes)
         return dcp_refuse(d, "\"%.200s\": %s", name, text);
     free(piece->broken);
     piece->broken = strdup(text);
@@ -243,7 +243,8 @@ static int dcp_read_piece(dcp *d, const char *name, const berth_value *value, dc
         return code;
     return dcp_break_piece(d, name, piece, EXIT_NO,
                            "%" PRId64 " bytes from byte %" PRId64
-                           " on are not in %.200s, which has %" PRIu64 ": cut off?",
+                           " on are not in %.200s, which has %" PRIu64
+                           ": a download or a save in place that did not end?",
                            length, offset, file, file_nbytes);
 }
 

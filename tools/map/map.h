@@ -65,6 +65,7 @@ typedef struct map {
     berth_source source;
     int fd; /* -1: a URL, or a file that cannot be opened */
     uint64_t nbytes;
+    uint64_t behind_nbytes;       /* of further objects of the legacy format */
     berth_archive *archive;       /* NULL: no zip */
     berth_checkpoint *checkpoint; /* NULL: only records were asked for */
     const char *container;

@@ -517,7 +517,11 @@ static void map_add_without_directory(map *m, const map_use *uses, size_t n_uses
         map_add_storage_parts(m, i, &use, uses_end);
         done = storage->offset + storage->nbytes;
     }
-    map_add(m, done > 0 ? PART_GAP : is_pickled ? PART_PICKLE : PART_HEADER, done, m->nbytes, NULL);
+    map_add(m,
+            done > 0     ? PART_GAP
+            : is_pickled ? PART_PICKLE
+                         : PART_HEADER,
+            done, m->nbytes - m->behind_nbytes, NULL); /* what is behind becomes a gap */
 }
 
 /* ---- all ---- */
@@ -591,6 +595,8 @@ static int map_open(map *m, bool records_only, const berth_params *params)
     if (!records_only && (open_file_or_url(m->path, params, &m->checkpoint, &error) < 0 ||
                           berth_get_info(m->checkpoint, &info, &error) < 0))
         return fail(&error);
+    m->behind_nbytes = info.behind_nbytes;
+    tell_behind(m->path, m->checkpoint, info.behind_nbytes);
     if (info.n_records > 0 &&
         open_archive(m->path, records_only ? params : NULL, &m->archive, &error) < 0)
         return fail(&error);

@@ -275,19 +275,11 @@ def _may_be_read_by_torch(kept, error, pickle_module):
     if error.status == "BERTH_E_NOT_CHECKPOINT":  # a module of the program's may read what it has written
         return TAR in str(error) or pickle_module not in (None, pickle)
     if error.status == "BERTH_E_ARCHIVE" and FOLLOW in str(error):
-        return not is_path(kept.f) or is_object_at(kept.f, error.offset)
+        return not is_path(kept.f)
     if error.status == "BERTH_E_TENSOR":  # of a pickle PyTorch decides; of a safetensors file nobody needs to
         with kept.file() as file:
             return MAGIC in file.read(32)
     return error.status in ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE", "BERTH_E_UNSUPPORTED")
-
-
-def is_object_at(path, offset):
-    """Whether another object in the legacy format begins there; else something is wrong with the file."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        begin = file.read(32)
-    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def refused_by_torch(kept, error):

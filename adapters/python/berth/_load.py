@@ -113,15 +113,12 @@ def load_plain(kept, map_location, mmap):
     """A file of plain values, in C."""
     try:
         return _value_of_source(kept, map_location, mmap)
-    except Error as error:  # of several objects in the legacy format the first one, as PyTorch does
-        if _gate.FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _gate.is_object_at(kept.f, error.offset)):
+    except Error as error:  # of a file object in the legacy format PyTorch reads no more than the object
+        if _gate.FOLLOW not in str(error) or is_path(kept.f):
             raise
         end = error.offset
-    with contextlib.ExitStack() as stack:
-        if is_path(kept.f):
-            kept.f = stack.enter_context(open(kept.f, "rb"))
-        kept.cut(end)
-        return _value_of_source(kept, map_location, mmap)
+    kept.cut(end)
+    return _value_of_source(kept, map_location, mmap)
 
 
 def _value_of_source(kept, map_location, mmap):
@@ -130,7 +127,8 @@ def _value_of_source(kept, map_location, mmap):
         with of_file(kept.name(), by_caller):
             value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():
-            kept.leave_behind(file.info()["nbytes"])
+            info = file.info()  # of several objects in the file this one, as PyTorch does
+            kept.leave_behind(info["nbytes"] - info["behind_nbytes"])
     count("load", "values")
     return value
 

@@ -21,7 +21,8 @@ MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
 MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
 MOST_AT_ONCE = 8  # files of an index at a URL that are opened at the same time
-NOT_RUN = "nothing was run"  # the command's words for a .metadata that names code
+# The command's words for a .metadata, and for a piece, that names code.
+NOT_RUN = re.compile("nothing was run|is not allowed in a checkpoint")
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
@@ -183,10 +184,14 @@ class Dcp:
             raise self._refused(said) if code == 1 else _failed(self.path, said, "BERTH_E_SYSTEM")
         return json.loads(report)
 
+    def said_of(self, reason):
+        """The message of what is wrong with .metadata."""
+        return str(self._refused(reason))
+
     def _refused(self, said):
         """The command's words, without its options."""
         words = re.sub(r" \(--set load\.unknown_globals=inert [^)]*\)", "", said)
-        return _failed(self.path, words, "BERTH_E_FORBIDDEN" if NOT_RUN in said else "BERTH_E_ARCHIVE")
+        return _failed(self.path, words, "BERTH_E_FORBIDDEN" if NOT_RUN.search(said) else "BERTH_E_ARCHIVE")
 
     def load(self, load):
         """Its value. The tensors are pages of the converted file, so that there is no second copy."""

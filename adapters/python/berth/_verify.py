@@ -44,6 +44,8 @@ class Report:
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
         that have none; that are bad
     nbytes: of all records
+    behind_nbytes: of further objects that torch.save wrote to the same file before PyTorch 1.6. They are verified,
+        too. berth.load(path) gives the first object; of an open file each berth.load(file) gives the next one
     """
 
     error: str
@@ -57,6 +59,7 @@ class Report:
     n_bad: int
     nbytes: int
     globals_unknown: str = ""
+    behind_nbytes: int = 0
 
     def __bool__(self):
         return not self.error
@@ -104,7 +107,8 @@ def _report_of_directory(directory):
                         "unchecked" if row["intact"] else "bad", row["reason"])
            for row in found["bad"]]
     # Nothing that a program can allow makes berth.load run anything of a directory: no advice.
-    return Report(error=advised(bad[0].error, ()) if bad else "", intact=found["intact"], records=bad,
+    error = advised(bad[0].error, ()) if bad else directory.said_of(found["reason"]) if "reason" in found else ""
+    return Report(error=error, intact=found["intact"], records=bad,
                   globals=[f"{module}.{name}" for module, name, _ in named],
                   refused=[f"{module}.{name}" for module, name, is_allowed in named if not is_allowed],
                   n_storages=found["pieces"], n_verified=found["verified"], n_unverified=found["unverified"],

@@ -347,7 +347,7 @@ static PyObject *checkpoint_info(bpy_held *held, PyObject *unused)
     if (berth_get_info(((bpy_checkpoint *)held)->handle, &info, &error) < 0)
         return bpy_raise(&error);
     return Py_BuildValue(
-        "{sssssLsLsssOsKsKsnsnsnsnsOsOsn}", "container", info.container, "archive", info.archive,
+        "{sssssLsLsssOsKsKsnsnsnsnsOsOsnsK}", "container", info.container, "archive", info.archive,
         "format_version", (long long)info.format_version, "storage_alignment",
         (long long)info.storage_alignment, "byteorder", info.byteorder, "byteorder_recorded",
         info.byteorder_recorded ? Py_True : Py_False, "nbytes", (unsigned long long)info.nbytes,
@@ -355,7 +355,8 @@ static PyObject *checkpoint_info(bpy_held *held, PyObject *unused)
         (Py_ssize_t)info.n_records, "n_storages", (Py_ssize_t)info.n_storages, "n_tensors",
         (Py_ssize_t)info.n_tensors, "n_crc32", (Py_ssize_t)info.n_crc32, "calculated_offsets",
         info.calculated_offsets ? Py_True : Py_False, "repacked",
-        info.repacked ? Py_True : Py_False, "n_deflated", (Py_ssize_t)info.n_deflated);
+        info.repacked ? Py_True : Py_False, "n_deflated", (Py_ssize_t)info.n_deflated,
+        "behind_nbytes", (unsigned long long)info.behind_nbytes);
 }
 
 /* Whether the file is of before PyTorch 1.6. */
