@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include "adapters/curl/berth_curl.h"
+#include "tools/common/nearest.h"
 #include "tools/common/options.h"
 #include "tools/common/progress.h"
 #include "tools/common/report.h"

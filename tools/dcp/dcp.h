@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "tools/common/files.h"
+#include "tools/common/globals.h"
 #include "tools/common/select.h"
 #include "tools/common/set.h"
 
