@@ -321,8 +321,10 @@ static int shards_fill(const shard_set *shards, file_set *s)
     berth_error error;
     const char *name;
     json_t *file;
-    int code = roots ? 0 : print_trouble("out of memory");
+    int code = roots ? 0 : EXIT_TROUBLE;
 
+    if (!roots)
+        (void)print_trouble("out of memory");
     /* The values of each file are copied in one call: ties within a file are kept. */
     for (size_t i = 0; roots && i < shards->n_files; i++)
         roots[i] = berth_value_copy(set_tree(s), berth_root(shards->checkpoints[i]), 0);
