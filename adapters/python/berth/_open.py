@@ -7,7 +7,7 @@ import operator
 import os
 
 from berth import _native, _set, _sparse
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, make, of_file, of_load_alone, shown
+from berth._errors import NO_OFFSET, Error, load_alone, make, of_file, shown
 from berth._load import MAPPED
 from berth._source import Url, from_caller, is_path, name_of, source_of
 from berth._verify import report_of, report_of_files
@@ -33,14 +33,12 @@ def open(f):
     """
     found = _set.found(from_caller(f))
     if isinstance(found, (_set.Index, _set.Dcp)):
-        return File(*found.open(MAPPED), found.path, found.container)
+        with load_alone("berth.open"):
+            return File(*found.open(MAPPED), found.path, found.container)
     source = source_of(found)
     again = found.fileno if isinstance(source, int) else lambda: source
-    try:
+    with load_alone("berth.open"):
         native = _native.open(source, MAPPED)
-    except UnsafeFileError as error:
-        error.args = (of_load_alone(str(error), "berth.open"), )
-        raise
     return File(native, again, found)
 
 

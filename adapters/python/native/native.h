@@ -80,6 +80,10 @@ extern PyMethodDef bpy_handler_functions[];
  */
 PyObject *bpy_raise(const berth_error *error);
 
+/* The same of an error of ours, which is about a file: its message, and record, get the file's
+ * name. */
+PyObject *bpy_raise_of(const berth_source *source, berth_error *error);
+
 /* The same of a source that was opened: a refusal lists all that its pickle names. */
 PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source);
 
@@ -89,6 +93,13 @@ PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source
  * list of rows (module, name, is_allowed); NULL: an exception is raised.
  */
 PyObject *bpy_globals_of(const berth_source *source, berth_error *error);
+
+/*
+ * Whether the pickle of a source appends to objects of classes, or sets items of them. Nothing is
+ * made.
+ * Returns: false also if it cannot be read; -1: an exception is raised.
+ */
+int bpy_fills_objects(const berth_source *source);
 
 /*
  * A str as bytes, in the encoding of paths. What cannot be one text is refused: a NUL would end it
@@ -452,7 +463,7 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
 bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
 
 /* A tensor by its name; NULL: an exception is raised. */
-const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
+const berth_tensor *bpy_checkpoint_find(const bpy_checkpoint *checkpoint, PyObject *name);
 
 /*
  * Around a call that maps a file's bytes, or waits for those of a URL: then the GIL is given up.
