@@ -339,14 +339,14 @@ def _malformed(kept, error):
     if not where or isinstance(error, OSError):
         return None
     record, at, is_whole = _end_of_opcodes(kept)
-    if is_whole and not isinstance(error, BROKEN + OF_IDS * (where == "persistent_load")):
+    is_key = isinstance(error, TypeError) and str(error).startswith("unhashable type: ")
+    if is_whole and not is_key and not isinstance(error, BROKEN + OF_IDS * (where == "persistent_load")):
         return None
     if is_whole:  # the order of the opcodes is wrong: Berth's reader names the one, if it knows them all
-        with contextlib.suppress(Error):
-            try:
-                try_pickle(kept)
-            except UnsafeFileError as ours:
-                at = at if ours.offset is None else ours.offset
+        try:
+            try_pickle(kept)
+        except Error as ours:
+            at = at if ours.offset is None else ours.offset
     return make("BERTH_E_PICKLE", f"{kept.name()}: {record or 'the pickles'}, byte {at}: the pickle is malformed: "
                 f"{error!r}", 0, at, record)
 

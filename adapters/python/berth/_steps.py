@@ -31,9 +31,9 @@ STEPS = [
     (r"", r"(?:: `berth convert\b{path}`) makes a checkpoint of its directory",
      ": berth.load of its directory reads it"),
     (r"bytes follow .*", r": `head -c (?P<n>\d+)\b{path}` leaves them out",
-     r": berth.load(io.BytesIO(data[:\g<n>])) leaves them out, if data is all that is in the file"),
+     r": `berth.load(io.BytesIO(data[:\g<n>]))` leaves them out, if data is all that is in the file"),
     (r"at byte (?P<n>\d+): several archives in one file: the last one begins here", r": `tail -c \+\d+\b{path}` takes it out",
-     r": berth.load(io.BytesIO(data[\g<n>:])) takes it out, if data is all that is in the file"),
+     r": `berth.load(io.BytesIO(data[\g<n>:]))` takes it out, if data is all that is in the file"),
     (r"", r"(?:: `berth convert --set debug=off --set load\.repacked=accept\b{path} NEW\.pt` mends it"
      r"|: debug=off and load\.repacked=accept read it)",
      r': `with berth.config.patch("debug=off load.repacked=accept"): berth.load(f)` reads it'),

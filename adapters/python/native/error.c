@@ -42,24 +42,13 @@ PyObject *bpy_raise(const berth_error *error)
     return bpy_raise_refusal(error, NULL);
 }
 
-PyObject *bpy_raise_of(const berth_source *source, berth_error *error)
+PyObject *bpy_raise_of(const bpy_checkpoint *checkpoint, berth_error *error)
 {
-    enum { MOST_SHOWN = 200 };
-    char descriptor[32], why[300];
-    const char *name = source->kind == BERTH_SOURCE_PATH     ? source->path
-                       : source->kind == BERTH_SOURCE_MEMORY ? "memory"
-                                                             : source->name;
-    if (source->kind == BERTH_SOURCE_FD) {
-        (void)snprintf(descriptor, sizeof descriptor, "descriptor %d", source->fd);
-        name = descriptor;
-    }
-    name = name ? name : "source";
-    size_t n = strlen(name), skipped = n > MOST_SHOWN ? n - MOST_SHOWN : 0;
+    char why[300];
     memcpy(why, error->message, sizeof why - 1);
     why[sizeof why - 1] = '\0';
-    (void)snprintf(error->message, sizeof error->message, "%s%.200s: %.100s%s%s",
-                   skipped ? "..." : "", name + skipped, error->record, *error->record ? ": " : "",
-                   why);
+    (void)snprintf(error->message, sizeof error->message, "%s: %.100s%s%s", checkpoint->name,
+                   error->record, *error->record ? ": " : "", why);
     return bpy_raise(error);
 }
 

@@ -226,7 +226,7 @@ static int refuse(const bpy_loader *loader, const char *why)
         strcmp(info.container, "zip") == 0) /* a legacy file has no records */
         (void)snprintf(error.record, sizeof error.record, "data.pkl");
     (void)snprintf(error.message, sizeof error.message, "%s", why);
-    bpy_raise_of(&loader->checkpoint->source, &error);
+    bpy_raise_of(loader->checkpoint, &error);
     return -1;
 }
 

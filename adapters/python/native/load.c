@@ -45,7 +45,7 @@ static const char *name_text(const bpy_checkpoint *checkpoint, PyObject *name, P
                    "no name has %s; keys() gives a path in its place, as \"['a\\x00b']\"",
                    text ? "a NUL character" : "such characters");
     PyErr_Clear();
-    bpy_raise_of(&checkpoint->source, &none);
+    bpy_raise_of(checkpoint, &none);
     Py_CLEAR(*bytes);
     return NULL;
 }

@@ -80,10 +80,6 @@ extern PyMethodDef bpy_handler_functions[];
  */
 PyObject *bpy_raise(const berth_error *error);
 
-/* The same of an error of ours, which is about a file: its message, and record, get the file's
- * name. */
-PyObject *bpy_raise_of(const berth_source *source, berth_error *error);
-
 /* The same of a source that was opened: a refusal lists all that its pickle names. */
 PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source);
 
@@ -436,14 +432,24 @@ bool bpy_raise_of_stream(const berth_source *source, const berth_error *error);
 void bpy_explain(berth_error *error);
 
 /* An open file. */
+#define BPY_NAME_NBYTES 208 /* of a file's name, in messages */
+
 typedef struct bpy_checkpoint {
     bpy_held held;
     atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read, a Stream or a Pinned; NULL: a file */
     Py_buffer buffer;
-    berth_source source;
+    berth_source source; /* the path or name in it is gone when the file is open */
+    char name[BPY_NAME_NBYTES];
 } bpy_checkpoint;
+
+/*
+ * Raises the exception of an error of ours, which is about an open file: its message gets the names
+ * of the file and of the error's record.
+ * Returns: NULL.
+ */
+PyObject *bpy_raise_of(const bpy_checkpoint *checkpoint, berth_error *error);
 
 /* For memory that outlives those who use the file. Any thread, with the GIL or without. */
 void bpy_checkpoint_use_memory(bpy_checkpoint *checkpoint);
