@@ -128,6 +128,16 @@ class Sets(Folder):
                 with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint: {words}"):
                     berth.load(f)
 
+    def test_several_old_values_at_a_url(self):
+        """The first one, as of a path."""
+        with open(self.path("v.pt"), "wb") as file:
+            for value in (FIRST, SECOND):
+                torch.save(value, file, _use_new_zipfile_serialization=False)
+        index = self.write("v.index.json", json.dumps({"weight_map": dict.fromkeys(FIRST, "v.pt")}).encode())
+        for f in (self.path("v.pt"), self.served(self.path("v.pt")), index, self.served(index)):
+            for options in ({}, {"encoding": "latin1"}, {"weights_only": False}):
+                same(berth.load(f, **options), FIRST, resizable=False)
+
     def test_what_an_open_file_is(self):
         """As repr() and info say it."""
         path = self.index()

@@ -24,7 +24,7 @@ import struct
 
 from berth import _native, _records, _sparse
 from berth._errors import FORCED, NO_OFFSET, Error, UnsafeFileError, is_of_file, is_set, load_trusted, make, step_of
-from berth._source import PinnedFile, Stream, is_path, name_of, source_of
+from berth._source import PinnedFile, Stream, Url, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
 DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
@@ -270,18 +270,24 @@ def _may_be_read_by_torch(kept, error, pickle_module):
     """Whether PyTorch can make a value of a file, which is no zip, although Berth's reader refuses it so."""
     if error.status == "BERTH_E_NOT_CHECKPOINT":  # a module of the program's may read what it has written
         return TAR in str(error) or PROTOCOL in str(error) or pickle_module not in (None, pickle)
-    if error.status == "BERTH_E_ARCHIVE" and FOLLOW in str(error):
-        return not is_path(kept.f) or is_object_at(kept.f, error.offset)
+    if is_before_another(kept, error):
+        return True
     if error.status == "BERTH_E_TENSOR":  # of a pickle PyTorch decides; of a safetensors file nobody needs to
         with kept.file() as file:
             return MAGIC in file.read(32)
     return error.status in ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE", "BERTH_E_UNSUPPORTED")
 
 
-def is_object_at(path, offset):
-    """Whether another object in the legacy format begins there; else something is wrong with the file."""
-    with open(path, "rb") as file:
-        file.seek(offset)
+def is_before_another(kept, error):
+    """Whether what is wrong is that another object in the legacy format follows; a file object stands in front of it then."""
+    if error.status != "BERTH_E_ARCHIVE" or FOLLOW not in str(error):
+        return False
+    if not is_path(kept.f):
+        return True
+    if isinstance(kept.f, Url):
+        kept.pin()
+    with kept.file() as file:
+        file.seek(error.offset)
         begin = file.read(32)
     return begin[:1] == b"\x80" and MAGIC in begin
 

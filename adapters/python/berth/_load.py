@@ -103,7 +103,7 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     kept = f if isinstance(f, _gate.Kept) else _gate.Kept(f, encoding)
     if not weights_only:
         if _gate.for_trusted(kept, pickle_module):
-            return load_plain(kept, map_location, mmap)
+            return _value_of_source(kept, map_location, mmap)
         return _gate.unpickle(kept, map_location, pickle_module, False, mmap, arguments)
     if pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
@@ -114,10 +114,14 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
                         "`encoding` alone goes to the unpickler")
     if not _gate.is_utf8(encoding):
         wants_torch = "pickle_load_args"
+    return _of_first_object(kept, mmap, lambda: _load_safely(kept, map_location, mmap, arguments, wants_torch))
+
+
+def _load_safely(kept, map_location, mmap, arguments, wants_torch):
     refusal = None
     try:
         if not (wants_torch or _conditions.reason()):
-            return load_plain(kept, map_location, mmap)
+            return _value_of_source(kept, map_location, mmap)
         kept.keep()
         kept.open(READ).close()
         _gate.try_pickle(kept)
@@ -128,22 +132,26 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     return _gate.unpickle(kept, map_location, None, True, mmap, arguments)
 
 
-def load_plain(kept, map_location, mmap):
-    """A file of plain values, in C."""
+def _of_first_object(kept, mmap, load_it):
+    """What load_it gives; of a file of several objects in the legacy format for the first one, as PyTorch does."""
     try:
-        return _value_of_source(kept, map_location, mmap)
-    except Error as error:  # of several objects in the legacy format the first one, as PyTorch does
-        if _gate.FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _gate.is_object_at(kept.f, error.offset)):
+        return load_it()
+    except Error as error:
+        if not _gate.is_before_another(kept, error) or is_path(kept.f) and mmap:
             raise
         end = error.offset
     with contextlib.ExitStack() as stack:
-        if is_path(kept.f):
+        if isinstance(kept.f, Url):
+            kept.pin()
+            kept.f = stack.enter_context(kept.opened())
+        elif is_path(kept.f):
             kept.f = stack.enter_context(open(kept.f, "rb"))
         kept.cut(end)
-        return _value_of_source(kept, map_location, mmap)
+        return load_it()
 
 
 def _value_of_source(kept, map_location, mmap):
+    """A file of plain values, in C."""
     by_caller = []
     with contextlib.closing(kept.open(MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
