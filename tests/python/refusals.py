@@ -232,9 +232,11 @@ class Refusals(Folder):
 
     def test_what_pytorch_never_fills(self):
         """There is no list that helps, so none is offered: by no function, in no format."""
-        for kind, value in ((collections.deque, collections.deque([1])), (Dict, Dict(a=1)), (List, List([1])),
-                            (Ordered, Ordered(a=1)), (collections.defaultdict, collections.defaultdict(None, a=1)),
-                            (collections.defaultdict, collections.defaultdict(None, a=HYPER))):
+        cases = [(collections.deque, collections.deque([1])), (List, List([1]))]
+        if hasattr(torch._weights_only_unpickler.Unpickler, "_check_set_item_target"):  # PyTorch 2.6 sets items of all
+            cases += [(Dict, Dict(a=1)), (Ordered, Ordered(a=1)),
+                      *((collections.defaultdict, collections.defaultdict(None, a=item)) for item in (1, HYPER))]
+        for kind, value in cases:
             for is_zip in (True, False):
                 torch.save({"v": [value]}, self.path("a.pt"), _use_new_zipfile_serialization=is_zip)
                 says = [berth.verify(self.path("a.pt")).error]

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pickle
 import re
+import sys
 
 from berth import _native, _steps
 
@@ -220,12 +221,25 @@ MOST_NAMES = 50  # in a message
 MOST_LISTED = 4096  # by berth_list_globals
 
 
-def advised(message, named, fills=False):
+APPENDS, SETS_ITEMS = 1, 2  # as in native/native.h
+
+
+def _is_never_filled(fills):
+    """Whether PyTorch's weights_only unpickler refuses what a pickle does with objects, whatever is allowed.
+
+    It appends to lists alone, and sets items of dicts, OrderedDicts and Counters alone; PyTorch 2.6 of all
+    that is allowed.
+    """
+    theirs = getattr(sys.modules.get("torch._weights_only_unpickler"), "Unpickler", None)
+    sets_all = theirs and not hasattr(theirs, "_check_set_item_target")
+    return bool(fills & APPENDS or fills & SETS_ITEMS and not sets_all)
+
+
+def advised(message, named, fills=0):
     """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
 
     named: rows (module, name, is_allowed), as the native module lists them
-    fills: the pickle fills objects of its classes as if they were lists or dicts. PyTorch's weights_only unpickler
-        does not, whatever is allowed
+    fills: APPENDS, SETS_ITEMS: what the pickle does with objects of its classes
     """
     message = _steps.in_python(message)
     refused = list(dict.fromkeys(of_torch(module, name) for module, name, is_allowed in named if not is_allowed))
@@ -242,12 +256,12 @@ def advised(message, named, fills=False):
         message += ", ...; berth.verify(f).refused has all that are listed" * are_many
     if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
-    if refused and not (is_protocol or are_many or fills):
+    if refused and not (is_protocol or are_many or _is_never_filled(fills)):
         message += step_of(refused)
     return message + load_trusted()
 
 
-def make(status, message, errno, offset, record, named=(), fills=False):
+def make(status, message, errno, offset, record, named=(), fills=0):
     """The exception of a berth_error; called by the native module.
 
     named, fills: of a file that is refused: what its pickle names and does, as for advised

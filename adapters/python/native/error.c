@@ -96,22 +96,23 @@ static int walk_push_parts(walk_stack *stack, const berth_value *value)
     return status;
 }
 
-/* Returns: whether an object of a class is filled; -1: MemoryError is raised. */
+/* Returns: as bpy_fills_objects. */
 static int walk_finds_filled(const berth_value *root)
 {
     walk_stack stack = {0};
-    int found = walk_push(&stack, root);
-    while (found == 0 && stack.n > 0) {
+    int found = 0, status = walk_push(&stack, root);
+    while (status == 0 && stack.n > 0 && found != (BPY_APPENDS | BPY_SETS_ITEMS)) {
         const berth_value *value = stack.values[--stack.n];
-        found = berth_value_kind(value) == BERTH_KIND_CALL &&
-                (berth_value_part(value, BERTH_PART_LIST_ITEMS) ||
-                 berth_value_part(value, BERTH_PART_DICT_ITEMS));
-        if (!found)
-            found = walk_push_parts(&stack, value);
+        bool is_object = berth_value_kind(value) == BERTH_KIND_CALL;
+        if (is_object && berth_value_part(value, BERTH_PART_LIST_ITEMS))
+            found |= BPY_APPENDS;
+        if (is_object && berth_value_part(value, BERTH_PART_DICT_ITEMS))
+            found |= BPY_SETS_ITEMS;
+        status = walk_push_parts(&stack, value);
     }
     PyMem_Free(stack.values);
     bpy_map_free(&stack.seen);
-    return found;
+    return status < 0 ? -1 : found;
 }
 
 int bpy_fills_objects(const berth_source *source)

@@ -90,10 +90,13 @@ PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source
  */
 PyObject *bpy_globals_of(const berth_source *source, berth_error *error);
 
+/* What a pickle does with objects of classes; the numbers are in berth._errors, too. */
+#define BPY_APPENDS 1
+#define BPY_SETS_ITEMS 2
+
 /*
- * Whether the pickle of a source appends to objects of classes, or sets items of them. Nothing is
- * made.
- * Returns: false also if it cannot be read; -1: an exception is raised.
+ * Which of these the pickle of a source does. Nothing is made.
+ * Returns: 0: none, or it cannot be read; -1: an exception is raised.
  */
 int bpy_fills_objects(const berth_source *source);
 

@@ -58,14 +58,13 @@ static PyObject *verify(berth_source *source, PyObject *records)
         return NULL;
     }
     return Py_BuildValue(
-        "{sOsNsOsOsOsssisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
+        "{sOsNsOsOsisssisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
         verdict.is_intact ? Py_True : Py_False, "is_refusal",
-        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "fills", fills ? Py_True : Py_False,
-        "globals_unknown", unlisted.code < 0 ? unlisted.message : "", "errno",
-        status < 0 ? error.system_errno : 0, "n_storages", (Py_ssize_t)verdict.n_storages,
-        "n_verified", (Py_ssize_t)verdict.n_verified, "n_unverified",
-        (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad, "nbytes",
-        (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
+        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "fills", fills, "globals_unknown",
+        unlisted.code < 0 ? unlisted.message : "", "errno", status < 0 ? error.system_errno : 0,
+        "n_storages", (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
+        "n_unverified", (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad,
+        "nbytes", (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
         (Py_ssize_t)(status < 0 ? strlen(error.message) : 0));
 }
 
