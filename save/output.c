@@ -151,16 +151,12 @@ uint64_t bth_output_file_own_and_free_room(int fd)
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
-uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
-{
-    return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
-}
-
 int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                      uint64_t missing_nbytes)
+                      uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
     const char *what = bth_errno_text(system_errno);
+    uint64_t missing_nbytes = nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
     size_t unit = 0;
 
     /* "812 MiB": whole units, rounded up, below 10,000. */

@@ -75,11 +75,12 @@ uint64_t bth_output_file_own_and_free_room(int fd);
 
 /* ---- a full disk (W1) ---- */
 
-/* How many of nbytes have no room. If the room is not known (UINT64_MAX), or seems to be enough (a
- * quota, a limit): how many are not written. */
-uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
-/* "... at byte N: No space left on device (812 MiB missing)". */
+/*
+ * "... at byte N: No space left on device (812 MiB missing)": how many of nbytes have no room. If
+ * the room is not known (UINT64_MAX), or seems to be enough (a quota, a limit): how many are not
+ * written.
+ */
 int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                      uint64_t missing_nbytes);
+                      uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
 
 #endif
