@@ -245,11 +245,6 @@ static int output_file_write(void *context, struct iovec *pieces, size_t n_piece
  */
 #define UNSYNCED_TILE_NBYTES (128 * 1024)
 
-static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
-{
-    return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
-}
-
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                                  const struct berth_config *config)
 {
@@ -266,7 +261,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     if (is_direct && bth_direct_open(fd, O_WRONLY, &file->direct, &file->reason)) {
         /* Direct writes run side by side only within the file's size: it is rounded up, and cut
          * later. */
-        uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
+        uint64_t padded_nbytes = bth_round_up(nbytes, file->direct.block_nbytes);
         if (padded_nbytes > bth_output_file_size_limit())
             file->reason = "the limit of a file's size leaves no room for a whole last block";
         else if (padded_nbytes != nbytes && bth_system.ftruncate(fd, (off_t)padded_nbytes) < 0)
@@ -291,7 +286,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
 
 int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
 {
-    if (!file->began_direct || round_up(nbytes, file->direct.block_nbytes) == nbytes)
+    if (!file->began_direct || bth_round_up(nbytes, file->direct.block_nbytes) == nbytes)
         return 0;
     if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
         return bth_fail_system(error, errno, "cannot be cut to its size");

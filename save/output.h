@@ -12,6 +12,12 @@
 /* Shorter ranges are copied into the tile: a piece of its own costs as much. */
 #define BTH_MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
 
+/* To whole units; `unit` is a power of two. */
+static inline uint64_t bth_round_up(uint64_t n, uint64_t unit)
+{
+    return (n + unit - 1) & ~(unit - 1);
+}
+
 /* What an output requires of the memory and of the ranges that it writes. */
 typedef struct bth_output_constraints {
     uint32_t block_nbytes;       /* ranges are whole blocks; a power of two; 0 or 1: any range */
