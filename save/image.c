@@ -184,12 +184,6 @@ int bth_image_begin(bth_image *image, berth_error *error)
     return error->code;
 }
 
-void bth_image_free_all(bth_image *image)
-{
-    bth_release(image->sums);
-    bth_release(image->starts);
-}
-
 uint32_t bth_image_crc32(const bth_image *image, size_t i)
 {
     return image->sums ? atomic_load(&image->sums[i].crc32) : 0;

@@ -77,7 +77,7 @@ typedef struct bth_image {
 } bth_image;
 
 /* Before the first tile of a file: adds the sums, if the plan wants CRCs, and computes the half of
- * the id that needs only names. */
+ * the id that needs only names. The caller releases sums and starts. */
 int bth_image_begin(bth_image *image, berth_error *error);
 /* Data of a record that another process has written into the file. */
 typedef struct bth_present {
@@ -91,8 +91,6 @@ typedef struct bth_present {
 
 /* Counts such data as rendered. Before the first tile, after all else is allocated. */
 void bth_image_add_present(bth_image *image, const bth_present *present);
-/* Releases what belongs to the image. */
-void bth_image_free_all(bth_image *image);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after

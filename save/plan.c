@@ -331,29 +331,6 @@ size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-bth_range bth_plan_header_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->header_offset,
-                       .nbytes = layout->data_offset - layout->header_offset};
-}
-
-bth_range bth_plan_data_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
-}
-
-bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->data_offset + layout->nbytes,
-                       .nbytes = layout->descriptor_nbytes};
-}
-
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
 {
     if (!plan || !record)
@@ -489,29 +466,6 @@ static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content
     return complete ? 0 : plan_add_records_behind_storages(plan, is_last ? byteorder : NULL, error);
 }
 
-static int content_check_records(const berth_content *content, const struct berth_config *config,
-                                 berth_error *error)
-{
-    const berth_new_record *first = content->records;
-    bool is_foreign;
-
-    if (!first || content->n_records == 0)
-        return bth_fail_argument(error, "the content has no records");
-    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
-        return 0;
-    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
-                        "the first record must be " NAME_PICKLE);
-    const char *byteorder = config_byteorder(config, &is_foreign);
-    if (is_foreign)
-        return bth_fail_argument(
-            error,
-            "records are written as they are, their byte order cannot be changed to "
-            "save.byteorder=%s",
-            byteorder);
-    return 0;
-}
-
 int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
                                    berth_error *error)
 {
@@ -587,6 +541,7 @@ static int content_check(const berth_content *content, const struct berth_config
         [BERTH_CONTENT_SAFETENSORS] = BERTH_TENSORS_ONLY | BERTH_COPY_TIES,
         [BERTH_CONTENT_RECORDS] =
             BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST | BERTH_RECORDS_PLAIN};
+    bool is_foreign;
 
     if (!content)
         return bth_fail_argument(error, "the content is NULL");
@@ -595,15 +550,31 @@ static int content_check(const berth_content *content, const struct berth_config
     if (content->kind != BERTH_CONTENT_VALUE && content->kind != BERTH_CONTENT_SAFETENSORS &&
         content->kind != BERTH_CONTENT_RECORDS)
         return bth_fail_argument(error, "invalid kind of content");
+    const berth_new_record *first = content->records;
     const uint32_t unknown = content->flags & ~known[content->kind];
     if (unknown)
         return bth_fail_argument(error, "unknown flags 0x%x", unknown);
-    if (content->kind == BERTH_CONTENT_RECORDS)
-        return content_check_records(content, config, error);
-    if (!content->value)
+    if (content->kind != BERTH_CONTENT_RECORDS) {
+        if (!content->value)
+            return bth_fail_argument(
+                error, "the value is NULL: berth_tree_error returns why, if making it failed");
+        return berth_tree_error(bth_value_tree(content->value), error);
+    }
+    if (!first || content->n_records == 0)
+        return bth_fail_argument(error, "the content has no records");
+    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
+        return 0;
+    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
+                        "the first record must be " NAME_PICKLE);
+    const char *byteorder = config_byteorder(config, &is_foreign);
+    if (is_foreign)
         return bth_fail_argument(
-            error, "the value is NULL: berth_tree_error returns why, if making it failed");
-    return berth_tree_error(bth_value_tree(content->value), error);
+            error,
+            "records are written as they are, their byte order cannot be changed to "
+            "save.byteorder=%s",
+            byteorder);
+    return 0;
 }
 
 berth_plan *bth_plan_make(const char *archive, const berth_content *content,

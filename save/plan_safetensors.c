@@ -337,30 +337,6 @@ static int view_make(const bth_safetensors_entry *entry, berth_storage *view, be
 
 /* ---- the plan ---- */
 
-/* What the file will hold, and whether it can. */
-static int selection_make(selection *s, const berth_content *content)
-{
-    const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = s};
-    berth_error walk_error;
-    uint64_t sum = 0;
-
-    if (berth_value_walk(content->value, &walker, &walk_error) < 0 && s->error->code == 0)
-        *s->error = walk_error;
-    if (s->error->code != 0 || selection_add_tensors(s, content->value) < 0 ||
-        selection_divide_into_entries_and_texts(s) < 0 ||
-        selection_make_texts(s, content->metadata) < 0)
-        return s->error->code;
-    /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
-    for (size_t i = 0; i < s->n_entries; i++)
-        if (!bth_try_add(sum, berth_tensor_nbytes(s->entries[i].tensor), &sum) ||
-            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
-            return bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
-                                   "its tensors, views written out in full, are too large for a "
-                                   "file");
-    return 0;
-}
-
 /* The header, and the tensors behind it. */
 static int plan_add_selection(berth_plan *plan, const selection *s, berth_error *error)
 {
@@ -394,10 +370,26 @@ static int plan_add_selection(berth_plan *plan, const selection *s, berth_error 
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error)
 {
     selection s = {.plan = plan, .flags = content->flags, .error = error};
+    const berth_walker walker = {
+        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = &s};
+    berth_error walk_error;
+    uint64_t sum = 0;
 
     plan->is_plain = true;
     plan->compute_crc32 = false;
-    if (selection_make(&s, content) == 0)
+    if (berth_value_walk(content->value, &walker, &walk_error) < 0 && error->code == 0)
+        *error = walk_error;
+    if (error->code == 0 && selection_add_tensors(&s, content->value) == 0 &&
+        selection_divide_into_entries_and_texts(&s) == 0)
+        (void)selection_make_texts(&s, content->metadata);
+    /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
+    for (size_t i = 0; i < s.n_entries && error->code == 0; i++)
+        if (!bth_try_add(sum, berth_tensor_nbytes(s.entries[i].tensor), &sum) ||
+            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
+            (void)bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                                  "its tensors, views written out in full, are too large for a "
+                                  "file");
+    if (error->code == 0)
         (void)plan_add_selection(plan, &s, error);
     for (size_t i = 0; i < s.n_tensors; i++)
         bth_release(s.tensors[i].name);

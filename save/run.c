@@ -148,23 +148,8 @@ static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64
     return 0;
 }
 
-/* For the worker that completed record i: a block that waits for it, with the descriptor, to be
- * written and freed. NULL: no more. */
-static deferred_block *deferred_claim_and_complete_block(run_state *run, size_t i)
-{
-    pthread_mutex_lock(&run->deferred.lock);
-    deferred_block *block = deferred_find_block_of_record(run, i);
-    if (block)
-        block->record = run->image.plan->n_records;
-    pthread_mutex_unlock(&run->deferred.lock);
-    if (block)
-        deferred_put_descriptors(run, block);
-    return block;
-}
-
 /* ---- statistics of storages ---- */
 
-/* Adds a tile that is written to the storage statistics. */
 static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan *plan,
                                       const bth_tile *tile)
 {
@@ -323,7 +308,6 @@ static int tile_write(run_state *run, bth_tile *tile, berth_error *error)
 {
     uint64_t mask = run->block_nbytes - 1;
     uint64_t tile_end = tile->offset + tile->nbytes, end = tile_end & ~mask;
-    deferred_block *block;
 
     if (end != tile_end && run->is_tail) { /* the last block of the file is padded with zeros */
         end += run->block_nbytes;
@@ -337,9 +321,15 @@ static int tile_write(run_state *run, bth_tile *tile, berth_error *error)
     if (tile_write_range(run, tile, tile->offset, waiting.offset, error) < 0 ||
         tile_write_range(run, tile, waiting.offset + waiting.nbytes, end, error) < 0)
         return error->code;
-    if (tile->completed == BTH_NO_RECORD)
-        return 0;
-    while ((block = deferred_claim_and_complete_block(run, tile->completed)) != NULL) {
+    while (tile->completed != BTH_NO_RECORD) { /* each block that waits for it */
+        pthread_mutex_lock(&run->deferred.lock);
+        deferred_block *block = deferred_find_block_of_record(run, tile->completed);
+        if (block)
+            block->record = run->image.plan->n_records;
+        pthread_mutex_unlock(&run->deferred.lock);
+        if (!block)
+            break;
+        deferred_put_descriptors(run, block);
         const bth_tile held = {.offset = block->range.offset,
                                .nbytes = (size_t)block->range.nbytes,
                                .bytes = block->bytes};
@@ -801,6 +791,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
     bth_release(run.tiles);
-    bth_image_free_all(&run.image);
+    bth_release(run.image.sums);
+    bth_release(run.image.starts);
     return error->code;
 }
