@@ -170,6 +170,8 @@ static int compare_elements(const berth_tensor *a, const berth_tensor *b)
     int64_t a_offset, b_offset;
     uintptr_t a_storage = (uintptr_t)bth_tensor_saved_storage(a, &a_offset);
     uintptr_t b_storage = (uintptr_t)bth_tensor_saved_storage(b, &b_offset);
+
+    assert(a && b); /* for analyzers */
     const uint64_t numbers[][2] = {{a_storage, b_storage},
                                    {(uint64_t)a_offset, (uint64_t)b_offset},
                                    {(uint64_t)a->dtype, (uint64_t)b->dtype},
