@@ -51,8 +51,7 @@ static int commit_check_room(const bth_commit *commit, int fd, int system_errno,
         system_errno = ENOSPC;
     if (system_errno == 0)
         return 0;
-    return bth_fail_no_space(error, system_errno, NULL, BERTH_NO_OFFSET,
-                             bth_missing_nbytes(room, commit->nbytes, 0));
+    return bth_fail_no_space(error, system_errno, NULL, BERTH_NO_OFFSET, room, commit->nbytes, 0);
 }
 
 /*
@@ -92,14 +91,6 @@ static int commit_reserve(bth_commit *commit, berth_error *error)
 
 /* ---- with a temporary ---- */
 
-/* F6: of a new file, before the umask. Others' bits also bound what an ACL of the folder gives. */
-static mode_t commit_new_mode(const struct berth_config *config)
-{
-    static const mode_t modes[] = {0666, 0660, 0600};
-
-    return modes[config->save_readers];
-}
-
 /*
  * Nobody else may open it until it has the rights of the file that it replaces (X1).
  * *is_impossible: no file can be put there by a rename.
@@ -108,7 +99,7 @@ static int commit_begin_with_temporary(bth_commit *commit, const struct berth_co
                                        bool is_shared, bool *is_impossible, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
-    mode_t mode = target->exists ? 0600 : commit_new_mode(config);
+    mode_t mode = target->exists ? 0600 : commit->new_mode;
     bool may_need_order = bth_file_system_may_need_order(target->folder);
 
     if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
@@ -141,13 +132,14 @@ static int commit_begin_with_temporary(bth_commit *commit, const struct berth_co
 #define IN_PLACE "it is written in place, in order"
 
 /* O_EXCL, O_NOFOLLOW: a file or a link that somebody else made meanwhile is not written to. */
-static int commit_begin_new_in_place(bth_commit *commit, mode_t mode, berth_error *error)
+static int commit_begin_new_in_place(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
     do
         commit->fd = bth_system.openat(target->folder, target->name,
-                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                       commit->new_mode);
     while (commit->fd < 0 && errno == EINTR);
     if (commit->fd < 0)
         return bth_fail_system(error, errno, "cannot be created");
@@ -224,7 +216,7 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         return commit_begin_with_descriptor(commit, error);
     if (target->in_place)
         return target->exists ? commit_begin_old_in_place(commit, error)
-                              : commit_begin_new_in_place(commit, commit_new_mode(config), error);
+                              : commit_begin_new_in_place(commit, error);
     commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error);
     if (!is_impossible || is_shared)
         return error->code;
@@ -234,7 +226,7 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         return bth_error_append(error, "; save.replace=auto writes a new file in place");
     const berth_error why = *error;
     bth_error_clear(error);
-    if (commit_begin_new_in_place(commit, commit_new_mode(config), error) == 0)
+    if (commit_begin_new_in_place(commit, error) == 0)
         bth_log("%s is written in place: %s", target->name, why.message);
     else if (commit->fd < 0 && error->system_errno == why.system_errno)
         *error = why;
@@ -244,12 +236,14 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
                      const struct berth_config *config, bool is_shared, berth_error *error)
 {
+    static const mode_t modes[] = {0666, 0660, 0600}; /* by save.readers */
     uint64_t limit = bth_output_file_size_limit();
     int64_t durability = config->save_durability;
     bth_target_file *target = &commit->target;
 
     *commit = (bth_commit){.fd = -1,
                            .target = BTH_NO_TARGET_FILE,
+                           .new_mode = modes[config->save_readers],
                            .process = bth_process_unique_number(),
                            .durability = durability,
                            .reached = durability,
@@ -265,7 +259,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
                         "its folder cannot be read, so it cannot be synced "
                         "(save.durability=file does without)");
     else if (nbytes > limit)
-        bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, nbytes - limit);
+        bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, limit, nbytes, 0);
     else
         (void)commit_begin_found(commit, config, is_shared, error);
     if (error->code != BERTH_OK)
@@ -274,28 +268,6 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
 }
 
 /* ---- until it is done ---- */
-
-/* The data may be on disk nevertheless; the name may not. */
-static int commit_sync_folder(bth_commit *commit, berth_error *error)
-{
-    double begin_seconds = bth_trace_seconds();
-
-    if (commit->durability != BTH_DURABILITY_FULL)
-        return 0;
-    int failure = bth_system.fsync(commit->target.folder) < 0 ? errno : 0;
-    commit_trace("fsync of the folder", begin_seconds);
-    if (failure == 0)
-        return 0;
-    if (bth_file_system_has_no_call(failure)) {
-        bth_log("%s: its file system cannot sync folders", commit->target.name);
-        if (commit->reached == BTH_DURABILITY_FULL)
-            commit->reached = BTH_DURABILITY_FILE;
-        return 0;
-    }
-    bth_fail_system(error, failure, "%s", bth_status_text(BERTH_E_NOT_DURABLE));
-    error->code = BERTH_E_NOT_DURABLE;
-    return error->code;
-}
 
 /*
  * W5: before the rename, so that after a power cut the name never leads to bytes that are not on
@@ -407,8 +379,19 @@ int bth_commit_replace(bth_commit *commit, berth_error *error)
             return error->code;
         (void)bth_xattr_remove(commit->fd, BTH_TEMPORARY_OWNER);
     }
-    if (!commit->in_place || commit->is_new)
-        commit_sync_folder(commit, error);
+    if (commit->durability == BTH_DURABILITY_FULL && (!commit->in_place || commit->is_new)) {
+        double begin_seconds = bth_trace_seconds();
+        int failure = bth_system.fsync(commit->target.folder) < 0 ? errno : 0;
+        commit_trace("fsync of the folder", begin_seconds);
+        if (bth_file_system_has_no_call(failure)) {
+            bth_log("%s: its file system cannot sync folders", commit->target.name);
+            if (commit->reached == BTH_DURABILITY_FULL)
+                commit->reached = BTH_DURABILITY_FILE;
+        } else if (failure != 0) { /* the data may be on disk nevertheless; the name may not */
+            bth_fail_system(error, failure, "%s", bth_status_text(BERTH_E_NOT_DURABLE));
+            error->code = BERTH_E_NOT_DURABLE;
+        }
+    }
     commit_end(commit);
     return error->code;
 }

@@ -22,8 +22,9 @@ typedef struct bth_commit {
     bool is_new;        /* in place: this save has made it */
     bool has_lost_old;  /* in place: the old content is gone */
     bool is_sized;      /* the file has nbytes bytes already */
-    const char
-        *order; /* why it must be written from the beginning to the end; NULL: in any order */
+    const char *order;  /* why it is written from the beginning to the end; NULL: in any order */
+    /* F6: of a new file, before the umask. Others' bits also bound what the folder's ACL gives. */
+    mode_t new_mode;
     char temporary[BTH_TEMPORARY_NAME_NBYTES];
     uint64_t process; /* that made the file: a child of fork leaves it alone (X11) */
     int64_t durability;

@@ -393,26 +393,16 @@ static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, ber
     return metadata_set_mode_and_remove_acl(m, mode, error);
 }
 
-static int metadata_set_acl_or_narrower_mode(const metadata *m, const bth_acl *old,
-                                             const bth_acl *wanted, berth_error *error)
-{
-    int failure = xattr_write(m->to, POSIX_ACL, wanted);
-
-    if (failure == 0)
-        return 0;
-    if (!metadata_is_forbidden(failure) && failure != ENOENT)
-        return bth_fail_system(error, failure, "its ACL cannot be kept");
-    return metadata_set_narrower_mode(m, old, error);
-}
-
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
 static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old,
                                            berth_error *error)
 {
     size_t room = bth_acl_new_owner_or_group_max_nbytes(old->nbytes);
     uint8_t *bytes = bth_allocate(2 * room);
-    bth_acl was = *old, made;
+    bth_acl was = *old, made = {.bytes = bytes ? bytes + room : NULL};
+    const bth_acl *wanted = old->bytes ? old : NULL;
     bool is_changed = m->change.owner || m->change.group;
+    bool is_narrower = is_changed && (m->has_unmapped_id || !bth_file_system_obeys_acls(m->to));
 
     if (!bytes)
         return bth_fail_memory(error, 2 * room);
@@ -420,27 +410,19 @@ static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old
         was.bytes = bytes;
         bth_acl_of_mode(m->old.st_mode & 0777, &was);
     }
-    if (is_changed && (m->has_unmapped_id || !bth_file_system_obeys_acls(m->to)))
-        (void)metadata_set_narrower_mode(m, &was, error);
-    else if (is_changed) {
-        made.bytes = bytes + room;
+    if (is_changed) {
         bth_acl_make_for_new_owner_or_group(&was, &m->change, &made);
-        (void)metadata_set_acl_or_narrower_mode(m, &was, &made, error);
-    } else if (old->bytes)
-        (void)metadata_set_acl_or_narrower_mode(m, &was, old, error);
-    else
+        wanted = &made;
+    }
+    int failure = wanted && !is_narrower ? xattr_write(m->to, POSIX_ACL, wanted) : 0;
+    if (failure != 0 && !metadata_is_forbidden(failure) && failure != ENOENT)
+        (void)bth_fail_system(error, failure, "its ACL cannot be kept");
+    else if (is_narrower || failure != 0) /* the file system has no POSIX ACLs */
+        (void)metadata_set_narrower_mode(m, &was, error);
+    else if (!wanted)
         (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
     return error->code;
-}
-
-/* If the old rights are not known, only the owner keeps access. */
-static int metadata_set_owner_only(const metadata *m, berth_error *error)
-{
-    if (m->change.owner)
-        return metadata_fail_lock_out(m, error);
-    bth_log("%s: only its owner keeps access: its ACL cannot be read or kept", m->name);
-    return metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0700, error);
 }
 
 static int metadata_copy_rights(const metadata *m, berth_error *error)
@@ -462,8 +444,15 @@ static int metadata_copy_rights(const metadata *m, berth_error *error)
     else if (is_known && !nfs4.bytes)
         (void)metadata_copy_posix_acl_or_mode(m, &posix, error);
     else if (!is_known || m->change.owner || m->change.group ||
-             xattr_write(m->to, attribute, &nfs4) != 0)
-        (void)metadata_set_owner_only(m, error);
+             xattr_write(m->to, attribute, &nfs4) != 0) {
+        /* The old rights are not known: only the owner keeps access. */
+        if (m->change.owner)
+            (void)metadata_fail_lock_out(m, error);
+        else {
+            bth_log("%s: only its owner keeps access: its ACL cannot be read or kept", m->name);
+            (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0700, error);
+        }
+    }
     bth_release(nfs4.bytes);
     bth_release(posix.bytes);
     return error->code;

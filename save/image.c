@@ -20,27 +20,6 @@
 
 /* The bytes of .data/serialization_id, which need the names and the CRCs of all other records. */
 
-int bth_image_begin_id(bth_image *image, berth_error *error)
-{
-    const berth_plan *plan = image->plan;
-    bth_id_names names = {0};
-
-    if (plan->id_index == BTH_NO_RECORD)
-        return 0;
-    image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
-    if (!image->starts)
-        return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
-    if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
-        for (size_t i = 0; i < plan->id_index; i++) {
-            const char *name = bth_plan_record_name(plan, i);
-            bth_id_names_add(&names, name, strlen(name));
-        }
-        image->names_hash = bth_id_names_hash(&names);
-    }
-    bth_id_names_free_all(&names);
-    return error->code;
-}
-
 void bth_image_compute_id(bth_image *image)
 {
     const berth_plan *plan = image->plan;
@@ -175,26 +154,34 @@ static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *b
 
 /* ---- images ---- */
 
-int bth_image_allocate_crc32s(bth_image *image, berth_error *error)
+int bth_image_begin(bth_image *image, berth_error *error)
 {
     const berth_plan *plan = image->plan;
+    bth_id_names names = {0};
 
-    if (!plan->compute_crc32)
-        return 0;
-    image->sums = bth_allocate(plan->n_records * sizeof *image->sums);
-    if (!image->sums)
-        return bth_fail_memory(error, plan->n_records * sizeof *image->sums);
-    for (size_t i = 0; i < plan->n_records; i++) {
-        atomic_init(&image->sums[i].missing_nbytes, plan->records[i].layout.nbytes);
-        atomic_init(&image->sums[i].crc32, 0);
+    if (plan->compute_crc32) {
+        image->sums = bth_allocate(plan->n_records * sizeof *image->sums);
+        if (!image->sums)
+            return bth_fail_memory(error, plan->n_records * sizeof *image->sums);
+        for (size_t i = 0; i < plan->n_records; i++) {
+            atomic_init(&image->sums[i].missing_nbytes, plan->records[i].layout.nbytes);
+            atomic_init(&image->sums[i].crc32, 0);
+        }
     }
-    return 0;
-}
-
-void bth_image_free_all(bth_image *image)
-{
-    bth_release(image->sums);
-    bth_release(image->starts);
+    if (plan->id_index == BTH_NO_RECORD)
+        return 0;
+    image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
+    if (!image->starts)
+        return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
+    if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
+        for (size_t i = 0; i < plan->id_index; i++) {
+            const char *name = bth_plan_record_name(plan, i);
+            bth_id_names_add(&names, name, strlen(name));
+        }
+        image->names_hash = bth_id_names_hash(&names);
+    }
+    bth_id_names_free_all(&names);
+    return error->code;
 }
 
 uint32_t bth_image_crc32(const bth_image *image, size_t i)

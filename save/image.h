@@ -76,8 +76,9 @@ typedef struct bth_image {
     char id[BTH_ID_NBYTES];                 /* set by bth_image_compute_id */
 } bth_image;
 
-/* Adds the sums, if the plan wants CRCs. The plan and the constraints are set. */
-int bth_image_allocate_crc32s(bth_image *image, berth_error *error);
+/* Before the first tile of a file: adds the sums, if the plan wants CRCs, and computes the half of
+ * the id that needs only names. The caller releases sums and starts. */
+int bth_image_begin(bth_image *image, berth_error *error);
 /* Data of a record that another process has written into the file. */
 typedef struct bth_present {
     size_t record;
@@ -90,8 +91,6 @@ typedef struct bth_present {
 
 /* Counts such data as rendered. Before the first tile, after all else is allocated. */
 void bth_image_add_present(bth_image *image, const bth_present *present);
-/* Releases what belongs to the image. */
-void bth_image_free_all(bth_image *image);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after
@@ -108,8 +107,6 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i);
 uint32_t bth_image_crc32(const bth_image *image, size_t i);
 bool bth_image_crc32_is_complete(const bth_image *image, size_t i);
 
-/* Before the first tile: computes the half of the id that needs only names. */
-int bth_image_begin_id(bth_image *image, berth_error *error);
 /* When all before the tail is rendered: computes the rest, so that the tail can be rendered. */
 void bth_image_compute_id(bth_image *image);
 

@@ -151,16 +151,12 @@ uint64_t bth_output_file_own_and_free_room(int fd)
     return (uint64_t)system.f_bavail * system.f_frsize + (uint64_t)file.st_blocks * 512;
 }
 
-uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
-{
-    return nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
-}
-
 int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                      uint64_t missing_nbytes)
+                      uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
     const char *what = bth_errno_text(system_errno);
+    uint64_t missing_nbytes = nbytes - (room_nbytes < nbytes ? room_nbytes : written_nbytes);
     size_t unit = 0;
 
     /* "812 MiB": whole units, rounded up, below 10,000. */
@@ -249,11 +245,6 @@ static int output_file_write(void *context, struct iovec *pieces, size_t n_piece
  */
 #define UNSYNCED_TILE_NBYTES (128 * 1024)
 
-static uint64_t round_up(uint64_t nbytes, uint32_t block_nbytes)
-{
-    return (nbytes + block_nbytes - 1) & ~(uint64_t)(block_nbytes - 1);
-}
-
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                                  const struct berth_config *config)
 {
@@ -270,7 +261,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     if (is_direct && bth_direct_open(fd, O_WRONLY, &file->direct, &file->reason)) {
         /* Direct writes run side by side only within the file's size: it is rounded up, and cut
          * later. */
-        uint64_t padded_nbytes = round_up(nbytes, file->direct.block_nbytes);
+        uint64_t padded_nbytes = bth_round_up(nbytes, file->direct.block_nbytes);
         if (padded_nbytes > bth_output_file_size_limit())
             file->reason = "the limit of a file's size leaves no room for a whole last block";
         else if (padded_nbytes != nbytes && bth_system.ftruncate(fd, (off_t)padded_nbytes) < 0)
@@ -295,7 +286,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
 
 int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
 {
-    if (!file->began_direct || round_up(nbytes, file->direct.block_nbytes) == nbytes)
+    if (!file->began_direct || bth_round_up(nbytes, file->direct.block_nbytes) == nbytes)
         return 0;
     if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
         return bth_fail_system(error, errno, "cannot be cut to its size");

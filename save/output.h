@@ -12,6 +12,12 @@
 /* Shorter ranges are copied into the tile: a piece of its own costs as much. */
 #define BTH_MIN_ZERO_COPY_NBYTES ((size_t)64 * 1024)
 
+/* To whole units; `unit` is a power of two. */
+static inline uint64_t bth_round_up(uint64_t n, uint64_t unit)
+{
+    return (n + unit - 1) & ~(unit - 1);
+}
+
 /* What an output requires of the memory and of the ranges that it writes. */
 typedef struct bth_output_constraints {
     uint32_t block_nbytes;       /* ranges are whole blocks; a power of two; 0 or 1: any range */
@@ -75,11 +81,12 @@ uint64_t bth_output_file_own_and_free_room(int fd);
 
 /* ---- a full disk (W1) ---- */
 
-/* How many of nbytes have no room. If the room is not known (UINT64_MAX), or seems to be enough (a
- * quota, a limit): how many are not written. */
-uint64_t bth_missing_nbytes(uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
-/* "... at byte N: No space left on device (812 MiB missing)". */
+/*
+ * "... at byte N: No space left on device (812 MiB missing)": how many of nbytes have no room. If
+ * the room is not known (UINT64_MAX), or seems to be enough (a quota, a limit): how many are not
+ * written.
+ */
 int bth_fail_no_space(berth_error *error, int system_errno, const char *record, uint64_t offset,
-                      uint64_t missing_nbytes);
+                      uint64_t room_nbytes, uint64_t nbytes, uint64_t written_nbytes);
 
 #endif

@@ -15,52 +15,51 @@
 
 /* ---- which part ---- */
 
-static bth_file_part file_part_of_header(const berth_plan *plan, size_t i)
+/* `i`: of a record; the end and the padding belong to none. */
+static bth_file_part file_part_of(const berth_plan *plan, bth_file_part_kind kind, size_t i)
 {
-    return (bth_file_part){BTH_PART_HEADER, i, bth_plan_header_range(plan, i)};
-}
+    bth_file_part part = {kind, i, {0}};
 
-static bth_file_part file_part_of_descriptor(const berth_plan *plan, size_t i)
-{
-    return (bth_file_part){BTH_PART_DESCRIPTOR, i, bth_plan_descriptor_range(plan, i)};
-}
-
-static bth_file_part file_part_of_entry(const berth_plan *plan, size_t i)
-{
-    const bth_plan_record *record = &plan->records[i];
-
-    return (bth_file_part){BTH_PART_ENTRY,
-                           i,
-                           {.offset = record->central_offset,
-                            .nbytes = bth_layout_central_entry_nbytes(&record->layout)}};
-}
-
-static bth_file_part file_part_of_end(const berth_plan *plan)
-{
-    return (bth_file_part){
-        BTH_PART_END,
-        plan->n_records,
-        {.offset = plan->nbytes - BTH_ZIP_END_NBYTES, .nbytes = BTH_ZIP_END_NBYTES}};
+    switch (kind) {
+    case BTH_PART_HEADER:
+        part.range = bth_plan_header_range(plan, i);
+        break;
+    case BTH_PART_DATA:
+        part.range = bth_plan_data_range(plan, i);
+        break;
+    case BTH_PART_DESCRIPTOR:
+        part.range = bth_plan_descriptor_range(plan, i);
+        break;
+    case BTH_PART_ENTRY:
+        part.range = (bth_range){plan->records[i].central_offset,
+                                 bth_layout_central_entry_nbytes(&plan->records[i].layout)};
+        break;
+    case BTH_PART_END:
+        part.range = (bth_range){plan->nbytes - BTH_ZIP_END_NBYTES, BTH_ZIP_END_NBYTES};
+        break;
+    case BTH_PART_PADDING:
+        part.range = (bth_range){plan->nbytes, UINT64_MAX - plan->nbytes};
+        break;
+    }
+    return part;
 }
 
 bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset)
 {
     size_t i = bth_plan_find_record_by_offset(plan, offset);
+    bth_file_part_kind kind = BTH_PART_DESCRIPTOR;
 
-    if (offset >= plan->nbytes)
-        return (bth_file_part){BTH_PART_PADDING,
-                               plan->n_records,
-                               {.offset = plan->nbytes, .nbytes = UINT64_MAX - plan->nbytes}};
     if (offset >= plan->directory_offset + plan->directory_nbytes)
-        return file_part_of_end(plan);
+        return file_part_of(plan, offset >= plan->nbytes ? BTH_PART_PADDING : BTH_PART_END,
+                            plan->n_records);
     if (i == plan->n_records)
-        return file_part_of_entry(plan, bth_plan_find_directory_entry(plan, offset));
+        return file_part_of(plan, BTH_PART_ENTRY, bth_plan_find_directory_entry(plan, offset));
     const bth_layout_entry *layout = &plan->records[i].layout;
     if (offset < layout->data_offset)
-        return file_part_of_header(plan, i);
-    if (offset < layout->data_offset + layout->nbytes)
-        return (bth_file_part){BTH_PART_DATA, i, bth_plan_data_range(plan, i)};
-    return file_part_of_descriptor(plan, i);
+        kind = BTH_PART_HEADER;
+    else if (offset < layout->data_offset + layout->nbytes)
+        kind = BTH_PART_DATA;
+    return file_part_of(plan, kind, i);
 }
 
 /* ---- its bytes ---- */
@@ -225,9 +224,9 @@ static int readback_load_and_get_bytes(void *context, uint64_t offset, uint64_t 
     bth_zip_part *held = &readback->part;
 
     if (offset < held->offset || offset - held->offset >= held->nbytes) {
-        bth_file_part part = file_part_of_header(plan, i);
-        if (offset >= part.range.offset + part.range.nbytes)
-            part = file_part_of_descriptor(plan, i);
+        bool is_header = offset < plan->records[i].layout.data_offset;
+        const bth_file_part part =
+            file_part_of(plan, is_header ? BTH_PART_HEADER : BTH_PART_DESCRIPTOR, i);
         held->nbytes = 0;
         if (output->read(output->context, readback->bytes, (size_t)part.range.nbytes,
                          part.range.offset, error) < 0)
@@ -248,7 +247,7 @@ static int readback_check_records(struct readback *readback, const uint8_t *dire
     const berth_plan *plan = readback->image->plan;
 
     for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_file_part part = file_part_of_entry(plan, i);
+        const bth_file_part part = file_part_of(plan, BTH_PART_ENTRY, i);
         uint32_t crc32 = bth_image_crc32(readback->image, i);
         readback->record = i;
         if (file_part_compare_entry(plan, i, crc32, &directory->entries[i], error) < 0 ||
@@ -264,7 +263,7 @@ static int readback_check_records(struct readback *readback, const uint8_t *dire
 static int readback_check_zip(struct readback *readback, berth_error *error)
 {
     const berth_plan *plan = readback->image->plan;
-    const bth_file_part last = file_part_of_end(plan);
+    const bth_file_part last = file_part_of(plan, BTH_PART_END, plan->n_records);
     uint64_t nbytes = bth_min(plan->nbytes, BTH_ZIP_TAIL_NBYTES);
     uint8_t *tail = readback_read(readback->output, plan->nbytes - nbytes, nbytes, error);
     uint8_t *bytes = NULL;
@@ -396,13 +395,15 @@ static bool check_has_crc32(const bth_output_check *check, size_t i)
     return check->plan->compute_crc32 && !check->plan->records[i].no_crc32;
 }
 
-static int check_fail_written_twice(const bth_output_check *check, const part_share *share,
-                                    berth_error *error)
+#define TWICE "written a second time"
+
+/* `i`: the record; n_records: none. */
+static int check_fail(const bth_output_check *check, size_t i, uint64_t offset, const char *what,
+                      berth_error *error)
 {
-    size_t i = share->part->record;
     const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
 
-    return bth_fail(error, BERTH_E_OFFSETS, name, share->offset, "written a second time");
+    return bth_fail(error, BERTH_E_OFFSETS, name, offset, "%s", what);
 }
 
 /* When all data and a CRC are written: are they the same? */
@@ -435,7 +436,7 @@ static int check_add_data(bth_output_check *check, const part_share *share, bert
     }
     pthread_mutex_lock(&check->lock);
     if (share->nbytes > record->missing_nbytes)
-        check_fail_written_twice(check, share, error);
+        check_fail(check, share->part->record, share->offset, TWICE, error);
     else {
         record->missing_nbytes -= share->nbytes;
         record->crc32 ^= crc32;
@@ -508,7 +509,7 @@ static int check_add_share(bth_output_check *check, const part_share *share, ber
         check->begun = begun;
     }
     if (share->nbytes > begun->missing_nbytes)
-        return check_fail_written_twice(check, share, error);
+        return check_fail(check, share->part->record, share->offset, TWICE, error);
     memcpy(begun->bytes + (share->offset - range->offset), share->bytes, (size_t)share->nbytes);
     begun->missing_nbytes -= share->nbytes;
     if (begun->missing_nbytes > 0)
@@ -524,16 +525,6 @@ static int check_add_share(bth_output_check *check, const part_share *share, ber
 
 /* ---- a write ---- */
 
-static int check_padding(const part_share *share, berth_error *error)
-{
-    for (uint64_t i = 0; i < share->nbytes; i++)
-        if (share->bytes[i] != 0)
-            return bth_fail(error, BERTH_E_OFFSETS, NULL, share->offset + i,
-                            "0x%02x was written behind the file, where only zeros may be",
-                            share->bytes[i]);
-    return 0;
-}
-
 static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t nbytes,
                        uint64_t offset, berth_error *error)
 {
@@ -541,15 +532,19 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
         const bth_file_part part = bth_file_part_find(check->plan, offset);
         uint64_t n = bth_min(nbytes, part.range.offset + part.range.nbytes - offset);
         const part_share share = {&part, offset, n, bytes};
-        if (part.kind == BTH_PART_PADDING)
-            check_padding(&share, error);
-        else if (part.kind == BTH_PART_DATA)
+        if (part.kind == BTH_PART_PADDING) {
+            for (uint64_t i = 0; i < n; i++)
+                if (bytes[i] != 0)
+                    return bth_fail(error, BERTH_E_OFFSETS, NULL, offset + i,
+                                    "0x%02x was written behind the file, where only zeros may be",
+                                    bytes[i]);
+        } else if (part.kind == BTH_PART_DATA)
             check_add_data(check, &share, error);
         else {
             pthread_mutex_lock(&check->lock);
             if (part.kind == BTH_PART_END ? check->has_end
                                           : check->records[part.record].has[part.kind])
-                check_fail_written_twice(check, &share, error);
+                check_fail(check, part.record, offset, TWICE, error);
             else if (n == part.range.nbytes)
                 check_whole_part(check, &part, bytes, error);
             else
@@ -685,34 +680,20 @@ bth_output bth_output_check_get_output(bth_output_check *check)
     return output;
 }
 
-static int check_fail_never_written(const bth_output_check *check, const bth_file_part *part,
-                                    const char *what, berth_error *error)
-{
-    size_t i = part->record;
-    const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
-
-    return bth_fail(error, BERTH_E_OFFSETS, name, part->range.offset, "%s was never written", what);
-}
-
 int bth_output_check_finish(const bth_output_check *check, berth_error *error)
 {
-    static const char *const whats[] = {"its header", "a part of its data", "its descriptor",
-                                        "its directory entry"};
+    static const char *const never[] = {
+        "its header was never written", "a part of its data was never written",
+        "its descriptor was never written", "its directory entry was never written"};
     const berth_plan *plan = check->plan;
-    const bth_file_part last = file_part_of_end(plan);
 
-    for (size_t i = 0; i < plan->n_records; i++) {
-        const written_record *record = &check->records[i];
-        const bth_file_part parts[] = {file_part_of_header(plan, i),
-                                       {BTH_PART_DATA, i, bth_plan_data_range(plan, i)},
-                                       file_part_of_descriptor(plan, i),
-                                       file_part_of_entry(plan, i)};
-        for (size_t j = 0; j < sizeof parts / sizeof *parts; j++) {
-            bool is_whole = parts[j].kind == BTH_PART_DATA ? record->missing_nbytes == 0
-                                                           : record->has[parts[j].kind];
-            if (!is_whole)
-                return check_fail_never_written(check, &parts[j], whats[j], error);
-        }
-    }
-    return check->has_end ? 0 : check_fail_never_written(check, &last, "the end", error);
+    for (size_t i = 0; i < plan->n_records; i++)
+        for (bth_file_part_kind kind = BTH_PART_HEADER; kind < BTH_PART_END; kind++)
+            if (kind == BTH_PART_DATA ? check->records[i].missing_nbytes > 0
+                                      : !check->records[i].has[kind])
+                return check_fail(check, i, file_part_of(plan, kind, i).range.offset, never[kind],
+                                  error);
+    return check->has_end ? 0
+                          : check_fail(check, plan->n_records, plan->nbytes - BTH_ZIP_END_NBYTES,
+                                       "the end was never written", error);
 }

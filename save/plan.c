@@ -21,6 +21,7 @@
  */
 #define KEPT_NBYTES 511
 
+/* Refuses a name that Berth's reader refuses, and names of folders. */
 static int name_check(const char *what, const char *name, bool is_archive, berth_error *error)
 {
     berth_error bad;
@@ -35,12 +36,6 @@ static int name_check(const char *what, const char *name, bool is_archive, berth
     if (slash && !slash[1])
         return bth_fail_argument(error, "the %s: it ends with a slash: '%s'", what, name);
     return 0;
-}
-
-/* Refuses a name that Berth's reader refuses, and names of folders. */
-static int check_record_name(const char *name, berth_error *error)
-{
-    return name_check("record name", name, false, error);
 }
 
 int bth_check_archive_name(const char *name, berth_error *error)
@@ -77,24 +72,6 @@ char *bth_archive_name_of_path(const char *path)
     return bth_duplicate_text("archive", strlen("archive"));
 }
 
-/* More records than any process can hold. Products with it do not wrap. */
-#define MAX_RECORDS (SIZE_MAX / 2 / sizeof(bth_plan_record))
-
-static int plan_reserve_records(berth_plan *plan, size_t n_records, berth_error *error)
-{
-    if (n_records <= plan->n_records_room)
-        return 0;
-    if (n_records > MAX_RECORDS)
-        return bth_fail_memory(error, UINT64_MAX);
-    size_t nbytes = n_records * sizeof *plan->records;
-    bth_plan_record *records = bth_reallocate(plan->records, nbytes);
-    if (!records)
-        return bth_fail_memory(error, nbytes);
-    plan->records = records;
-    plan->n_records_room = n_records;
-    return 0;
-}
-
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
                          berth_error *error)
 {
@@ -114,7 +91,9 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     plan->archive = bth_duplicate_text(archive, plan->archive_nbytes);
     if (!plan->archive)
         bth_fail_memory(error, plan->archive_nbytes);
-    else if (plan_reserve_records(plan, n_records, error) == 0)
+    plan->records =
+        bth_items_grow(NULL, 0, n_records, &plan->n_records_room, sizeof *plan->records, error);
+    if (plan->records && plan->archive)
         return plan;
     berth_plan_free(plan);
     return NULL;
@@ -147,25 +126,20 @@ static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
 {
     size_t own_nbytes = strlen(name), nbytes = plan->archive_nbytes + 1 + own_nbytes;
 
-    if (plan->n_records == plan->n_records_room &&
-        plan_reserve_records(plan, plan->n_records * 2 + 8, error) < 0)
+    bth_plan_record *records = bth_items_grow(plan->records, plan->n_records, 1,
+                                              &plan->n_records_room, sizeof *records, error);
+    if (!records)
         return NULL;
-    if (nbytes + 1 > plan->names_room - plan->names_nbytes) {
-        /* At least doubled, so that adding stays linear. */
-        size_t room = plan->names_room * 2 + nbytes + 1 + 256;
-        char *names = bth_reallocate(plan->names, room);
-        if (!names) {
-            bth_fail_memory(error, room);
-            return NULL;
-        }
-        plan->names = names;
-        plan->names_room = room;
-    }
+    plan->records = records;
+    char *names =
+        bth_items_grow(plan->names, plan->names_nbytes, nbytes + 1, &plan->names_room, 1, error);
+    if (!names)
+        return NULL;
+    plan->names = names;
     bth_plan_record *record = &plan->records[plan->n_records];
     *record = *content;
     record->name_at = plan->names_nbytes;
-    assert(plan->names); /* for analyzers */
-    char *out = plan->names + plan->names_nbytes;
+    char *out = names + plan->names_nbytes;
     memcpy(out, plan->archive, plan->archive_nbytes);
     out[plan->archive_nbytes] = '/';
     memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
@@ -197,7 +171,7 @@ int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, 
     size_t name_nbytes = 0;
 
     assert(header_offset >= plan_end(plan));
-    if (check_record_name(name, error) < 0)
+    if (name_check("record name", name, false, error) < 0)
         return error->code;
     bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
     if (!record)
@@ -357,29 +331,6 @@ size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset)
     return low;
 }
 
-bth_range bth_plan_header_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->header_offset,
-                       .nbytes = layout->data_offset - layout->header_offset};
-}
-
-bth_range bth_plan_data_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->data_offset, .nbytes = layout->nbytes};
-}
-
-bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-
-    return (bth_range){.offset = layout->data_offset + layout->nbytes,
-                       .nbytes = layout->descriptor_nbytes};
-}
-
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
 {
     if (!plan || !record)
@@ -399,22 +350,16 @@ int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)
 #define NAME_PICKLE "data.pkl"
 #define NAME_ID ".data/serialization_id"
 
-static bool config_byteorder_is_big(const struct berth_config *config)
+/* The text of the record. *is_foreign: it differs from this machine's. */
+static const char *config_byteorder(const struct berth_config *config, bool *is_foreign)
 {
-    if (config->save_byteorder == BTH_BYTEORDER_NATIVE)
-        return __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
-    return config->save_byteorder == BTH_BYTEORDER_BIG;
-}
+    const bool native = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
+    bool is_big = config->save_byteorder == BTH_BYTEORDER_NATIVE
+                      ? native
+                      : config->save_byteorder == BTH_BYTEORDER_BIG;
 
-static const char *config_byteorder(const struct berth_config *config)
-{
-    return config_byteorder_is_big(config) ? "big" : "little";
-}
-
-/* Whether save.byteorder differs from this machine's. */
-static bool config_byteorder_is_foreign(const struct berth_config *config)
-{
-    return config_byteorder_is_big(config) != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    *is_foreign = is_big != native;
+    return is_big ? "big" : "little";
 }
 
 static int plan_add_text(berth_plan *plan, const char *name, const char *text, berth_error *error)
@@ -424,25 +369,26 @@ static int plan_add_text(berth_plan *plan, const char *name, const char *text, b
     return bth_plan_add(plan, name, strlen(text), &content, error);
 }
 
-/* The records between data.pkl and the storages, but for the byte order. */
-static int plan_add_format_alignment(berth_plan *plan, berth_error *error)
+/* The records between data.pkl and the storages. `byteorder` NULL: that one stands behind them. */
+static int plan_add_records_before_storages(berth_plan *plan, const char *byteorder,
+                                            berth_error *error)
 {
     (void)snprintf(plan->alignment_text, sizeof plan->alignment_text, "%u", plan->alignment);
-    if (plan_add_text(plan, ".format_version", "1", error) < 0)
+    if (plan_add_text(plan, ".format_version", "1", error) < 0 ||
+        plan_add_text(plan, ".storage_alignment", plan->alignment_text, error) < 0 || !byteorder)
         return error->code;
-    return plan_add_text(plan, ".storage_alignment", plan->alignment_text, error);
+    return plan_add_text(plan, "byteorder", byteorder, error);
 }
 
-static int plan_add_version(berth_plan *plan, berth_error *error)
-{
-    return plan_add_text(plan, "version", "3\n", error);
-}
-
-static int plan_add_id(berth_plan *plan, berth_error *error)
+/* `byteorder` NULL: it stands before the storages. */
+static int plan_add_records_behind_storages(berth_plan *plan, const char *byteorder,
+                                            berth_error *error)
 {
     const bth_plan_record computed = {.swap_nbytes = 1};
 
-    if (bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
+    if (plan_add_text(plan, "version", "3\n", error) < 0 ||
+        (byteorder && plan_add_text(plan, "byteorder", byteorder, error) < 0) ||
+        bth_plan_add(plan, NAME_ID, BTH_ID_NBYTES, &computed, error) < 0)
         return error->code;
     plan->id_index = plan->n_records - 1;
     return 0;
@@ -472,7 +418,7 @@ static int plan_add_caller_record(berth_plan *plan, const berth_new_record *reco
         return bth_error_add_record(error, record->name);
     if (!plan->is_plain)
         return bth_plan_add(plan, record->name, record->nbytes, &content, error);
-    if (check_record_name(record->name, error) < 0)
+    if (name_check("record name", record->name, false, error) < 0)
         return error->code;
     return bth_plan_add_plain(plan, record->name, record->nbytes, &content, error);
 }
@@ -503,55 +449,21 @@ static int plan_check_alignment_record(const berth_plan *plan, const berth_new_r
 static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content *content,
                                            const struct berth_config *config, berth_error *error)
 {
-    bool complete = content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN);
-    bool byteorder_last = content->flags & BERTH_RECORDS_BYTEORDER_LAST;
-    const char *byteorder = config_byteorder(config);
+    bool complete = content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN), is_foreign;
+    bool is_last = content->flags & BERTH_RECORDS_BYTEORDER_LAST;
+    const char *byteorder = config_byteorder(config, &is_foreign);
 
     plan->is_plain = content->flags & BERTH_RECORDS_PLAIN;
     plan->compute_crc32 &= !plan->is_plain;
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
         if (plan_add_caller_record(plan, record, error) < 0 ||
-            plan_check_alignment_record(plan, record, error) < 0)
-            return error->code;
-        if (i == 0 && !complete &&
-            (plan_add_format_alignment(plan, error) < 0 ||
-             (!byteorder_last && plan_add_text(plan, "byteorder", byteorder, error) < 0)))
+            plan_check_alignment_record(plan, record, error) < 0 ||
+            (i == 0 && !complete &&
+             plan_add_records_before_storages(plan, is_last ? NULL : byteorder, error) < 0))
             return error->code;
     }
-    if (complete)
-        return 0;
-    if (plan_add_version(plan, error) < 0 ||
-        (byteorder_last && plan_add_text(plan, "byteorder", byteorder, error) < 0))
-        return error->code;
-    return plan_add_id(plan, error);
-}
-
-static int content_check_records(const berth_content *content, const struct berth_config *config,
-                                 berth_error *error)
-{
-    const berth_new_record *first = content->records;
-
-    const uint32_t known =
-        BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST | BERTH_RECORDS_PLAIN;
-    uint32_t unknown = content->flags & ~known;
-
-    if (unknown)
-        return bth_fail_argument(error, "unknown flags 0x%x", unknown);
-    if (!first || content->n_records == 0)
-        return bth_fail_argument(error, "the content has no records");
-    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
-        return 0;
-    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
-        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
-                        "the first record must be " NAME_PICKLE);
-    if (config_byteorder_is_foreign(config))
-        return bth_fail_argument(
-            error,
-            "records are written as they are, their byte order cannot be changed to "
-            "save.byteorder=%s",
-            config_byteorder(config));
-    return 0;
+    return complete ? 0 : plan_add_records_behind_storages(plan, is_last ? byteorder : NULL, error);
 }
 
 int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storage, uint8_t *number,
@@ -586,15 +498,15 @@ int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storag
 static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
                                      const struct berth_config *config, berth_error *error)
 {
-    bool foreign = config_byteorder_is_foreign(config);
+    bool foreign;
+    const char *byteorder = config_byteorder(config, &foreign);
     const bth_pickled *pickled = &plan->pickled;
 
     if (bth_pickle_write(value, foreign, &plan->pickled, error) < 0)
         return error->code;
     const bth_plan_record pickle = {.data = pickled->bytes, .swap_nbytes = 1};
     if (bth_plan_add(plan, NAME_PICKLE, pickled->nbytes, &pickle, error) < 0 ||
-        plan_add_format_alignment(plan, error) < 0 ||
-        plan_add_text(plan, "byteorder", config_byteorder(config), error) < 0)
+        plan_add_records_before_storages(plan, byteorder, error) < 0)
         return error->code;
     for (size_t i = 0; i < pickled->n_storages; i++) {
         const berth_storage *storage = pickled->storages[i];
@@ -615,33 +527,54 @@ static int plan_add_records_of_value(berth_plan *plan, const berth_value *value,
         if (bth_plan_add(plan, name, storage->nbytes, &content, error) < 0)
             return error->code;
     }
-    if (plan_add_version(plan, error) < 0)
-        return error->code;
     if (pickled->has_nested)
         bth_log("%s: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone",
                 plan->archive);
-    return plan_add_id(plan, error);
+    return plan_add_records_behind_storages(plan, NULL, error);
 }
 
 static int content_check(const berth_content *content, const struct berth_config *config,
                          berth_error *error)
 {
+    static const uint32_t known[] = {
+        [BERTH_CONTENT_VALUE] = 0,
+        [BERTH_CONTENT_SAFETENSORS] = BERTH_TENSORS_ONLY | BERTH_COPY_TIES,
+        [BERTH_CONTENT_RECORDS] =
+            BERTH_RECORDS_COMPLETE | BERTH_RECORDS_BYTEORDER_LAST | BERTH_RECORDS_PLAIN};
+    bool is_foreign;
+
     if (!content)
         return bth_fail_argument(error, "the content is NULL");
     if (BTH_CHECK_RESERVED(berth_content, content, error) < 0)
         return error->code;
-    if (content->kind == BERTH_CONTENT_RECORDS)
-        return content_check_records(content, config, error);
-    if (content->kind != BERTH_CONTENT_VALUE && content->kind != BERTH_CONTENT_SAFETENSORS)
+    if (content->kind != BERTH_CONTENT_VALUE && content->kind != BERTH_CONTENT_SAFETENSORS &&
+        content->kind != BERTH_CONTENT_RECORDS)
         return bth_fail_argument(error, "invalid kind of content");
-    uint32_t known =
-        content->kind == BERTH_CONTENT_VALUE ? 0 : BERTH_TENSORS_ONLY | BERTH_COPY_TIES;
-    if (content->flags & ~known)
-        return bth_fail_argument(error, "unknown flags 0x%x", content->flags);
-    if (!content->value)
+    const berth_new_record *first = content->records;
+    const uint32_t unknown = content->flags & ~known[content->kind];
+    if (unknown)
+        return bth_fail_argument(error, "unknown flags 0x%x", unknown);
+    if (content->kind != BERTH_CONTENT_RECORDS) {
+        if (!content->value)
+            return bth_fail_argument(
+                error, "the value is NULL: berth_tree_error returns why, if making it failed");
+        return berth_tree_error(bth_value_tree(content->value), error);
+    }
+    if (!first || content->n_records == 0)
+        return bth_fail_argument(error, "the content has no records");
+    if (content->flags & (BERTH_RECORDS_COMPLETE | BERTH_RECORDS_PLAIN))
+        return 0;
+    if (!first->name || strcmp(first->name, NAME_PICKLE) != 0)
+        return bth_fail(error, BERTH_E_ARGUMENT, first->name, BERTH_NO_OFFSET,
+                        "the first record must be " NAME_PICKLE);
+    const char *byteorder = config_byteorder(config, &is_foreign);
+    if (is_foreign)
         return bth_fail_argument(
-            error, "the value is NULL: berth_tree_error returns why, if making it failed");
-    return berth_tree_error(bth_value_tree(content->value), error);
+            error,
+            "records are written as they are, their byte order cannot be changed to "
+            "save.byteorder=%s",
+            byteorder);
+    return 0;
 }
 
 berth_plan *bth_plan_make(const char *archive, const berth_content *content,

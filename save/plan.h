@@ -116,9 +116,22 @@ static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint
     return i < plan->n_records && plan->records[i].layout.header_offset < offset;
 }
 /* Parts of record i in the file. */
-bth_range bth_plan_header_range(const berth_plan *plan, size_t i);
-bth_range bth_plan_data_range(const berth_plan *plan, size_t i);
-bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i);
+static inline bth_range bth_plan_header_range(const berth_plan *plan, size_t i)
+{
+    const bth_layout_entry *at = &plan->records[i].layout;
+
+    return (bth_range){at->header_offset, at->data_offset - at->header_offset};
+}
+static inline bth_range bth_plan_data_range(const berth_plan *plan, size_t i)
+{
+    return (bth_range){plan->records[i].layout.data_offset, plan->records[i].layout.nbytes};
+}
+static inline bth_range bth_plan_descriptor_range(const berth_plan *plan, size_t i)
+{
+    const bth_layout_entry *at = &plan->records[i].layout;
+
+    return (bth_range){at->data_offset + at->nbytes, at->descriptor_nbytes};
+}
 
 /* ---- names: a strict reader must accept the names that a save writes (Z8) ---- */
 

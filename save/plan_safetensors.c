@@ -163,34 +163,27 @@ static int compare_by_dtype_and_name(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-static int compare_numbers(uint64_t a, uint64_t b)
-{
-    return a < b ? -1 : a > b;
-}
-
 /* 0: the same elements of one storage. */
 static int compare_elements(const berth_tensor *a, const berth_tensor *b)
 {
+    const uint32_t bits = BERTH_CONJ | BERTH_NEG;
     int64_t a_offset, b_offset;
-    const berth_storage *a_storage = bth_tensor_saved_storage(a, &a_offset);
-    const berth_storage *b_storage = bth_tensor_saved_storage(b, &b_offset);
-    int order = compare_numbers((uintptr_t)a_storage, (uintptr_t)b_storage);
+    uintptr_t a_storage = (uintptr_t)bth_tensor_saved_storage(a, &a_offset);
+    uintptr_t b_storage = (uintptr_t)bth_tensor_saved_storage(b, &b_offset);
 
     assert(a && b); /* for analyzers */
-    if (order == 0)
-        order = compare_numbers((uint64_t)a_offset, (uint64_t)b_offset);
-    if (order == 0)
-        order = compare_numbers((uint64_t)a->dtype, (uint64_t)b->dtype);
-    if (order == 0)
-        order = compare_numbers(a->flags & (BERTH_CONJ | BERTH_NEG),
-                                b->flags & (BERTH_CONJ | BERTH_NEG));
-    if (order == 0)
-        order = compare_numbers((uint64_t)a->rank, (uint64_t)b->rank);
-    if (order == 0 && a->rank > 0)
-        order = memcmp(a->shape, b->shape, (size_t)a->rank * sizeof *a->shape);
-    if (order == 0 && a->rank > 0)
-        order = memcmp(a->stride, b->stride, (size_t)a->rank * sizeof *a->stride);
-    return order;
+    const uint64_t numbers[][2] = {{a_storage, b_storage},
+                                   {(uint64_t)a_offset, (uint64_t)b_offset},
+                                   {(uint64_t)a->dtype, (uint64_t)b->dtype},
+                                   {a->flags & bits, b->flags & bits},
+                                   {(uint64_t)a->rank, (uint64_t)b->rank}};
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i][0] != numbers[i][1])
+            return numbers[i][0] < numbers[i][1] ? -1 : 1;
+    size_t nbytes = (size_t)a->rank * sizeof *a->shape;
+    int order = nbytes > 0 ? memcmp(a->shape, b->shape, nbytes) : 0;
+    return order != 0 || nbytes == 0 ? order : memcmp(a->stride, b->stride, nbytes);
 }
 
 static int compare_by_elements_and_name(const void *left, const void *right)
@@ -232,18 +225,10 @@ static int selection_divide_into_entries_and_texts(selection *s)
 
 /* ---- __metadata__ ---- */
 
-static int compare_texts(const void *left, const void *right)
+/* The texts that both, of one kind, begin with: their names or keys. */
+static int compare_first_texts(const void *left, const void *right)
 {
-    const bth_safetensors_text *a = left, *b = right;
-
-    return strcmp(a->key, b->key);
-}
-
-static int compare_names(const void *left, const void *right)
-{
-    const named_tensor *a = left, *b = right;
-
-    return strcmp(a->name, b->name);
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
 /* Texts of the caller, or the usual one; then the ties, which are sorted by name. A text for a name
@@ -253,7 +238,7 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
     bth_safetensors_text *ties = s->texts;
     size_t n_ties = s->n_texts, n = berth_value_count(metadata) + 1 + n_ties;
 
-    qsort(ties, n_ties, sizeof *ties, compare_texts);
+    qsort(ties, n_ties, sizeof *ties, compare_first_texts);
     s->n_texts = 0;
     s->texts = bth_allocate(n * sizeof *s->texts);
     if (!s->texts)
@@ -261,7 +246,7 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
     else if (!metadata)
         s->texts[s->n_texts++] = (bth_safetensors_text){"format", "pt"};
     if (metadata)
-        qsort(s->tensors, s->n_tensors, sizeof *s->tensors, compare_names);
+        qsort(s->tensors, s->n_tensors, sizeof *s->tensors, compare_first_texts);
     for (size_t i = 0; i < berth_value_count(metadata) && s->error->code == 0; i++) {
         berth_value *key, *value;
         (void)berth_dict_at(metadata, i, &key, &value);
@@ -269,7 +254,7 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
         const named_tensor wanted = {(char *)(uintptr_t)name, NULL};
         if (!name || !text)
             (void)bth_fail_argument(s->error, "the metadata are no dict of texts");
-        else if (!bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_names))
+        else if (!bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_first_texts))
             s->texts[s->n_texts++] = (bth_safetensors_text){name, text};
     }
     if (s->error->code == 0 && n_ties > 0)
@@ -354,29 +339,6 @@ static int view_make(const bth_safetensors_entry *entry, berth_storage *view, be
 
 /* ---- the plan ---- */
 
-static int selection_make(selection *s, const berth_content *content)
-{
-    const berth_walker walker = {
-        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = s};
-    berth_error walk_error;
-    uint64_t sum = 0;
-
-    if (berth_value_walk(content->value, &walker, &walk_error) < 0 && s->error->code == 0)
-        *s->error = walk_error;
-    if (s->error->code != 0 || selection_add_tensors(s, content->value) < 0 ||
-        selection_divide_into_entries_and_texts(s) < 0 ||
-        selection_make_texts(s, content->metadata) < 0)
-        return s->error->code;
-    /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
-    for (size_t i = 0; i < s->n_entries; i++)
-        if (!bth_try_add(sum, berth_tensor_nbytes(s->entries[i].tensor), &sum) ||
-            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
-            return bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
-                                   "its tensors, views written out in full, are too large for a "
-                                   "file");
-    return 0;
-}
-
 /* The header, and the tensors behind it. */
 static int plan_add_selection(berth_plan *plan, const selection *s, berth_error *error)
 {
@@ -410,10 +372,26 @@ static int plan_add_selection(berth_plan *plan, const selection *s, berth_error 
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error)
 {
     selection s = {.plan = plan, .flags = content->flags, .error = error};
+    const berth_walker walker = {
+        .flags = BERTH_WALK_ITEMS, .enter = selection_enter_value, .context = &s};
+    berth_error walk_error;
+    uint64_t sum = 0;
 
     plan->is_plain = true;
     plan->compute_crc32 = false;
-    if (selection_make(&s, content) == 0)
+    if (berth_value_walk(content->value, &walker, &walk_error) < 0 && error->code == 0)
+        *error = walk_error;
+    if (error->code == 0 && selection_add_tensors(&s, content->value) == 0 &&
+        selection_divide_into_entries_and_texts(&s) == 0)
+        (void)selection_make_texts(&s, content->metadata);
+    /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
+    for (size_t i = 0; i < s.n_entries && error->code == 0; i++)
+        if (!bth_try_add(sum, berth_tensor_nbytes(s.entries[i].tensor), &sum) ||
+            sum > INT64_MAX - BTH_SAFETENSORS_MAX_HEADER_NBYTES)
+            (void)bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                                  "its tensors, views written out in full, are too large for a "
+                                  "file");
+    if (error->code == 0)
         (void)plan_add_selection(plan, &s, error);
     for (size_t i = 0; i < s.n_tensors; i++)
         bth_release(s.tensors[i].name);

@@ -57,8 +57,8 @@ typedef struct run_state {
     bool is_tail;        /* that part: it depends on all CRCs, and reads nothing of the caller's */
     uint64_t tile_nbytes;
     bth_range *tiles; /* of the data part, if only ranges of it are written; NULL: all of it */
-    uint64_t n_range_tiles; /* of those */
-    uint32_t block_nbytes;  /* 1: any range can be written */
+    size_t n_range_tiles, range_tiles_room; /* of those */
+    uint32_t block_nbytes;                  /* 1: any range can be written */
     unsigned n_workers;
     uint8_t *allocated;
     uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
@@ -148,23 +148,8 @@ static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64
     return 0;
 }
 
-/* For the worker that completed record i: a block that waits for it, with the descriptor, to be
- * written and freed. NULL: no more. */
-static deferred_block *deferred_claim_and_complete_block(run_state *run, size_t i)
-{
-    pthread_mutex_lock(&run->deferred.lock);
-    deferred_block *block = deferred_find_block_of_record(run, i);
-    if (block)
-        block->record = run->image.plan->n_records;
-    pthread_mutex_unlock(&run->deferred.lock);
-    if (block)
-        deferred_put_descriptors(run, block);
-    return block;
-}
-
 /* ---- statistics of storages ---- */
 
-/* Adds a tile that is written to the storage statistics. */
 static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan *plan,
                                       const bth_tile *tile)
 {
@@ -183,15 +168,6 @@ static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan
     }
 }
 
-/* `direct` or `buffered`, by the save's method. NULL: any other method. */
-static const char *stats_choose_text_by_save_method(const berth_stats *save, const char *direct,
-                                                    const char *buffered)
-{
-    if (strcmp(save->method, "direct") == 0)
-        return direct;
-    return strcmp(save->method, "buffered") == 0 ? buffered : NULL;
-}
-
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
 static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
                               const berth_stats *save, berth_storage_stats *out)
@@ -206,12 +182,14 @@ static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *
                                  .moved_nbytes = moved_nbytes};
     if (moved_nbytes == 0)
         return;
+    static const char *const methods[][3] = {
+        {"direct", "direct, from device", "direct, copied"},
+        {"buffered", "buffered, from device", "buffered, copied"}};
     const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
-    if (record->device)
-        method =
-            stats_choose_text_by_save_method(save, "direct, from device", "buffered, from device");
-    else if (why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2)
-        method = stats_choose_text_by_save_method(save, "direct, copied", "buffered, copied");
+    bool is_copied = why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2;
+    for (size_t j = 0; (record->device || is_copied) && j < 2; j++)
+        if (strcmp(save->method, methods[j][0]) == 0)
+            method = methods[j][record->device ? 1 : 2];
     out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
     out->method = method ? method : save->method;
     out->reason = method && !record->device ? why_copied : save->reason;
@@ -244,10 +222,10 @@ static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t o
         return error->code;
     }
     if (failed->code == BERTH_E_NO_SPACE)
-        return bth_fail_no_space(
-            error, failed->system_errno, name, at,
-            bth_missing_nbytes(output->room ? output->room(output->context) : UINT64_MAX,
-                               plan->nbytes, run->present_nbytes + atomic_load(&run->done_nbytes)));
+        return bth_fail_no_space(error, failed->system_errno, name, at,
+                                 output->room ? output->room(output->context) : UINT64_MAX,
+                                 plan->nbytes,
+                                 run->present_nbytes + atomic_load(&run->done_nbytes));
     if (failed->system_errno)
         bth_fail_errno(error, failed->system_errno, name, at, "%s",
                        failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
@@ -330,7 +308,6 @@ static int tile_write(run_state *run, bth_tile *tile, berth_error *error)
 {
     uint64_t mask = run->block_nbytes - 1;
     uint64_t tile_end = tile->offset + tile->nbytes, end = tile_end & ~mask;
-    deferred_block *block;
 
     if (end != tile_end && run->is_tail) { /* the last block of the file is padded with zeros */
         end += run->block_nbytes;
@@ -344,9 +321,15 @@ static int tile_write(run_state *run, bth_tile *tile, berth_error *error)
     if (tile_write_range(run, tile, tile->offset, waiting.offset, error) < 0 ||
         tile_write_range(run, tile, waiting.offset + waiting.nbytes, end, error) < 0)
         return error->code;
-    if (tile->completed == BTH_NO_RECORD)
-        return 0;
-    while ((block = deferred_claim_and_complete_block(run, tile->completed)) != NULL) {
+    while (tile->completed != BTH_NO_RECORD) { /* each block that waits for it */
+        pthread_mutex_lock(&run->deferred.lock);
+        deferred_block *block = deferred_find_block_of_record(run, tile->completed);
+        if (block)
+            block->record = run->image.plan->n_records;
+        pthread_mutex_unlock(&run->deferred.lock);
+        if (!block)
+            break;
+        deferred_put_descriptors(run, block);
         const bth_tile held = {.offset = block->range.offset,
                                .nbytes = (size_t)block->range.nbytes,
                                .bytes = block->bytes};
@@ -499,18 +482,13 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
  * requests are worth 0.3 ms for each filling of 2 MiB, and a slow large page takes 5 to 8 ms. */
 #define LARGE_MIN_FILLS 24
 
-static uint64_t round_up(uint64_t n, uint64_t unit)
-{
-    return (n + unit - 1) & ~(unit - 1);
-}
-
 /*
  * A tile from devices fits into one staging buffer, and each worker has one. If the configuration
  * sets their number or size, MEMORY_NBYTES does not limit them.
  */
 static void settings_add_staging(bth_run_settings *settings, const struct berth_config *config)
 {
-    uint64_t nbytes = round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
+    uint64_t nbytes = bth_round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
     unsigned n_staging = (unsigned)config->device_staging_buffers;
 
     settings->n_staging = n_staging;
@@ -521,7 +499,7 @@ static void settings_add_staging(bth_run_settings *settings, const struct berth_
         settings->tile_nbytes = nbytes;
     uint64_t n = settings->n_workers > n_staging ? settings->n_workers : n_staging;
     if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
-        settings->memory_nbytes += n * round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
+        settings->memory_nbytes += n * bth_round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
 }
 
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
@@ -589,11 +567,11 @@ static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes)
     run->n_workers = n > 1 ? (unsigned)n : 1;
 }
 
-static void run_choose_sizes(run_state *run)
+static int run_choose_sizes(run_state *run, berth_error *error)
 {
     const bth_run_settings *settings = run->settings;
     const bth_run_parts *parts = &settings->parts;
-    uint64_t nbytes = round_up(run->image.plan->nbytes, run->block_nbytes);
+    uint64_t nbytes = bth_round_up(run->image.plan->nbytes, run->block_nbytes);
     /* No descriptor in more than two tiles: DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
 
@@ -615,12 +593,22 @@ static void run_choose_sizes(run_state *run)
     if (parts->ranges) { /* a tile crosses no multiple of tile_nbytes */
         for (size_t i = 0; i < parts->n_ranges; i++) {
             uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
-            run->n_range_tiles += (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
+            while (begin < end) { /* J1: the tiles of others are theirs */
+                bth_range *tiles = bth_items_grow(run->tiles, run->n_range_tiles, 1,
+                                                  &run->range_tiles_room, sizeof *tiles, error);
+                if (!tiles)
+                    return error->code;
+                run->tiles = tiles;
+                uint64_t tile_end = (begin / run->tile_nbytes + 1) * run->tile_nbytes;
+                tiles[run->n_range_tiles++] = (bth_range){begin, bth_min(tile_end, end) - begin};
+                begin = tile_end;
+            }
         }
         n_tiles = run->n_range_tiles;
     }
     run->n_workers = (unsigned)bth_min(run->n_workers, n_tiles);
     run->staging.n_buffers = (unsigned)bth_min(run->staging.n_buffers, n_tiles);
+    return 0;
 }
 
 /* ---- begin ---- */
@@ -643,7 +631,7 @@ static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *er
         return bth_fail_memory(error, nbytes);
     run->stats->memory_nbytes += all;
     uintptr_t begin = (uintptr_t)run->allocated;
-    run->buffers = run->allocated + (round_up(begin, alignment) - begin);
+    run->buffers = run->allocated + (bth_round_up(begin, alignment) - begin);
     if (alignment < BTH_LARGE_PAGE_NBYTES)
         return 0;
     if (run->settings->large_pages == BTH_LARGE_PAGES_AUTO &&
@@ -689,27 +677,6 @@ static int run_allocate_buffers(run_state *run, berth_error *error)
     return 0;
 }
 
-/* The tiles of a run that writes only ranges of the file (J1: the tiles of others are theirs). */
-static int run_make_tiles_of_ranges(run_state *run, berth_error *error)
-{
-    const bth_run_parts *parts = &run->settings->parts;
-    size_t nbytes = bth_array_nbytes((size_t)run->n_range_tiles, sizeof *run->tiles);
-    size_t n = 0;
-
-    run->tiles = bth_allocate(nbytes);
-    if (!run->tiles)
-        return bth_fail_memory(error, nbytes);
-    for (size_t i = 0; i < parts->n_ranges; i++) {
-        uint64_t begin = parts->ranges[i].offset, end = begin + parts->ranges[i].nbytes;
-        while (begin < end) {
-            uint64_t tile_end = (begin / run->tile_nbytes + 1) * run->tile_nbytes;
-            run->tiles[n] = (bth_range){begin, bth_min(tile_end, end) - begin};
-            begin += run->tiles[n++].nbytes;
-        }
-    }
-    return 0;
-}
-
 static int run_prepare(run_state *run, berth_error *error)
 {
     bth_output_constraints *constraints = &run->image.constraints;
@@ -721,22 +688,20 @@ static int run_prepare(run_state *run, berth_error *error)
     run->block_nbytes = constraints->block_nbytes;
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
-    run_choose_sizes(run);
+    if (run_choose_sizes(run, error) < 0)
+        return error->code;
     if (plan->n_devices > 0) { /* each worker has one slot; a single worker has them all */
         if (bth_wing_slots.open(&run->slots, plan, &run->staging, error) < 0)
             return error->code;
         run->n_workers = (unsigned)bth_min(run->n_workers, run->slots.n);
         run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
     }
-    if (bth_image_allocate_crc32s(&run->image, error) < 0 ||
-        bth_image_begin_id(&run->image, error) < 0)
+    if (bth_image_begin(&run->image, error) < 0)
         return error->code;
     for (size_t i = 0; i < parts->n_present; i++) {
         bth_image_add_present(&run->image, &parts->present[i]);
         run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
     }
-    if (parts->ranges && run_make_tiles_of_ranges(run, error) < 0)
-        return error->code;
     return run_allocate_buffers(run, error);
 }
 
@@ -826,6 +791,7 @@ int bth_run(const berth_plan *plan, const bth_output *output, const bth_run_sett
     bth_file_close(run.image.pages);
     bth_release(run.allocated);
     bth_release(run.tiles);
-    bth_image_free_all(&run.image);
+    bth_release(run.image.sums);
+    bth_release(run.image.starts);
     return error->code;
 }

@@ -138,21 +138,6 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
     return error->code;
 }
 
-static void snapshot_point_records_to_copy(const bth_snapshot *snapshot, berth_plan *plan)
-{
-    for (size_t i = 0; i < plan->n_records; i++) {
-        bth_plan_record *record = &plan->records[i];
-        if (!record_is_in_snapshot(plan, i))
-            continue;
-        record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
-        record->read = NULL;
-        record->storage = NULL;
-        record->device = 0;
-        record->swap_nbytes = 1;
-    }
-    plan->n_devices = 0; /* all of their bytes are copied */
-}
-
 /* Copies, and makes the plan read from the copy. Storages on devices come through the same staging
  * buffers as in a save without a snapshot. */
 static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
@@ -184,9 +169,20 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
     }
     bth_staging_slots_close(&copy.slots);
     bth_release(copy.scratch);
-    if (error->code == BERTH_OK)
-        snapshot_point_records_to_copy(snapshot, plan);
-    return error->code;
+    if (error->code != BERTH_OK)
+        return error->code;
+    for (size_t i = 0; i < plan->n_records; i++) {
+        bth_plan_record *record = &plan->records[i];
+        if (!record_is_in_snapshot(plan, i))
+            continue;
+        record->data = snapshot->bytes + (record->layout.data_offset - snapshot->begin);
+        record->read = NULL;
+        record->storage = NULL;
+        record->device = 0;
+        record->swap_nbytes = 1;
+    }
+    plan->n_devices = 0; /* all of their bytes are copied */
+    return 0;
 }
 
 /* ---- begin ---- */
@@ -360,14 +356,6 @@ static int operation_report_progress(void *context, uint64_t done_nbytes, uint64
     return atomic_load(&operation->cancelled);
 }
 
-static void operation_set_stats_method(bth_operation *operation)
-{
-    berth_stats *stats = &operation->stats;
-
-    if (operation->path)
-        stats->method = bth_output_file_method(&operation->file, &stats->reason);
-}
-
 const char *bth_stats_find_slowest_stage(const berth_stats *stats)
 {
     if (stats->moved_nbytes == 0)
@@ -377,30 +365,13 @@ const char *bth_stats_find_slowest_stage(const berth_stats *stats)
     return stats->device_seconds > stats->render_seconds ? "device" : "processor";
 }
 
-/* Debug mode checks every byte on its way to the output. */
-static int operation_run(bth_operation *operation, const bth_run_settings *settings,
-                         berth_error *error)
-{
-    if (!operation->config.debug)
-        return bth_run(operation->plan, &operation->output, settings, &operation->stats, error);
-    bth_output_check *check = bth_output_check_new(operation->plan, &operation->output, error);
-    if (!check)
-        return error->code;
-    bth_output output = bth_output_check_get_output(check);
-    for (size_t i = 0; i < operation->parts.n_present && error->code == BERTH_OK; i++)
-        bth_output_check_read_present(check, &operation->parts.present[i], error);
-    if (error->code == BERTH_OK &&
-        bth_run(operation->plan, &output, settings, &operation->stats, error) == 0)
-        bth_output_check_finish(check, error);
-    bth_output_check_free(check);
-    return error->code;
-}
-
 int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
-    bth_run_settings settings =
-        bth_run_settings_of(&operation->config, operation->plan, &operation->output);
+    const berth_plan *plan = operation->plan;
     berth_stats *stats = &operation->stats;
+    bth_run_settings settings = bth_run_settings_of(&operation->config, plan, &operation->output);
+    bth_output output = operation->output;
+    bth_output_check *check = NULL;
     double begin = bth_seconds();
 
     settings.parts = operation->parts;
@@ -410,9 +381,19 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     settings.cancelled = &operation->cancelled;
     settings.staged = operation->staged;
     settings.staged_context = operation->staged_context;
-    stats->reason = operation->output.reason;
-    operation_run(operation, &settings, error);
-    operation_set_stats_method(operation);
+    stats->reason = output.reason;
+    if (operation->config.debug) { /* every byte is checked on its way to the output */
+        check = bth_output_check_new(plan, &operation->output, error);
+        if (check)
+            output = bth_output_check_get_output(check);
+        for (size_t i = 0; i < operation->parts.n_present && error->code == BERTH_OK; i++)
+            bth_output_check_read_present(check, &operation->parts.present[i], error);
+    }
+    if (error->code == BERTH_OK && bth_run(plan, &output, &settings, stats, error) == 0 && check)
+        bth_output_check_finish(check, error);
+    bth_output_check_free(check);
+    if (operation->path)
+        stats->method = bth_output_file_method(&operation->file, &stats->reason);
     stats->transfer_seconds = operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
@@ -428,7 +409,6 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
     double begin = bth_seconds();
     int phase = PHASE_OPEN;
 
-    operation_set_stats_method(operation);
     if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
                     bth_commit_sync(commit, error) < 0))
         ;
@@ -539,11 +519,9 @@ static void job_set_event(berth_job *job, bool *event)
     bth_lock_release(&job->lock);
 }
 
-static void job_set_staged(void *context)
+static void job_set_staged(void *job)
 {
-    berth_job *job = context;
-
-    job_set_event(job, &job->staged);
+    job_set_event(job, &((berth_job *)job)->staged);
 }
 
 static void *job_run(void *argument)
@@ -609,12 +587,6 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
 
 /* ---- from any thread ---- */
 
-/* X11: a forked child has no thread for the job: its events never happen, and no call may wait. */
-static bool job_is_lost(const berth_job *job)
-{
-    return !bth_lock_is_of_this_process(&job->lock);
-}
-
 /* Under the lock. A job that is done is staged, too: it reads nothing any more. */
 static bool job_has_event(const berth_job *job, berth_job_event event)
 {
@@ -630,7 +602,8 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
         return bth_fail_argument(error, "the job is NULL");
     if (event != BERTH_JOB_STAGED && event != BERTH_JOB_DONE)
         return bth_fail_argument(error, "invalid event %d", (int)event);
-    if (job_is_lost(job))
+    /* X11: a forked child has no thread for the job: its events never happen, and no call waits. */
+    if (!bth_lock_is_of_this_process(&job->lock))
         return bth_fail_forked(error, "job");
     (void)bth_lock_acquire(&job->lock);
     struct timespec end = bth_time_after(seconds);
@@ -658,7 +631,7 @@ void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_n
 
 bool berth_job_cancel(berth_job *job)
 {
-    return job && !job_is_lost(job) && operation_cancel(&job->operation);
+    return job && bth_lock_is_of_this_process(&job->lock) && operation_cancel(&job->operation);
 }
 
 void berth_job_free(berth_job *job)
@@ -666,7 +639,8 @@ void berth_job_free(berth_job *job)
     BTH_HOLD_CANCEL(true);
     if (!job)
         return;
-    if (!job_is_lost(job)) { /* else plan, copies and temporary stay as the thread left them */
+    if (bth_lock_is_of_this_process(
+            &job->lock)) { /* else plan, copies and temporary stay as the thread left them */
         pthread_join(job->thread, NULL);
         if (!job->waited_for && job->error.code != BERTH_OK && job->error.code != BERTH_E_CANCELLED)
             bth_log("%s", job->error.message);

@@ -93,25 +93,6 @@ static bool target_is_protected_by_sticky_folder(const struct statx *folder,
 }
 
 /*
- * What cannot be written in place either. The kernel also keeps a program from opening another
- * user's file in a sticky folder as if it had made it (fs.protected_regular): that user could read
- * what is saved.
- */
-static int target_check_writable(const struct statx *folder, const struct statx *file,
-                                 berth_error *error)
-{
-    if (file->stx_attributes & STATX_ATTR_APPEND)
-        return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
-    if (file->stx_attributes & STATX_ATTR_IMMUTABLE)
-        return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
-    if (target_is_protected_by_sticky_folder(folder, file))
-        return bth_fail_system(error, EPERM,
-                               "cannot be replaced: its folder is sticky, and the file "
-                               "belongs to another user");
-    return 0;
-}
-
-/*
  * X2: refuses what would fail at the rename, when all is written, or would leave the temporary
  * behind. If the file system does not report attributes, the rename decides.
  *
@@ -134,8 +115,17 @@ static int target_check_rename(const bth_target_file *target, berth_error *error
     if (target->exists &&
         bth_system.statx(target->folder, target->name, AT_SYMLINK_NOFOLLOW, mask, &file) < 0)
         return 0;
-    if (target->exists && target_check_writable(&folder, &file, error) < 0)
-        return error->code;
+    /* These three cannot be written in place either. The kernel keeps a program from opening
+     * another user's file in a sticky folder as if it had made it (fs.protected_regular): that user
+     * could read what is saved. */
+    if (file.stx_attributes & STATX_ATTR_APPEND)
+        return bth_fail_system(error, EPERM, "cannot be replaced: it is append-only (chattr +a)");
+    if (file.stx_attributes & STATX_ATTR_IMMUTABLE)
+        return bth_fail_system(error, EPERM, "cannot be replaced: it is immutable (chattr +i)");
+    if (target->exists && target_is_protected_by_sticky_folder(&folder, &file))
+        return bth_fail_system(error, EPERM,
+                               "cannot be replaced: its folder is sticky, and the file "
+                               "belongs to another user");
     if (target->in_place)
         return 0;
 #ifdef STATX_MNT_ID

@@ -331,7 +331,7 @@ static bool temporary_remove_if_save_is_dead(int folder, const char *name, bool 
 
 /* ---- creating ---- */
 
-/* W7: O_EXCL, so that no two saves share one. */
+/* W7: O_EXCL, so that no two saves share one. Returns the descriptor, or -errno. */
 static int temporary_open_new(int folder, const char *name, mode_t mode)
 {
     int fd;
@@ -340,88 +340,72 @@ static int temporary_open_new(int folder, const char *name, mode_t mode)
         fd = bth_system.openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                                mode);
     while (fd < 0 && errno == EINTR);
-    return fd;
+    return fd < 0 ? -errno : fd;
 }
 
-/* Opens the first slot that is free, or that a dead save left. -1 and EEXIST: there is none. */
-static int temporary_create_in_free_slot(int folder, uint64_t hash, mode_t mode, char *name)
-{
-    bool exists;
-
-    for (int slot = 0; slot < N_SLOTS; slot++) {
-        temporary_write_slot_name(name, hash, slot);
-        int fd = temporary_open_new(folder, name, mode);
-        if (fd < 0 && errno == EEXIST) {
-            if (!temporary_remove_if_save_is_dead(folder, name, &exists))
-                continue;
-            fd = temporary_open_new(folder, name, mode);
-        }
-        if (fd >= 0 || errno != EEXIST)
-            return fd;
-    }
-    errno = EEXIST;
-    return -1;
-}
-
-static int temporary_create_with_random_name(int folder, uint64_t hash, mode_t mode, char *name,
-                                             berth_error *error)
-{
-    uint64_t random;
-    ssize_t n;
-
-    do
-        n = bth_system.getrandom(&random, sizeof random, 0);
-    while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof random) {
-        bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
-        return -1;
-    }
-    (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
-                   (unsigned long long)hash, (unsigned long long)random);
-    return temporary_open_new(folder, name, mode);
-}
-
-/* X6: where that cannot be kept, it is left to `berth clean`. */
-static void temporary_set_owner(int fd)
+/*
+ * Creates one in the first slot that is free, or that a dead save left; if there is none, or
+ * without `in_slot`, with a random name. -1: the error is set.
+ */
+static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot, char *name,
+                            berth_error *error)
 {
     char owner[BTH_TEMPORARY_OWNER_NBYTES];
+    /* It is remembered: a kill soon after the creation would leave it without owner. X6: where it
+     * cannot be kept, the file is left to `berth clean`. */
+    bool has_owner = bth_temporary_owner_self(owner), exists;
+    int fd = -EEXIST;
 
-    if (bth_temporary_owner_self(owner))
+    for (int slot = 0; in_slot && slot < N_SLOTS && fd == -EEXIST; slot++) {
+        temporary_write_slot_name(name, hash, slot);
+        fd = temporary_open_new(folder, name, mode);
+        if (fd == -EEXIST && temporary_remove_if_save_is_dead(folder, name, &exists))
+            fd = temporary_open_new(folder, name, mode);
+    }
+    if (fd == -EEXIST) {
+        uint64_t random;
+        ssize_t n;
+        do
+            n = bth_system.getrandom(&random, sizeof random, 0);
+        while (n < 0 && errno == EINTR);
+        if (n != (ssize_t)sizeof random) {
+            bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
+            return -1;
+        }
+        (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
+                       (unsigned long long)hash, (unsigned long long)random);
+        fd = temporary_open_new(folder, name, mode);
+    }
+    if (fd < 0) {
+        bth_fail_system(error, -fd, "no temporary file can be created in its folder");
+        return -1;
+    }
+    if (bth_temporary_is_lost(folder, name, fd)) { /* X10 */
+        bth_file_close(fd);
+        bth_fail_system(error, EBUSY, "its temporary file, or the descriptor of it, was replaced");
+        return -1;
+    }
+    if (has_owner)
         (void)bth_xattr_set(fd, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0);
+    return fd;
 }
 
 int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
                          char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char owner[BTH_TEMPORARY_OWNER_NBYTES], other[BTH_TEMPORARY_NAME_NBYTES];
+    char other[BTH_TEMPORARY_NAME_NBYTES];
     bool exists = true, is_behind = false;
 
-    /* It is remembered: a kill soon after the creation would leave it without owner. */
-    (void)bth_temporary_owner_self(owner);
-    int created = temporary_create_in_free_slot(folder, hash, mode, name);
-
-    if (created < 0 && errno == EEXIST)
-        created = temporary_create_with_random_name(folder, hash, mode, name, error);
-    if (error->code != BERTH_OK)
-        return error->code;
-    if (created < 0)
-        return bth_fail_system(error, errno, "no temporary file can be created in its folder");
-    if (bth_temporary_is_lost(folder, name, created)) { /* X10 */
-        bth_file_close(created);
-        return bth_fail_system(error, EBUSY,
-                               "its temporary file, or the descriptor of it, was replaced");
-    }
-    temporary_set_owner(created);
+    *fd = temporary_create(folder, hash, mode, true, name, error);
     /* Removes later slots, of killed saves that ran side by side. */
-    for (int slot = 0; slot < N_SLOTS && exists; slot++) {
+    for (int slot = 0; slot < N_SLOTS && exists && *fd >= 0; slot++) {
         temporary_write_slot_name(other, hash, slot);
         if (is_behind)
             (void)temporary_remove_if_save_is_dead(folder, other, &exists);
         is_behind |= strcmp(other, name) == 0;
     }
-    *fd = created;
-    return 0;
+    return error->code;
 }
 
 bool bth_temporary_is_lost(int folder, const char *name, int fd)
@@ -466,44 +450,38 @@ int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *f
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
     char other[BTH_TEMPORARY_NAME_NBYTES] = "";
-    int created = temporary_create_with_random_name(folder, hash, mode, other, error), failure = 0;
+    int created = temporary_create(folder, hash, mode, false, other, error), failure = 0;
 
-    if (error->code == BERTH_OK && created < 0)
-        bth_fail_system(error, errno, "no temporary file can be created in its folder");
-    if (error->code == BERTH_OK) {
-        temporary_set_owner(created);
+    if (created >= 0) {
         bth_file_close(*fd);
         *fd = -1;
         failure = bth_system.renameat(folder, other, folder, name) < 0 ? errno : 0;
-    }
-    if (error->code == BERTH_OK && failure == 0) {
-        *fd = created;
-        return 0;
+        if (failure == 0) {
+            *fd = created;
+            return 0;
+        }
     }
     bth_temporary_close_and_remove(folder, other, created);
     if (*fd < 0)
         temporary_remove(folder, name);
-    if (failure == EEXIST) /* some mounts rename only to a name that is free */
-        return bth_fail_system(error, failure, "its file system cannot replace a file by a rename");
-    return failure ? bth_fail_system(error, failure, "its file system cannot rename files")
-                   : error->code;
+    if (failure == 0)
+        return error->code;
+    return bth_fail_system(error, failure,
+                           failure == EEXIST /* some mounts rename only to a name that is free */
+                               ? "its file system cannot replace a file by a rename"
+                               : "its file system cannot rename files");
 }
 
 /* ---- berth_clean_temporaries: reports those of a folder, and removes those of dead saves ---- */
 
 typedef struct cleaning {
     int folder;
-    double now; /* seconds since 1970 */
+    struct timespec now;
     bool remove;
     double min_age_seconds;
     berth_temporary_function report;
     void *context;
 } cleaning;
-
-static double timespec_to_seconds(const struct timespec *time)
-{
-    return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
-}
 
 /* A removal that another process makes first is no failure. A file of an unknown process is removed
  * by its age: writes to it would change its time. */
@@ -514,7 +492,9 @@ static void clean_remove_and_report_entry(const cleaning *clean, const char *nam
 
     if (!bth_temporary_is_name(name) || !temporary_open(clean->folder, name, &file))
         return;
-    double age = clean->now - timespec_to_seconds(&file.status.st_mtim);
+    const struct timespec *now = &clean->now, *then = &file.status.st_mtim;
+    double age =
+        difftime(now->tv_sec, then->tv_sec) + (double)(now->tv_nsec - then->tv_nsec) * 1e-9;
     berth_temporary found = {.name = name,
                              .nbytes = (uint64_t)file.status.st_size,
                              .age_seconds = age > 0 ? age : 0,
@@ -543,7 +523,6 @@ int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_s
                       .context = context};
     /* getdents64 fills it with aligned entries of different lengths. */
     _Alignas(struct dirent64) char entries[8192];
-    struct timespec now = {0};
     ssize_t n;
 
     BTH_ERROR_BEGIN(error);
@@ -559,8 +538,7 @@ int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_s
         (void)bth_fail_system(error, errno, "cannot be opened");
         return bth_error_prefix(error, folder);
     }
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    clean.now = timespec_to_seconds(&now);
+    (void)clock_gettime(CLOCK_REALTIME, &clean.now);
     while ((n = bth_system.getdents64(clean.folder, entries, sizeof entries)) > 0) {
         for (ssize_t at = 0; at < n;) {
             const struct dirent64 *entry = (const void *)(entries + at);

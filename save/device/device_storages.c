@@ -118,30 +118,6 @@ static int slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_error *e
 
 /* ---- opening and closing ---- */
 
-static int slots_allocate_and_open_streams(bth_staging_slots *slots, const berth_plan *plan,
-                                           berth_error *error)
-{
-    size_t n_devices = (size_t)slots->n * plan->n_devices;
-
-    slots->n_devices = plan->n_devices;
-    slots->slots = bth_allocate_zeroed(slots->n * sizeof *slots->slots);
-    slots->devices = bth_allocate_zeroed(n_devices * sizeof *slots->devices);
-    if (!slots->slots || !slots->devices)
-        return bth_fail_memory(error, n_devices * sizeof *slots->devices);
-    for (unsigned i = 0; i < slots->n; i++) {
-        bth_staging_slot *slot = &slots->slots[i];
-        *slot = (bth_staging_slot){.plan = plan,
-                                   .buffer = &slots->ring.buffers[i],
-                                   .devices = slots->devices + (size_t)i * plan->n_devices,
-                                   .offset = BERTH_NO_OFFSET};
-        for (unsigned j = 0; j < plan->n_devices; j++)
-            if (bth_device_stream_open(plan->devices[j], &slot->devices[j].stream, error) < 0 ||
-                bth_device_event_open(plan->devices[j], &slot->devices[j].copied, error) < 0)
-                return error->code;
-    }
-    return 0;
-}
-
 /*
  * Streams first: closing one waits until nothing is copied into the buffers any more. If another
  * slot failed (W8), this one may have copies under way.
@@ -161,13 +137,33 @@ static void slots_close(bth_staging_slots *slots)
 static int slots_open(bth_staging_slots *slots, const berth_plan *plan,
                       const bth_staging_need *need, berth_error *error)
 {
-    *slots = (bth_staging_slots){0};
-    if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0)
+    *slots = (bth_staging_slots){.n_devices = plan->n_devices};
+    if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0) {
+        *slots = (bth_staging_slots){0};
         return error->code;
+    }
     slots->n = slots->ring.n_buffers;
-    if (slots_allocate_and_open_streams(slots, plan, error) < 0)
+    size_t n_streams = (size_t)slots->n * plan->n_devices;
+    slots->slots = bth_allocate_zeroed(slots->n * sizeof *slots->slots);
+    slots->devices = bth_allocate_zeroed(n_streams * sizeof *slots->devices);
+    if (!slots->slots || !slots->devices)
+        bth_fail_memory(error, n_streams * sizeof *slots->devices);
+    for (size_t i = 0; i < n_streams && error->code == BERTH_OK; i++) {
+        bth_device_handle *device = plan->devices[i % plan->n_devices];
+        if (bth_device_stream_open(device, &slots->devices[i].stream, error) == 0)
+            bth_device_event_open(device, &slots->devices[i].copied, error);
+    }
+    if (error->code != BERTH_OK) {
         slots_close(slots);
-    return error->code;
+        return error->code;
+    }
+    for (unsigned i = 0; i < slots->n; i++)
+        slots->slots[i] =
+            (bth_staging_slot){.plan = plan,
+                               .buffer = &slots->ring.buffers[i],
+                               .devices = slots->devices + (size_t)i * plan->n_devices,
+                               .offset = BERTH_NO_OFFSET};
+    return 0;
 }
 
 const bth_slot_functions bth_wing_slots = {
