@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_archive: the records of an archive; data.pkl is not read. */
-#include "load/archive.h"
-
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,7 +10,7 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096

@@ -7,12 +7,9 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "load/errors_with_names.h"
-#include "load/sparse_indices.h"
 #include "load/storage_rules.h"
 #include "load/storage_state.h"
-#include "load/storages_load.h"
-#include "load/tensor_bytes.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /* The wing's own definition, where it is linked, stands in its place. */
 __attribute__((weak)) const bth_prefetch_functions bth_wing_prefetch;

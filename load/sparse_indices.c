@@ -3,8 +3,6 @@
  * T6: the indices of sparse tensors. They are read in order through one buffer, whatever their
  * strides. What is refused is what torch.load refuses with check_sparse_tensor_invariants.
  */
-#include "load/sparse_indices.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +14,7 @@
 #include "format/values/value.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
+#include "load/verify.h"
 
 /*
  * Views can repeat their storage's elements, 2^60 times from 8 bytes. Where all repetitions are one

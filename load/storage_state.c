@@ -12,7 +12,6 @@
 #include "base/trace.h"
 #include "format/values/value.h"
 #include "load/errors_with_names.h"
-#include "load/storages_load.h"
 
 /* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
 #define WIDEST_UNIT 8

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/storages_load.h"
-
+/* Loads storages, one when its memory is needed, or many at once. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"

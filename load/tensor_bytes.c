@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages. */
-#include "load/tensor_bytes.h"
-
 #include <stdio.h>
 
 #include "base/error.h"

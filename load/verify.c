@@ -9,11 +9,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
-#include "load/archive.h"
 #include "load/checkpoint.h"
 #include "load/errors_with_names.h"
-#include "load/sparse_indices.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again

@@ -4,7 +4,7 @@
  * headers and descriptors in between. Records that it could not check, or that differ, are read
  * again by functions that give the exact message.
  */
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 #include <assert.h>
 #include <stdlib.h>
