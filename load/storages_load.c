@@ -67,27 +67,6 @@ static bth_storage_target *storage_device_target(const berth_checkpoint *checkpo
     return targets && targets[root->index].range.device ? &targets[root->index] : NULL;
 }
 
-/* ---- under the lock: choices ---- */
-
-/* Chooses, and maps the file if that is chosen. If mapping fails, chooses again. */
-static int phase_choose_method_and_map(struct phase *phase, const berth_storage *root,
-                                       bth_choice *choice, berth_error *error)
-{
-    const struct berth_config *config = phase->request->config;
-    int flags = (int)phase->checkpoint->config.load_mmap_flags;
-
-    *choice = bth_storage_choose(phase->checkpoint, config, &phase->conditions, root);
-    if (choice->method != BERTH_LOAD_MAP || phase->map)
-        return 0;
-    if (bth_access_map(&phase->checkpoint->source.access, flags, root->offset, &phase->map, error) <
-        0)
-        return error->code;
-    phase->conditions.cannot_map = !phase->map;
-    if (!phase->map)
-        *choice = bth_storage_choose(phase->checkpoint, config, &phase->conditions, root);
-    return 0;
-}
-
 /* ---- under the lock: claims ---- */
 
 static bool storage_is_loaded(const berth_checkpoint *checkpoint, const berth_storage *root)
@@ -179,13 +158,23 @@ static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root
     return 0;
 }
 
+/* Maps the file if that is chosen. If mapping fails, chooses again. */
 static int phase_claim_storage_for_host(struct phase *phase, const berth_storage *root,
                                         bth_range range, berth_error *error)
 {
-    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
+    berth_checkpoint *checkpoint = phase->checkpoint;
+    bth_storage_state *stored = storage_get_state(checkpoint, root);
+    const struct berth_config *config = phase->request->config;
 
-    if (phase_choose_method_and_map(phase, root, &range.choice, error) < 0)
-        return error->code;
+    range.choice = bth_storage_choose(checkpoint, config, &phase->conditions, root);
+    if (range.choice.method == BERTH_LOAD_MAP && !phase->map) {
+        if (bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
+                           root->offset, &phase->map, error) < 0)
+            return error->code;
+        phase->conditions.cannot_map = !phase->map;
+        if (!phase->map)
+            range.choice = bth_storage_choose(checkpoint, config, &phase->conditions, root);
+    }
     bool is_mapped = range.choice.method == BERTH_LOAD_MAP;
     bool is_unchecked =
         phase->checks_crc32 && stored->crc32 != BERTH_CRC_GOOD && stored->crc32 != BERTH_CRC_ABSENT;
@@ -506,53 +495,41 @@ static int phase_claim_and_run(struct phase *phase, const berth_storage *const *
     return error->code;
 }
 
-/* `ranges`: room for twice n, either to the host or to a device; `rest`: for n. */
-static void load_run_host_and_device_phase(struct phase *first, bth_range *ranges,
-                                           const berth_storage **rest,
-                                           const berth_storage *const *roots, size_t n,
-                                           berth_error *error)
-{
-    struct phase second = *first;
-
-    second.is_second = true;
-    first->host.ranges = ranges;
-    first->device.ranges = ranges + n;
-    first->rest = rest;
-    if (phase_claim_and_run(first, roots, n, error) == 0 && first->n_rest > 0) {
-        BTH_HOLD_CANCEL(true);
-        second.host.ranges = first->host.ranges + first->host.n;
-        second.device.ranges = first->device.ranges + first->device.n;
-        (void)phase_claim_and_run(&second, rest, first->n_rest, error);
-    }
-    if (first->host.n + first->device.n + first->n_rest == 0)
-        return;
-    bth_checkpoint_lock(first->checkpoint);
-    phase_publish_or_drop_claims(first, error->code == 0);
-    phase_publish_or_drop_claims(&second, error->code == 0);
-    (void)pthread_cond_broadcast(&first->checkpoint->storages.finished);
-    bth_checkpoint_unlock(first->checkpoint);
-}
-
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error)
 {
+    bth_range few[2], *ranges = few; /* for twice n: each storage goes to the host or a device */
+    const berth_storage *one, **rest = &one;
+    size_t nbytes = n * (2 * sizeof *ranges + sizeof *rest);
+
+    if (n > 1) {
+        ranges = bth_allocate(nbytes);
+        if (!ranges)
+            return bth_fail_memory(error, nbytes);
+        rest = (const berth_storage **)(void *)(ranges + 2 * n);
+    }
     struct phase first = {.checkpoint = checkpoint,
                           .request = request,
                           .stats = request->params ? request->params->stats : NULL,
-                          .checks_crc32 = request->config->load_check >= BTH_CHECK_DATA};
-    const berth_storage *one;
-    bth_range few[2];
-
-    if (n <= 1) {
-        load_run_host_and_device_phase(&first, few, &one, roots, n, error);
-        return error->code;
+                          .checks_crc32 = request->config->load_check >= BTH_CHECK_DATA,
+                          .host.ranges = ranges,
+                          .device.ranges = ranges + n,
+                          .rest = rest};
+    struct phase second = first;
+    second.is_second = true;
+    if (phase_claim_and_run(&first, roots, n, error) == 0 && first.n_rest > 0) {
+        BTH_HOLD_CANCEL(true);
+        second.host.ranges += first.host.n;
+        second.device.ranges += first.device.n;
+        (void)phase_claim_and_run(&second, rest, first.n_rest, error);
     }
-    size_t nbytes = n * (2 * sizeof *few + sizeof one);
-    bth_range *ranges = bth_allocate(nbytes);
-    if (!ranges)
-        return bth_fail_memory(error, nbytes);
-    load_run_host_and_device_phase(&first, ranges, (const berth_storage **)(void *)(ranges + 2 * n),
-                                   roots, n, error);
-    bth_release(ranges);
+    if (first.host.n + first.device.n + first.n_rest > 0) {
+        bth_checkpoint_lock(checkpoint);
+        phase_publish_or_drop_claims(&first, error->code == 0);
+        phase_publish_or_drop_claims(&second, error->code == 0);
+        (void)pthread_cond_broadcast(&checkpoint->storages.finished);
+        bth_checkpoint_unlock(checkpoint);
+    }
+    bth_release(n > 1 ? ranges : NULL);
     return error->code;
 }
