@@ -448,17 +448,6 @@ static void compressed_begin_batch(compressed_check *c, indices_check *check, bo
         c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
 }
 
-/* False after the last. */
-static bool compressed_next_batch(compressed_check *c)
-{
-    for (int32_t d = c->n_batch_dimensions; d-- > 0;) {
-        if (++c->batch[d] < c->n_batches[d])
-            return true;
-        c->batch[d] = 0;
-    }
-    return false;
-}
-
 /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
 static int compressed_check_parts(indices_check *check, const compressed_check *c)
 {
@@ -481,17 +470,20 @@ static int compressed_check_parts(indices_check *check, const compressed_check *
 static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
-    bool is_first = true;
+    int32_t d;
 
     if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
         return check->error->code;
-    do {
+    for (bool is_first = true;; is_first = false) {
         compressed_begin_batch(&c, check, is_first);
         if (compressed_check_rows(&c) < 0)
             return check->error->code;
-        is_first = false;
-    } while (compressed_next_batch(&c));
-    return 0;
+        /* The next batch, as one counts: 0 again, and one more in the dimension before. */
+        for (d = c.n_batch_dimensions - 1; d >= 0 && ++c.batch[d] == c.n_batches[d]; d--)
+            c.batch[d] = 0;
+        if (d < 0)
+            return 0;
+    }
 }
 
 /* ---- all tensors of a value ---- */

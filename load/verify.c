@@ -40,17 +40,6 @@ static bool verify_is_refusal(const berth_error *error)
     return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_NOT_CHECKPOINT;
 }
 
-/* Adds the statistics of the first opening, if the file was opened twice. */
-static void verify_add_first_stats(const berth_params *params, const berth_stats *first)
-{
-    if (!params || !params->stats)
-        return;
-    params->stats->total_seconds += first->total_seconds;
-    params->stats->plan_seconds += first->total_seconds;
-    params->stats->moved_nbytes += first->moved_nbytes;
-    params->stats->n_requests += first->n_requests;
-}
-
 /* All of an open checkpoint. Closes it. */
 static int verify_and_close(berth_checkpoint *checkpoint, const berth_params *params,
                             bth_verify_request *request, berth_error *error)
@@ -132,14 +121,17 @@ static int verify_source(const berth_source *source, const struct berth_config *
     berth_stats first = {0};
 
     request->scan.params = params;
-    if (verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) < 0) {
-        verify_add_first_stats(params, &first);
-        return verify_is_refusal(error) || bth_error_is_of_bad_disk(error)
-                   ? verify_refused(source, &own, params, request, error)
-                   : error->code;
+    bool is_open = verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) == 0;
+    if (is_open)
+        (void)verify_and_close(checkpoint, params, request, error);
+    if (params && params->stats) { /* if the file was opened twice */
+        params->stats->total_seconds += first.total_seconds;
+        params->stats->plan_seconds += first.total_seconds;
+        params->stats->moved_nbytes += first.moved_nbytes;
+        params->stats->n_requests += first.n_requests;
     }
-    (void)verify_and_close(checkpoint, params, request, error);
-    verify_add_first_stats(params, &first);
+    if (!is_open && (verify_is_refusal(error) || bth_error_is_of_bad_disk(error)))
+        return verify_refused(source, &own, params, request, error);
     return error->code;
 }
 
