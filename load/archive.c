@@ -21,17 +21,9 @@ struct berth_archive {
     bth_container container;
 };
 
-/* The size of the first read, and of the read at the file's end. */
-static uint64_t archive_head_nbytes(const berth_archive *archive)
+static int archive_check_kind(bth_head_cache *cache, uint64_t head_nbytes, berth_error *error)
 {
-    uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
-
-    return nbytes < BTH_HEAD_MIN_NBYTES ? BTH_HEAD_MIN_NBYTES : nbytes;
-}
-
-static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, berth_error *error)
-{
-    if (bth_head_cache_extend_head(cache, archive_head_nbytes(archive), error) < 0)
+    if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
         return error->code;
     if (bth_is_legacy(cache->head, cache->head_nbytes))
         return bth_fail_status(
@@ -110,9 +102,11 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
 {
     bth_container *container = &archive->container;
     int64_t check = archive->config.load_check;
+    /* Of the first read, and of the read at the file's end. */
+    uint64_t nbytes = bth_max((uint64_t)archive->config.load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
-    if (archive_check_kind(archive, cache, error) < 0 ||
-        bth_container_read(container, cache, archive_head_nbytes(archive), error) < 0)
+    if (archive_check_kind(cache, nbytes, error) < 0 ||
+        bth_container_read(container, cache, nbytes, error) < 0)
         return error->code;
     if (check < BTH_CHECK_HEADERS && archive_compute_offsets(archive, cache))
         return 0;

@@ -71,9 +71,8 @@ static int storage_read_for_save(const berth_storage *storage, void *buffer, siz
 {
     bth_storage_state *stored = storage->context;
 
-    if (bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return bth_error_in_checkpoint(stored->checkpoint, error);
-    return 0;
+    (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
 int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *error)

@@ -272,9 +272,8 @@ static int storage_read_elements_for_save(const berth_storage *storage, const be
 {
     bth_storage_state *stored = storage->context;
 
-    if (bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error) < 0)
-        return bth_error_in_checkpoint(stored->checkpoint, error);
-    return 0;
+    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
 void bth_storages_set_read_elements(berth_checkpoint *checkpoint)

@@ -571,10 +571,9 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
 static int contents_read_any(bth_opening *opening, berth_error *error)
 {
     bth_head_cache *cache = &opening->cache;
-    uint64_t head_nbytes = (uint64_t)opening->config->load_head_nbytes;
+    uint64_t head_nbytes =
+        bth_max((uint64_t)opening->config->load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
-    if (head_nbytes < BTH_HEAD_MIN_NBYTES)
-        head_nbytes = BTH_HEAD_MIN_NBYTES;
     if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
         return error->code;
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)

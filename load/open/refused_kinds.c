@@ -205,13 +205,6 @@ static bool head_has_at(const bth_head_cache *cache, size_t at, const char *byte
     return cache->head_nbytes >= at + nbytes && memcmp(cache->head + at, bytes, nbytes) == 0;
 }
 
-static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *error)
-{
-    for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
-        if (head_has_at(cache, signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
-            (void)bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
-}
-
 /* ---- the first bytes: formats without a signature ---- */
 
 /*
@@ -303,13 +296,9 @@ static void text_refuse(const char *what, text_view says, berth_error *error)
         else if (n > 0 && shown[n - 1] != ' ')
             shown[n++] = ' ';
     shown[n] = '\0';
-    if (n == 0)
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "%s, not a checkpoint: a download that failed?", what);
-    else
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "%s, not a checkpoint: a download that failed? It says: %s", what,
-                              shown);
+    (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                          "%s, not a checkpoint: a download that failed?%s%s", what,
+                          n > 0 ? " It says: " : "", shown);
 }
 
 /* The string, in JSON, of the first of these keys. */
@@ -506,8 +495,8 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
     static void (*const refusals[])(const bth_head_cache *, berth_error *) = {
-        head_refuse_by_signature,    head_refuse_tar,    head_refuse_onnx, head_refuse_text,
-        head_refuse_legacy_protocol, head_refuse_pickle, head_refuse_words};
+        head_refuse_tar,    head_refuse_onnx, head_refuse_text, head_refuse_legacy_protocol,
+        head_refuse_pickle, head_refuse_words};
     static const char zeros[512];
     uint64_t nbytes = cache->reader->nbytes;
     const uint8_t *end;
@@ -521,6 +510,9 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
         first.head_nbytes = KIND_NBYTES;
     if (first.head_nbytes == 0)
         return bth_fail_status(error, BERTH_E_TRUNCATED, "the file is empty" BTH_CUT_OFF);
+    for (size_t i = 0; i < sizeof signatures / sizeof *signatures; i++)
+        if (head_has_at(&first, signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
+            return bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
     if (error->code == 0 && head_has_at(&first, 0, zeros, sizeof zeros))
