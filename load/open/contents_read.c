@@ -476,27 +476,13 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     return error->code;
 }
 
-/* Whether another object begins there. */
-static int legacy_looks_for_object(bth_head_cache *cache, uint64_t at, bool *is_object,
-                                   berth_error *error)
-{
-    uint64_t rest = cache->reader->nbytes - at;
-    uint64_t n = rest < BTH_LEGACY_MAGIC_NBYTES ? rest : BTH_LEGACY_MAGIC_NBYTES;
-    const uint8_t *bytes;
-
-    if (bth_head_cache_get_or_read(cache, at, n, n, &bytes, error) < 0)
-        return error->code;
-    *is_object = bth_legacy_begins(bytes, (size_t)n);
-    return 0;
-}
-
 static int legacy_read(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     uint64_t at, max_tail_nbytes = 0, file_nbytes = opening->cache.reader->nbytes;
     bth_legacy legacy = {0};
     const berth_storage *last = NULL;
-    const uint8_t *count;
+    const uint8_t *bytes;
 
     contents->kind = BTH_CONTAINER_LEGACY;
     if (legacy_read_pickles(opening, &legacy, error) < 0)
@@ -510,8 +496,8 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     at = legacy.payload_offset;
     for (size_t i = 0; i < legacy.n_keys; i++)
         if (bth_head_cache_get_or_read(&opening->cache, at, LEGACY_COUNT_NBYTES,
-                                       LEGACY_AHEAD_NBYTES, &count, error) < 0 ||
-            bth_legacy_check_count_and_set_offset(&legacy, contents->tree, i, count, at,
+                                       LEGACY_AHEAD_NBYTES, &bytes, error) < 0 ||
+            bth_legacy_check_count_and_set_offset(&legacy, contents->tree, i, bytes, at,
                                                   file_nbytes, &at, error) < 0)
             return error->code;
     /*
@@ -528,10 +514,10 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     if (file_nbytes - at <= max_tail_nbytes)
         return 0;
     /* torch.save can write several objects to one file: torch.load of the path reads the first. */
-    bool is_object = false;
-    if (legacy_looks_for_object(&opening->cache, at, &is_object, error) < 0)
+    uint64_t n = bth_min(file_nbytes - at, BTH_LEGACY_MAGIC_NBYTES);
+    if (bth_head_cache_get_or_read(&opening->cache, at, n, n, &bytes, error) < 0)
         return error->code;
-    if (is_object) {
+    if (bth_legacy_begins(bytes, (size_t)n)) {
         contents->behind_nbytes = file_nbytes - at;
         return 0;
     }

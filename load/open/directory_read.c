@@ -32,10 +32,7 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     const uint8_t *bytes;
 
     memset(container, 0, sizeof *container);
-    if (tail_nbytes < BTH_ZIP_TAIL_NBYTES)
-        tail_nbytes = BTH_ZIP_TAIL_NBYTES;
-    if (tail_nbytes > file_nbytes)
-        tail_nbytes = file_nbytes;
+    tail_nbytes = bth_min(bth_max(tail_nbytes, BTH_ZIP_TAIL_NBYTES), file_nbytes);
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
         bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
