@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_archive: the records of an archive; data.pkl is not read. */
-#include "load/archive.h"
-
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,7 +10,7 @@
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096
@@ -23,17 +21,9 @@ struct berth_archive {
     bth_container container;
 };
 
-/* The size of the first read, and of the read at the file's end. */
-static uint64_t archive_head_nbytes(const berth_archive *archive)
+static int archive_check_kind(bth_head_cache *cache, uint64_t head_nbytes, berth_error *error)
 {
-    uint64_t nbytes = (uint64_t)archive->config.load_head_nbytes;
-
-    return nbytes < BTH_HEAD_MIN_NBYTES ? BTH_HEAD_MIN_NBYTES : nbytes;
-}
-
-static int archive_check_kind(berth_archive *archive, bth_head_cache *cache, berth_error *error)
-{
-    if (bth_head_cache_extend_head(cache, archive_head_nbytes(archive), error) < 0)
+    if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
         return error->code;
     if (bth_is_legacy(cache->head, cache->head_nbytes))
         return bth_fail_status(
@@ -111,19 +101,18 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
                                   bth_verify_request *request, berth_error *error)
 {
     bth_container *container = &archive->container;
-    bool all = archive->config.load_check >= BTH_CHECK_HEADERS;
+    int64_t check = archive->config.load_check;
+    /* Of the first read, and of the read at the file's end. */
+    uint64_t nbytes = bth_max((uint64_t)archive->config.load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
-    if (archive_check_kind(archive, cache, error) < 0 ||
-        bth_container_read(container, cache, archive_head_nbytes(archive), error) < 0)
+    if (archive_check_kind(cache, nbytes, error) < 0 ||
+        bth_container_read(container, cache, nbytes, error) < 0)
         return error->code;
-    if (!all && archive_compute_offsets(archive, cache))
+    if (check < BTH_CHECK_HEADERS && archive_compute_offsets(archive, cache))
         return 0;
-    if (bth_container_check_headers_from(container, cache, 0, all, error) < 0)
+    if (bth_container_check_records_from(container, cache, 0, check, error) < 0)
         return error->code;
-    if (archive->config.load_check >= BTH_CHECK_DIRECTORY &&
-        bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error) < 0)
-        return error->code;
-    if (archive->config.load_check >= BTH_CHECK_DATA)
+    if (check >= BTH_CHECK_DATA)
         return bth_verify_archive(&archive->reader, &archive->config, container, request, error);
     return 0;
 }
@@ -265,17 +254,6 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
     return 0;
 }
 
-/* Z12: load.inflate is about storages; PyTorch's own small records are always read. */
-static int entry_read_deflated(berth_archive *archive, const bth_zip_entry *entry, void *buffer,
-                               size_t nbytes, uint64_t offset, berth_error *error)
-{
-    if (!archive->config.load_inflate && strncmp(entry->record, "data/", 5) == 0)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
-                        "it is deflated: load.inflate=on inflates it");
-    return bth_read_inflated_range(&archive->reader, &archive->config, entry, buffer, nbytes,
-                                   offset, error);
-}
-
 int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
                        size_t nbytes, uint64_t offset, berth_error *error)
 {
@@ -294,8 +272,13 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
         (void)bth_fail(error, BERTH_E_ARGUMENT, record->name, entry->data_offset,
                        "%zu bytes from byte %llu on were requested, but it has %llu", nbytes,
                        (unsigned long long)offset, (unsigned long long)entry->nbytes);
+    else if (entry->method != 0 && !archive->config.load_inflate &&
+             strncmp(entry->record, "data/", 5) == 0) /* Z12: small records are always read */
+        (void)bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
+                       "it is deflated: load.inflate=on inflates it");
     else if (entry->method != 0)
-        (void)entry_read_deflated(archive, entry, buffer, nbytes, offset, error);
+        (void)bth_read_inflated_range(&archive->reader, &archive->config, entry, buffer, nbytes,
+                                      offset, error);
     else if (bth_read_is_long(&archive->config, nbytes))
         (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
                              entry->data_offset + offset, error);

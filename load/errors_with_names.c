@@ -64,18 +64,6 @@ const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_er
     return names;
 }
 
-static bool tensor_views_storage_from_offset(const berth_tensor *tensor,
-                                             const berth_storage *storage, uint64_t offset)
-{
-    uint64_t begin;
-
-    if (!tensor || !storage || !tensor->storage ||
-        (tensor->storage != storage && tensor->storage->root != storage))
-        return false;
-    return offset == BERTH_NO_OFFSET ||
-           (bth_tensor_begins_at_whole_byte(tensor, &begin) && begin == offset);
-}
-
 /* The name of `tensor`; if it is NULL or has none, of the first that views the storage there. */
 static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
                                            const berth_tensor *tensor, const berth_storage *storage,
@@ -85,6 +73,7 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
     const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
     size_t n = names ? bth_names_tensor_count(names) : 0, found = n;
     char *text, *path;
+    uint64_t begin;
 
     for (size_t i = n; i-- > 0;) {
         const berth_tensor *named = berth_as_tensor(bth_names_tensor_value(names, i));
@@ -92,7 +81,10 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
             found = i;
             break;
         }
-        if (tensor_views_storage_from_offset(named, storage, offset))
+        if (named && storage && named->storage &&
+            (named->storage == storage || named->storage->root == storage) &&
+            (offset == BERTH_NO_OFFSET ||
+             (bth_tensor_begins_at_whole_byte(named, &begin) && begin == offset)))
             found = i;
     }
     if (found == n ||

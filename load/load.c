@@ -7,12 +7,9 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "load/errors_with_names.h"
-#include "load/sparse_indices.h"
 #include "load/storage_rules.h"
 #include "load/storage_state.h"
-#include "load/storages_load.h"
-#include "load/tensor_bytes.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /* The wing's own definition, where it is linked, stands in its place. */
 __attribute__((weak)) const bth_prefetch_functions bth_wing_prefetch;
@@ -163,25 +160,20 @@ int berth_open_source(const berth_source *source, const berth_params *params,
     return bth_checkpoint_open(source, NULL, params, checkpoint, error);
 }
 
-/* The caller has freed all but the checkpoint's own. */
-static void checkpoint_end_prefetches(bth_prefetches *prefetches)
-{
-    if (prefetches->own)
-        bth_wing_prefetch.end(prefetches->own);
-    if (bth_lock_is_of_this_process(&prefetches->lock)) {
-        (void)pthread_cond_destroy(&prefetches->changed);
-        bth_lock_destroy(&prefetches->lock);
-    }
-}
-
 void berth_close(berth_checkpoint *checkpoint)
 {
     BTH_HOLD_CANCEL(true);
     if (!checkpoint)
         return;
     if (checkpoint->has_lock) {
+        bth_prefetches *prefetches = &checkpoint->prefetches;
         bth_checkpoint_reset_if_forked(checkpoint);
-        checkpoint_end_prefetches(&checkpoint->prefetches);
+        if (prefetches->own) /* the caller has freed all others */
+            bth_wing_prefetch.end(prefetches->own);
+        if (bth_lock_is_of_this_process(&prefetches->lock)) {
+            (void)pthread_cond_destroy(&prefetches->changed);
+            bth_lock_destroy(&prefetches->lock);
+        }
     }
     bth_trace_flush(checkpoint->config.trace);
     bth_storages_free_memory_and_map(checkpoint);

@@ -9,7 +9,6 @@
 #include "format/values/value.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
-#include "load/tensor_bytes.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;

@@ -3,8 +3,6 @@
  * T6: the indices of sparse tensors. They are read in order through one buffer, whatever their
  * strides. What is refused is what torch.load refuses with check_sparse_tensor_invariants.
  */
-#include "load/sparse_indices.h"
-
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +14,7 @@
 #include "format/values/value.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
+#include "load/verify.h"
 
 /*
  * Views can repeat their storage's elements, 2^60 times from 8 bytes. Where all repetitions are one
@@ -39,6 +38,8 @@
 typedef struct indices_check {
     berth_checkpoint *checkpoint;
     const berth_params *params;
+    bool leaves_out_deflated;
+    bool is_planned;          /* by the first of two walks */
     berth_layout_kind layout; /* of the tensor that is checked */
     uint8_t *buffer;
     size_t buffer_nbytes;
@@ -83,12 +84,6 @@ static index_stream index_stream_begin(indices_check *check, const berth_tensor 
                           .buffer_nbytes = nbytes};
 }
 
-/* Whether it is read one index at a time. */
-static bool stride_is_large(int64_t stride)
-{
-    return stride > MAX_STRIDE;
-}
-
 /*
  * The cost of a stream: elements of the storage, gaps included, and that of its reads. T2: a view's
  * elements lie in their storage, so their number, gaps included, fits.
@@ -97,7 +92,7 @@ static uint64_t index_stream_cost(int64_t stride, int64_t n)
 {
     if (n == 0)
         return 0;
-    if (n > 1 && stride_is_large(stride))
+    if (n > 1 && stride > MAX_STRIDE)
         return (uint64_t)n * (1 + READ_COST);
     return (n > 1 ? (uint64_t)(n - 1) * (uint64_t)stride : 0) + 1 + READ_COST;
 }
@@ -120,7 +115,7 @@ static int index_stream_fill(index_stream *stream)
 {
     indices_check *check = stream->check;
     int64_t item_nbytes = (int64_t)berth_dtype_nbytes(stream->part->dtype);
-    int64_t fits = stride_is_large(stream->stride)
+    int64_t fits = stream->stride > MAX_STRIDE
                        ? 1
                        : ((int64_t)stream->buffer_nbytes / item_nbytes - 1) / stream->stride + 1;
     int64_t left = stream->n - stream->n_read, n = left < fits ? left : fits;
@@ -178,51 +173,34 @@ static const char *index_numbers_text(const int64_t *numbers, int32_t n, const c
     return text;
 }
 
-/* BERTH_E_TENSOR: adds byte, record and name, and that of the layout, and what can be done. */
-__attribute__((format(printf, 4, 0))) static int part_fail(const indices_check *check,
-                                                           const berth_tensor *part,
-                                                           uint64_t offset, const char *format,
-                                                           va_list arguments)
+/*
+ * BERTH_E_TENSOR, about the index that was taken last, or the whole part if none was. Adds its
+ * byte, which one of a deflated storage has not in the file, record and name, that of the layout,
+ * and what can be done.
+ */
+__attribute__((format(printf, 2, 3))) static int index_stream_fail(const index_stream *stream,
+                                                                   const char *format, ...)
 {
+    const indices_check *check = stream->check;
+    const berth_tensor *part = stream->part;
+    const berth_storage *storage = part->storage, *root = bth_storage_root(storage);
+    uint64_t offset = BERTH_NO_OFFSET;
     char message[512];
+    va_list arguments;
 
+    if (stream->n_read > 0 && !bth_storage_deflated_record(root)) {
+        int64_t element = stream->first + index_stream_last(stream) * stream->stride;
+        offset = root->offset + (storage->root ? storage->root_offset : 0) +
+                 (uint64_t)element * berth_dtype_nbytes(part->dtype);
+    }
+    va_start(arguments, format);
     (void)vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
     (void)bth_fail(check->error, BERTH_E_TENSOR, NULL, offset,
                    "%s; PyTorch's check_sparse_tensor_invariants refuses this %s tensor, too; "
                    "load.check=directory opens it unchecked",
                    message, bth_layout_names[check->layout]);
     return bth_error_in_tensor(check->checkpoint, part, check->error);
-}
-
-/* About the whole part. */
-__attribute__((format(printf, 3, 4))) static int
-index_part_fail(const indices_check *check, const berth_tensor *part, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    (void)part_fail(check, part, BERTH_NO_OFFSET, format, arguments);
-    va_end(arguments);
-    return check->error->code;
-}
-
-/* About the index that was taken last. One of a deflated storage has no byte in the file. */
-__attribute__((format(printf, 2, 3))) static int index_stream_fail(const index_stream *stream,
-                                                                   const char *format, ...)
-{
-    const berth_tensor *part = stream->part;
-    const berth_storage *storage = part->storage, *root = bth_storage_root(storage);
-    int64_t element = stream->first + index_stream_last(stream) * stream->stride;
-    uint64_t offset = BERTH_NO_OFFSET;
-    va_list arguments;
-
-    if (!bth_storage_deflated_record(root))
-        offset = root->offset + (storage->root ? storage->root_offset : 0) +
-                 (uint64_t)element * berth_dtype_nbytes(part->dtype);
-    va_start(arguments, format);
-    (void)part_fail(stream->check, part, offset, format, arguments);
-    va_end(arguments);
-    return stream->check->error->code;
 }
 
 /* A sparse tensor. */
@@ -470,50 +448,42 @@ static void compressed_begin_batch(compressed_check *c, indices_check *check, bo
         c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
 }
 
-/* False after the last. */
-static bool compressed_next_batch(compressed_check *c)
-{
-    for (int32_t d = c->n_batch_dimensions; d-- > 0;) {
-        if (++c->batch[d] < c->n_batches[d])
-            return true;
-        c->batch[d] = 0;
-    }
-    return false;
-}
-
 /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
 static int compressed_check_parts(indices_check *check, const compressed_check *c)
 {
-    const berth_tensor *parts[] = {c->compressed, c->plain};
+    const index_stream wholes[] = {{.check = check, .part = c->compressed},
+                                   {.check = check, .part = c->plain}};
     int32_t last = c->n_batch_dimensions;
 
     if (c->compressed->dtype != c->plain->dtype)
-        return index_part_fail(check, c->compressed, "%s are %s, but %s are %s", c->compressed_name,
-                               berth_dtype_name(c->compressed->dtype), c->plain_name,
-                               berth_dtype_name(c->plain->dtype));
+        return index_stream_fail(&wholes[0], "%s are %s, but %s are %s", c->compressed_name,
+                                 berth_dtype_name(c->compressed->dtype), c->plain_name,
+                                 berth_dtype_name(c->plain->dtype));
     for (int i = 0; i < 2; i++)
-        if (parts[i]->shape[last] > 1 && parts[i]->stride[last] != 1)
-            return index_part_fail(
-                check, parts[i],
-                "%s have the stride %" PRId64 " in the last dimension, but must have 1",
-                i == 0 ? c->compressed_name : c->plain_name, parts[i]->stride[last]);
+        if (wholes[i].part->shape[last] > 1 && wholes[i].part->stride[last] != 1)
+            return index_stream_fail(
+                &wholes[i], "%s have the stride %" PRId64 " in the last dimension, but must have 1",
+                i == 0 ? c->compressed_name : c->plain_name, wholes[i].part->stride[last]);
     return 0;
 }
 
 static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
-    bool is_first = true;
+    int32_t d;
 
     if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
         return check->error->code;
-    do {
+    for (bool is_first = true;; is_first = false) {
         compressed_begin_batch(&c, check, is_first);
         if (compressed_check_rows(&c) < 0)
             return check->error->code;
-        is_first = false;
-    } while (compressed_next_batch(&c));
-    return 0;
+        /* The next batch, as one counts: 0 again, and one more in the dimension before. */
+        for (d = c.n_batch_dimensions - 1; d >= 0 && ++c.batch[d] == c.n_batches[d]; d--)
+            c.batch[d] = 0;
+        if (d < 0)
+            return 0;
+    }
 }
 
 /* ---- all tensors of a value ---- */
@@ -560,16 +530,9 @@ static int sparse_plan(indices_check *check, const sparse_tensor *sparse)
     return bth_error_in_tensor(check->checkpoint, sparse->parts[0], check->error);
 }
 
-/* The check of a value: two walks, the first plans. */
-typedef struct value_check {
-    indices_check check;
-    bool leaves_out_deflated;
-    bool is_planned;
-} value_check;
-
 static int enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
-    value_check *v = context;
+    indices_check *check = context;
 
     (void)walk;
     if (berth_value_kind(value) != BERTH_KIND_SPARSE)
@@ -578,21 +541,21 @@ static int enter_value(void *context, const berth_walk *walk, const berth_value 
     for (int i = 0; i < sparse.n_index_parts; i++)
         if (sparse.parts[i]->flags & BERTH_META) /* indices without bytes cannot be wrong */
             return 0;
-    for (int i = 0; i < sparse.n_index_parts && v->leaves_out_deflated; i++)
+    for (int i = 0; i < sparse.n_index_parts && check->leaves_out_deflated; i++)
         if (bth_storage_deflated_record(sparse.parts[i]->storage))
             return 0;
-    if (!v->is_planned)
-        return sparse_plan(&v->check, &sparse);
-    v->check.layout = sparse.layout;
-    return sparse.layout == BERTH_SPARSE_COO ? coo_check_indices(&v->check, &sparse)
-                                             : compressed_check_indices(&v->check, &sparse);
+    if (!check->is_planned)
+        return sparse_plan(check, &sparse);
+    check->layout = sparse.layout;
+    return sparse.layout == BERTH_SPARSE_COO ? coo_check_indices(check, &sparse)
+                                             : compressed_check_indices(check, &sparse);
 }
 
-static int value_check_run(value_check *v, const berth_value *value)
+/* Two walks: the first plans. */
+static int indices_check_run(indices_check *check, const berth_value *value)
 {
-    indices_check *check = &v->check;
     const berth_checkpoint *checkpoint = check->checkpoint;
-    berth_walker walker = {.enter = enter_value, .context = v};
+    berth_walker walker = {.enter = enter_value, .context = check};
     uint64_t nbytes = 0; /* of all storages. T1: the file has them, or unfolds to them */
 
     for (size_t i = 0; i < checkpoint->storages.n && nbytes < UINT64_MAX; i++) {
@@ -606,7 +569,7 @@ static int value_check_run(value_check *v, const berth_value *value)
         check->max_cost = UINT64_MAX - 1;
     if (berth_value_walk(value, &walker, check->error) < 0 || check->total_cost == 0)
         return check->error->code;
-    v->is_planned = true;
+    check->is_planned = true;
     /* Memory in proportion to the file (P3). */
     check->buffer_nbytes = (size_t)bth_max(bth_min(nbytes, MAX_BUFFER_NBYTES), MIN_BUFFER_NBYTES);
     check->buffer = bth_allocate(check->buffer_nbytes);
@@ -621,22 +584,24 @@ static int value_check_run(value_check *v, const berth_value *value)
 int berth_tensor_check_indices(berth_checkpoint *checkpoint, const berth_value *value,
                                const berth_params *params, berth_error *error)
 {
-    value_check v = {.check = {.checkpoint = checkpoint, .params = params}};
+    indices_check check = {.checkpoint = checkpoint, .params = params};
 
     BTH_ERROR_BEGIN(error);
-    v.check.error = error;
+    check.error = error;
     if (!checkpoint || !value)
         return bth_fail_argument(error, "the checkpoint or the value is NULL");
     if (!params || BTH_CHECK_RESERVED(berth_params, params, error) == 0)
-        (void)value_check_run(&v, value);
+        (void)indices_check_run(&check, value);
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
 int bth_checkpoint_check_all_indices(berth_checkpoint *checkpoint, const berth_params *params,
                                      berth_error *error)
 {
-    value_check v = {.check = {.checkpoint = checkpoint, .params = params, .error = error},
-                     .leaves_out_deflated = !checkpoint->config.load_inflate};
+    indices_check check = {.checkpoint = checkpoint,
+                           .params = params,
+                           .leaves_out_deflated = !checkpoint->config.load_inflate,
+                           .error = error};
 
-    return value_check_run(&v, checkpoint->contents.root);
+    return indices_check_run(&check, checkpoint->contents.root);
 }

@@ -12,32 +12,29 @@
 #include "io/devices.h"
 #include "load/errors_with_names.h"
 
-/* Called with each name and its tensor; NULL if that has no bytes. An error ends the visit. */
-typedef int (*name_visit)(void *context, const berth_tensor *tensor, const char *name,
-                          berth_error *error);
+/* A walk over the names, begun with the checkpoint's. After an error, or false, it has ended. */
+typedef struct name_walk {
+    const bth_names *names;
+    size_t n; /* of the next one */
+    bth_name_text name, path;
+    const berth_tensor *tensor; /* NULL: it has no bytes */
+} name_walk;
 
-/* Whether a name fits a glob. */
-static bool name_matches_pattern(const char *pattern, const char *name)
+/* Without with_text the name is not made. */
+static bool name_walk_next(name_walk *walk, bool with_text, berth_error *error)
 {
-    return fnmatch(pattern, name, 0) == 0;
-}
-
-/* Without with_text each name is NULL. */
-static int checkpoint_visit_names(berth_checkpoint *checkpoint, bool with_text, name_visit visit,
-                                  void *context, berth_error *error)
-{
-    const bth_names *names = bth_checkpoint_names(checkpoint, error);
-    bth_name_text name = {0}, path = {0};
-
-    for (size_t i = 0; names && i < bth_names_tensor_count(names) && error->code == 0; i++) {
-        const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
+    if (error->code == 0 && walk->n < bth_names_tensor_count(walk->names) &&
+        (!with_text || bth_names_write_tensor_name_and_path(walk->names, walk->n, &walk->name,
+                                                            &walk->path, error) == 0)) {
+        const berth_tensor *tensor =
+            berth_as_tensor(bth_names_tensor_value(walk->names, walk->n++));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
-        if (!with_text || bth_names_write_tensor_name_and_path(names, i, &name, &path, error) == 0)
-            (void)visit(context, has_bytes ? tensor : NULL, name.text, error);
+        walk->tensor = has_bytes ? tensor : NULL;
+        return true;
     }
-    bth_release(name.text);
-    bth_release(path.text);
-    return error->code;
+    bth_release(walk->name.text);
+    bth_release(walk->path.text);
+    return false;
 }
 
 static bool selection_is_everything(const berth_selection *selection)
@@ -45,32 +42,21 @@ static bool selection_is_everything(const berth_selection *selection)
     return !selection || (!selection->pattern && selection->n_tensors == 0);
 }
 
-struct selection_names {
-    const char *pattern; /* NULL: any name */
-    bool any_fits;
-    bth_visit visit;
-    void *context;
-};
-
-static int selection_visit_if_name_matches(void *context, const berth_tensor *tensor,
-                                           const char *name, berth_error *error)
-{
-    struct selection_names *names = context;
-
-    if (names->pattern && !name_matches_pattern(names->pattern, name))
-        return 0;
-    names->any_fits = true;
-    return tensor ? names->visit(names->context, tensor, error) : 0;
-}
-
+/* pattern NULL: any name. */
 static int selection_visit_matching_names(berth_checkpoint *checkpoint, const char *pattern,
                                           bth_visit visit, void *context, berth_error *error)
 {
-    struct selection_names names = {.pattern = pattern, .visit = visit, .context = context};
+    name_walk walk = {.names = bth_checkpoint_names(checkpoint, error)};
+    bool any_fits = false;
 
-    if (checkpoint_visit_names(checkpoint, pattern, selection_visit_if_name_matches, &names,
-                               error) < 0 ||
-        names.any_fits || !pattern)
+    while (walk.names && name_walk_next(&walk, pattern, error)) {
+        if (pattern && fnmatch(pattern, walk.name.text, 0) != 0)
+            continue;
+        any_fits = true;
+        if (walk.tensor)
+            (void)visit(context, walk.tensor, error);
+    }
+    if (error->code < 0 || any_fits || !pattern)
         return error->code;
     return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
                            pattern);
@@ -181,31 +167,14 @@ static bool rule_matches_storage(const berth_storage_rule *rule, const berth_sto
 {
     return root->nbytes >= rule->min_nbytes &&
            (rule->max_nbytes == 0 || root->nbytes <= rule->max_nbytes) &&
-           (!rule->location || name_matches_pattern(rule->location, root->location));
+           (!rule->location || fnmatch(rule->location, root->location, 0) == 0);
 }
 
-/* A name_visit: rules with a pattern. The first rule that fits applies. */
-static int rules_find_first_for_name(void *context, const berth_tensor *tensor, const char *name,
-                                     berth_error *error)
-{
-    const struct applied_rules *applied_rules = context;
-
-    if (!tensor)
-        return 0;
-    const berth_storage *root = bth_storage_root(tensor->storage);
-    size_t *first = &applied_rules->first[root->index];
-    for (size_t r = 0; r < *first; r++) {
-        const berth_storage_rule *rule = &applied_rules->rules[r];
-        if (rule->pattern && rule_matches_storage(rule, root) &&
-            name_matches_pattern(rule->pattern, name))
-            *first = r;
-    }
-    return error->code;
-}
-
+/* The first rule that fits applies. */
 static int rules_find_first_for_storages(struct applied_rules *applied_rules, berth_error *error)
 {
     berth_checkpoint *checkpoint = applied_rules->checkpoint;
+    bool any_pattern = false;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) { /* rules without a pattern */
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
@@ -217,10 +186,21 @@ static int rules_find_first_for_storages(struct applied_rules *applied_rules, be
         }
     }
     for (size_t r = 0; r < applied_rules->n_rules; r++)
-        if (applied_rules->rules[r].pattern)
-            return checkpoint_visit_names(checkpoint, true, rules_find_first_for_name,
-                                          applied_rules, error);
-    return 0;
+        any_pattern = any_pattern || applied_rules->rules[r].pattern;
+    name_walk walk = {.names = any_pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
+    while (walk.names && name_walk_next(&walk, true, error)) {
+        if (!walk.tensor)
+            continue;
+        const berth_storage *root = bth_storage_root(walk.tensor->storage);
+        size_t *first = &applied_rules->first[root->index];
+        for (size_t r = 0; r < *first; r++) {
+            const berth_storage_rule *rule = &applied_rules->rules[r];
+            if (rule->pattern && rule_matches_storage(rule, root) &&
+                fnmatch(rule->pattern, walk.name.text, 0) == 0)
+                *first = r;
+        }
+    }
+    return error->code;
 }
 
 /* ---- what the rule sets ---- */

@@ -12,12 +12,8 @@
 #include "base/trace.h"
 #include "format/values/value.h"
 #include "load/errors_with_names.h"
-#include "load/storages_load.h"
 
-/* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
-#define WIDEST_UNIT 8
-
-/* The largest element whose bytes are swapped. */
+/* The largest alignment of any dtype, and the largest element whose bytes are swapped. */
 #define UNIT_MAX 8
 
 typedef unsigned long long ull;
@@ -75,9 +71,8 @@ static int storage_read_for_save(const berth_storage *storage, void *buffer, siz
 {
     bth_storage_state *stored = storage->context;
 
-    if (bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error) < 0)
-        return bth_error_in_checkpoint(stored->checkpoint, error);
-    return 0;
+    (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
 int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *error)
@@ -169,7 +164,8 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
 
 size_t bth_storage_alignment(const berth_storage *storage)
 {
-    return storage_is_untyped(storage) ? WIDEST_UNIT : bth_dtype_swap_nbytes(storage->dtype);
+    /* An untyped storage can be viewed as each dtype. */
+    return storage_is_untyped(storage) ? UNIT_MAX : bth_dtype_swap_nbytes(storage->dtype);
 }
 
 int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error)
@@ -459,38 +455,30 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
         there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
 }
 
-static int storage_read_range(berth_checkpoint *checkpoint, const berth_storage *storage,
-                              void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
+                     size_t nbytes, uint64_t offset, berth_error *error)
 {
+    bth_trace_scope traced = {0};
     const berth_storage *root = bth_storage_root(storage);
     uint64_t begin = storage->root ? storage->root_offset : 0;
     const bth_zip_entry *deflated = checkpoint->storages.stored[root->index].deflated;
-    bool is_part = nbytes > 0 && nbytes != root->nbytes;
+    bool is_part = nbytes > 0 && nbytes != root->nbytes, names_storage = false;
     const uint8_t *memory;
 
+    if (checkpoint->config.trace != 0)
+        bth_trace_enter_outermost(&traced, checkpoint->config.trace, "read",
+                                  checkpoint->source.reader.name);
     if (offset > storage->nbytes || nbytes > storage->nbytes - offset)
         (void)bth_fail_argument(
             error, "%llu bytes from byte %llu on were requested, but the storage has %llu",
             (ull)nbytes, (ull)offset, (ull)storage->nbytes);
     else if (deflated && is_part && /* Z12: it cannot be read in parts */
              bth_storage_load_and_get_memory(checkpoint, root, &memory, error) < 0)
-        return error->code; /* names the storage */
-    else if (nbytes == 0 || storage_read_loaded_or_file(checkpoint, root, buffer, nbytes,
-                                                        begin + offset, error) == 0)
-        return 0;
-    return bth_error_in_storage(checkpoint, root, error);
-}
-
-int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error)
-{
-    bth_trace_scope traced = {0};
-
-    if (checkpoint->config.trace == 0)
-        return storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
-    bth_trace_enter_outermost(&traced, checkpoint->config.trace, "read",
-                              checkpoint->source.reader.name);
-    (void)storage_read_range(checkpoint, storage, buffer, nbytes, offset, error);
+        names_storage = true;
+    else if (nbytes > 0)
+        (void)storage_read_loaded_or_file(checkpoint, root, buffer, nbytes, begin + offset, error);
+    if (error->code < 0 && !names_storage)
+        (void)bth_error_in_storage(checkpoint, root, error);
     bth_trace_leave_lazily(&traced);
     return error->code;
 }

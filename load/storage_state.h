@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The life of a storage. */
+/* The life of a storage; loading many; bytes of tensors. */
 #ifndef BTH_LOAD_STORAGE_STATE_H
 #define BTH_LOAD_STORAGE_STATE_H
 
@@ -52,5 +52,30 @@ const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
  * load.inflate=off. `what` NULL: inflating it is enough. */
 int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
                                   const char *what, berth_error *error);
+
+/* ---- storages_load.c ---- */
+
+typedef struct bth_load_request {
+    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
+    const berth_params *params;        /* progress and statistics; or NULL */
+    bool at_once; /* true: returns when all bytes are on the host or on devices. False: sets host
+                     addresses, mapped bytes are read when touched, devices are an error */
+} bth_load_request;
+
+/* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
+int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
+                      const berth_storage *const *roots, size_t n, berth_error *error);
+void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
+
+/* ---- tensor_bytes.c ---- */
+
+/* *offset: the byte of the first element in its storage. BERTH_E_UNSUPPORTED: it begins within one.
+ */
+int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
+/* berth_tensor_read with checked arguments. */
+int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
+                    int64_t n, void *buffer, berth_error *error);
+/* Sets the hook for views of all storages, so that they can be saved. */
+void bth_storages_set_read_elements(berth_checkpoint *checkpoint);
 
 #endif

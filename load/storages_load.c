@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/storages_load.h"
-
+/* Loads storages, one when its memory is needed, or many at once. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
@@ -39,7 +38,9 @@ struct range_list {
 struct phase {
     berth_checkpoint *checkpoint;
     const bth_load_request *request;
+    berth_stats *stats; /* the caller's, or NULL */
     bool is_second;
+    bool checks_crc32; /* load.check=data */
     bth_conditions conditions;
     struct range_list host;     /* ranges that go to the host, */
     struct range_list device;   /* and to devices */
@@ -50,11 +51,6 @@ struct phase {
     bth_kept_region *region;
     bth_device_memory_list *device_memory;
 };
-
-static const berth_storage *range_get_storage(const bth_range *range)
-{
-    return range->owner;
-}
 
 static bth_storage_state *storage_get_state(const berth_checkpoint *checkpoint,
                                             const berth_storage *root)
@@ -69,38 +65,6 @@ static bth_storage_target *storage_device_target(const berth_checkpoint *checkpo
     bth_storage_target *targets = checkpoint->storages.targets;
 
     return targets && targets[root->index].range.device ? &targets[root->index] : NULL;
-}
-
-/* NULL: the caller requested none. */
-static berth_stats *phase_get_caller_stats(const struct phase *phase)
-{
-    return phase->request->params ? phase->request->params->stats : NULL;
-}
-
-static bool request_checks_crc32(const bth_load_request *request)
-{
-    return request->config->load_check >= BTH_CHECK_DATA;
-}
-
-/* ---- under the lock: choices ---- */
-
-/* Chooses, and maps the file if that is chosen. If mapping fails, chooses again. */
-static int phase_choose_method_and_map(struct phase *phase, const berth_storage *root,
-                                       bth_choice *choice, berth_error *error)
-{
-    const struct berth_config *config = phase->request->config;
-    int flags = (int)phase->checkpoint->config.load_mmap_flags;
-
-    *choice = bth_storage_choose(phase->checkpoint, config, &phase->conditions, root);
-    if (choice->method != BERTH_LOAD_MAP || phase->map)
-        return 0;
-    if (bth_access_map(&phase->checkpoint->source.access, flags, root->offset, &phase->map, error) <
-        0)
-        return error->code;
-    phase->conditions.cannot_map = !phase->map;
-    if (!phase->map)
-        *choice = bth_storage_choose(phase->checkpoint, config, &phase->conditions, root);
-    return 0;
 }
 
 /* ---- under the lock: claims ---- */
@@ -152,30 +116,18 @@ static void storage_publish(bth_storage_state *stored, const char *method, const
 }
 
 /* T5: its address on the device is aligned; in the file its elements may not be. */
-static void phase_claim_for_device(struct phase *phase, const berth_storage *root,
-                                   bth_storage_target *target)
+static void phase_claim_for_device(struct phase *phase, const berth_storage *root, bth_range range)
 {
-    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
-    bth_range range = {.owner = root,
-                       .offset = root->offset,
-                       .nbytes = root->nbytes,
-                       .unit = stored->unit,
-                       .target = target->range};
-
-    if (root->nbytes == 0) {
-        target->is_there = true;
-        storage_publish(stored, "memory", "it is empty", NULL);
-        return;
-    }
     phase->conditions.use = BTH_USE_DEVICE;
     range.choice =
         bth_storage_choose(phase->checkpoint, phase->request->config, &phase->conditions, root);
     phase->conditions.use = BTH_USE_MEMORY;
-    range.shift = (uint8_t)(stored->unit > 1 ? root->offset % stored->unit : 0);
+    range.shift = (uint8_t)(range.unit > 1 ? root->offset % range.unit : 0);
     if (range.shift > 0)
         range.choice = (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
     /* Z10: sums it even if it was summed before: the file may have changed since. */
-    if (request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_ABSENT)
+    if (phase->checks_crc32 &&
+        storage_get_state(phase->checkpoint, root)->crc32 != BERTH_CRC_ABSENT)
         phase->with_crc32 = true;
     phase->device.ranges[phase->device.n++] = range;
 }
@@ -184,15 +136,13 @@ static void phase_claim_for_device(struct phase *phase, const berth_storage *roo
  * Counts it: BERTH_E_MEMORY if with it there are more than io.memory_nbytes. Z12: the transfer
  * compares its CRC always.
  */
-static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root,
+static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root, bth_range range,
                                   berth_error *error)
 {
-    berth_checkpoint *checkpoint = phase->checkpoint;
-    bth_storages *storages = &checkpoint->storages;
-    const bth_storage_state *stored = storage_get_state(checkpoint, root);
+    bth_storages *storages = &phase->checkpoint->storages;
     uint64_t max_nbytes = (uint64_t)phase->request->config->io_memory_nbytes, sum;
 
-    if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0)
+    if (bth_storage_check_may_inflate(phase->checkpoint, root, NULL, error) < 0)
         return error->code;
     if (!bth_try_add(storages->inflated_nbytes, root->nbytes, &sum))
         return bth_fail_memory(error, UINT64_MAX);
@@ -203,45 +153,39 @@ static int phase_claim_to_inflate(struct phase *phase, const berth_storage *root
                         (ull)max_nbytes, (ull)root->nbytes, (ull)storages->inflated_nbytes,
                         (ull)(sum - max_nbytes));
     storages->inflated_nbytes = sum;
-    phase->host.ranges[phase->host.n++] = (bth_range){.owner = root,
-                                                      .offset = root->offset,
-                                                      .nbytes = root->nbytes,
-                                                      .deflated = stored->deflated,
-                                                      .unit = stored->unit,
-                                                      .choice = bth_choice_for_deflated()};
+    range.choice = bth_choice_for_deflated();
+    phase->host.ranges[phase->host.n++] = range;
     return 0;
 }
 
+/* Maps the file if that is chosen. If mapping fails, chooses again. */
 static int phase_claim_storage_for_host(struct phase *phase, const berth_storage *root,
-                                        berth_error *error)
+                                        bth_range range, berth_error *error)
 {
-    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
-    bth_choice choice;
+    berth_checkpoint *checkpoint = phase->checkpoint;
+    bth_storage_state *stored = storage_get_state(checkpoint, root);
+    const struct berth_config *config = phase->request->config;
 
-    if (root->nbytes == 0) {
-        storage_publish(stored, "memory", "it is empty", no_bytes);
-        return 0;
+    range.choice = bth_storage_choose(checkpoint, config, &phase->conditions, root);
+    if (range.choice.method == BERTH_LOAD_MAP && !phase->map) {
+        if (bth_access_map(&checkpoint->source.access, (int)checkpoint->config.load_mmap_flags,
+                           root->offset, &phase->map, error) < 0)
+            return error->code;
+        phase->conditions.cannot_map = !phase->map;
+        if (!phase->map)
+            range.choice = bth_storage_choose(checkpoint, config, &phase->conditions, root);
     }
-    if (stored->deflated)
-        return phase_claim_to_inflate(phase, root, error);
-    if (phase_choose_method_and_map(phase, root, &choice, error) < 0)
-        return error->code;
-    bool is_mapped = choice.method == BERTH_LOAD_MAP;
-    bool is_unchecked = request_checks_crc32(phase->request) && stored->crc32 != BERTH_CRC_GOOD &&
-                        stored->crc32 != BERTH_CRC_ABSENT;
+    bool is_mapped = range.choice.method == BERTH_LOAD_MAP;
+    bool is_unchecked =
+        phase->checks_crc32 && stored->crc32 != BERTH_CRC_GOOD && stored->crc32 != BERTH_CRC_ABSENT;
     phase->with_crc32 = phase->with_crc32 || is_unchecked;
     if (!is_unchecked && is_mapped && !phase->request->at_once) {
-        storage_publish(stored, phase->conditions.is_memory ? "memory" : "map", choice.reason,
+        storage_publish(stored, phase->conditions.is_memory ? "memory" : "map", range.choice.reason,
                         phase->map + root->offset);
         return 0;
     }
-    phase->host.ranges[phase->host.n++] =
-        (bth_range){.owner = root,
-                    .offset = root->offset,
-                    .nbytes = root->nbytes,
-                    .unit = stored->unit,
-                    .choice = choice,
-                    .shift = (uint8_t)(is_mapped ? 0 : root->offset % bth_storage_alignment(root))};
+    range.shift = (uint8_t)(is_mapped ? 0 : root->offset % bth_storage_alignment(root));
+    phase->host.ranges[phase->host.n++] = range;
     return 0;
 }
 
@@ -249,6 +193,7 @@ static int phase_claim_storage_for_host(struct phase *phase, const berth_storage
 static int phase_claim_storage(struct phase *phase, const berth_storage *root, berth_error *error)
 {
     bth_storage_target *target = storage_device_target(phase->checkpoint, root);
+    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
 
     if (target && !phase->request->at_once) /* even if it is loaded */
         return bth_fail_argument(
@@ -263,16 +208,29 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
         phase->rest[phase->n_rest++] = root;
         return 0;
     }
-    if (storage_get_state(phase->checkpoint, root)->is_ambiguous)
+    if (stored->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
-    if (!target)
-        return phase_claim_storage_for_host(phase, root, error);
-    if (bth_storage_check_may_inflate(phase->checkpoint, root,
-                                      "it cannot be loaded to a device: load it to the host, and "
-                                      "copy it from there",
-                                      error) < 0)
+    if (target && bth_storage_check_may_inflate(phase->checkpoint, root,
+                                                "it cannot be loaded to a device: load it to the "
+                                                "host, and copy it from there",
+                                                error) < 0)
         return error->code;
-    phase_claim_for_device(phase, root, target);
+    if (root->nbytes == 0) {
+        if (target)
+            target->is_there = true;
+        storage_publish(stored, "memory", "it is empty", target ? NULL : no_bytes);
+        return 0;
+    }
+    bth_range range = {.owner = root,
+                       .offset = root->offset,
+                       .nbytes = root->nbytes,
+                       .deflated = stored->deflated,
+                       .unit = stored->unit};
+    if (!target)
+        return stored->deflated ? phase_claim_to_inflate(phase, root, range, error)
+                                : phase_claim_storage_for_host(phase, root, range, error);
+    range.target = target->range;
+    phase_claim_for_device(phase, root, range);
     return 0;
 }
 
@@ -288,11 +246,10 @@ static void phase_release_inflated(const struct phase *phase)
 static void phase_mark_claims(const struct phase *phase, bool is_loading)
 {
     for (size_t i = 0; i < phase->host.n; i++)
-        storage_get_state(phase->checkpoint, range_get_storage(&phase->host.ranges[i]))
-            ->is_loading = is_loading;
+        storage_get_state(phase->checkpoint, phase->host.ranges[i].owner)->is_loading = is_loading;
     for (size_t i = 0; i < phase->device.n; i++)
-        storage_get_state(phase->checkpoint, range_get_storage(&phase->device.ranges[i]))
-            ->is_loading = is_loading;
+        storage_get_state(phase->checkpoint, phase->device.ranges[i].owner)->is_loading =
+            is_loading;
     for (size_t i = 0; i < phase->n_rest; i++)
         storage_get_state(phase->checkpoint, phase->rest[i])->n_waiting += is_loading ? 1 : -1;
 }
@@ -317,7 +274,7 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
         i = 0; /* again from the start: the wait released the lock */
     }
     phase_measure_conditions(phase, roots, n);
-    if (request_checks_crc32(phase->request))
+    if (phase->checks_crc32)
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     for (size_t i = 0; i < n && error->code == 0; i++)
         if (phase_claim_storage(phase, roots[i], error) < 0)
@@ -352,7 +309,7 @@ static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_
     while (i + 1 < host->n && (host->ranges[i].choice.method == BERTH_LOAD_MAP ||
                                host->ranges[i].region_at + host->ranges[i].nbytes <= free_nbytes))
         i++;
-    const berth_storage *storage = range_get_storage(&host->ranges[i]);
+    const berth_storage *storage = host->ranges[i].owner;
     (void)bth_fail(error, BERTH_E_MEMORY, NULL, storage->offset,
                    "not enough memory: of %llu bytes needed, %llu are missing", (ull)nbytes,
                    (ull)(nbytes - free_nbytes));
@@ -397,14 +354,14 @@ static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_err
         bth_transfer_run(transfer, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, transfer, error);
 end:
-    bth_stats_add_transfer(phase_get_caller_stats(phase), transfer);
+    bth_stats_add_transfer(phase->stats, transfer);
     bth_transfer_end(transfer);
     return error->code;
 }
 
 static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error *error)
 {
-    berth_stats *stats = phase_get_caller_stats(phase);
+    berth_stats *stats = phase->stats;
 
     if (phase->device.n == 0)
         return 0;
@@ -454,10 +411,9 @@ static int phase_run(struct phase *phase, berth_error *error)
     device.transfer.earlier_nbytes = host.requests.nbytes;
     if (phase_run_host(phase, &host, error) == 0)
         (void)phase_run_device(phase, &device, error);
-    berth_stats *stats = phase_get_caller_stats(phase);
     double end_seconds = bth_seconds();
-    if (stats)
-        stats->transfer_seconds += end_seconds - begin_seconds;
+    if (phase->stats)
+        phase->stats->transfer_seconds += end_seconds - begin_seconds;
     BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin_seconds,
               .end_seconds = end_seconds);
     return error->code;
@@ -467,8 +423,8 @@ static int phase_run(struct phase *phase, berth_error *error)
 
 static void phase_publish_range(const struct phase *phase, const bth_range *range)
 {
-    size_t index = range_get_storage(range)->index;
-    bth_storage_state *stored = &phase->checkpoint->storages.stored[index];
+    const berth_storage *root = range->owner;
+    bth_storage_state *stored = storage_get_state(phase->checkpoint, root);
     bool is_mapped = range->choice.method == BERTH_LOAD_MAP;
 
     stored->moved_nbytes = is_mapped ? 0 : range->nbytes;
@@ -479,7 +435,7 @@ static void phase_publish_range(const struct phase *phase, const bth_range *rang
         range->target.device ? NULL : range->memory);
     if (!range->target.device)
         return;
-    bth_storage_target *target = &phase->checkpoint->storages.targets[index];
+    bth_storage_target *target = &phase->checkpoint->storages.targets[root->index];
     target->range = range->target;
     target->range.ready = NULL; /* the caller may destroy it now */
     target->is_there = true;
@@ -497,7 +453,6 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
     bth_storages *storages = &phase->checkpoint->storages;
     bth_device_memory_list **last = &phase->device_memory;
-    berth_stats *stats = phase_get_caller_stats(phase);
 
     phase_mark_claims(phase, false);
     if (!is_good) {
@@ -511,8 +466,8 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
         phase->region->n_forks = bth_fork_count();
         phase->region->next = storages->regions;
         storages->regions = phase->region;
-        if (stats)
-            stats->memory_nbytes += phase->region->nbytes;
+        if (phase->stats)
+            phase->stats->memory_nbytes += phase->region->nbytes;
     }
     while (*last)
         last = &(*last)->next;
@@ -540,50 +495,41 @@ static int phase_claim_and_run(struct phase *phase, const berth_storage *const *
     return error->code;
 }
 
-/* `ranges`: room for twice n, either to the host or to a device; `rest`: for n. */
-static void load_run_host_and_device_phase(struct phase *first, bth_range *ranges,
-                                           const berth_storage **rest,
-                                           const berth_storage *const *roots, size_t n,
-                                           berth_error *error)
-{
-    struct phase second = {
-        .checkpoint = first->checkpoint, .request = first->request, .is_second = true};
-
-    first->host.ranges = ranges;
-    first->device.ranges = ranges + n;
-    first->rest = rest;
-    if (phase_claim_and_run(first, roots, n, error) == 0 && first->n_rest > 0) {
-        BTH_HOLD_CANCEL(true);
-        second.host.ranges = first->host.ranges + first->host.n;
-        second.device.ranges = first->device.ranges + first->device.n;
-        (void)phase_claim_and_run(&second, rest, first->n_rest, error);
-    }
-    if (first->host.n + first->device.n + first->n_rest == 0)
-        return;
-    bth_checkpoint_lock(first->checkpoint);
-    phase_publish_or_drop_claims(first, error->code == 0);
-    phase_publish_or_drop_claims(&second, error->code == 0);
-    (void)pthread_cond_broadcast(&first->checkpoint->storages.finished);
-    bth_checkpoint_unlock(first->checkpoint);
-}
-
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error)
 {
-    struct phase first = {.checkpoint = checkpoint, .request = request};
-    const berth_storage *one;
-    bth_range few[2];
+    bth_range few[2], *ranges = few; /* for twice n: each storage goes to the host or a device */
+    const berth_storage *one, **rest = &one;
+    size_t nbytes = n * (2 * sizeof *ranges + sizeof *rest);
 
-    if (n <= 1) {
-        load_run_host_and_device_phase(&first, few, &one, roots, n, error);
-        return error->code;
+    if (n > 1) {
+        ranges = bth_allocate(nbytes);
+        if (!ranges)
+            return bth_fail_memory(error, nbytes);
+        rest = (const berth_storage **)(void *)(ranges + 2 * n);
     }
-    size_t nbytes = n * (2 * sizeof *few + sizeof one);
-    bth_range *ranges = bth_allocate(nbytes);
-    if (!ranges)
-        return bth_fail_memory(error, nbytes);
-    load_run_host_and_device_phase(&first, ranges, (const berth_storage **)(void *)(ranges + 2 * n),
-                                   roots, n, error);
-    bth_release(ranges);
+    struct phase first = {.checkpoint = checkpoint,
+                          .request = request,
+                          .stats = request->params ? request->params->stats : NULL,
+                          .checks_crc32 = request->config->load_check >= BTH_CHECK_DATA,
+                          .host.ranges = ranges,
+                          .device.ranges = ranges + n,
+                          .rest = rest};
+    struct phase second = first;
+    second.is_second = true;
+    if (phase_claim_and_run(&first, roots, n, error) == 0 && first.n_rest > 0) {
+        BTH_HOLD_CANCEL(true);
+        second.host.ranges += first.host.n;
+        second.device.ranges += first.device.n;
+        (void)phase_claim_and_run(&second, rest, first.n_rest, error);
+    }
+    if (first.host.n + first.device.n + first.n_rest > 0) {
+        bth_checkpoint_lock(checkpoint);
+        phase_publish_or_drop_claims(&first, error->code == 0);
+        phase_publish_or_drop_claims(&second, error->code == 0);
+        (void)pthread_cond_broadcast(&checkpoint->storages.finished);
+        bth_checkpoint_unlock(checkpoint);
+    }
+    bth_release(n > 1 ? ranges : NULL);
     return error->code;
 }

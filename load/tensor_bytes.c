@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The public side of loading: bytes of tensors and storages. */
-#include "load/tensor_bytes.h"
-
 #include <stdio.h>
 
 #include "base/error.h"
@@ -147,20 +145,6 @@ static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor 
                             offset, error);
 }
 
-/* A contiguous tensor. If the storage is not in memory, only these elements are read. */
-static int tensor_read_contiguous(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                  int64_t first, int64_t n, void *buffer, berth_error *error)
-{
-    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    const uint8_t *memory;
-
-    if (bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage) &&
-        bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
-        return error->code;
-    return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
-                            (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
-}
-
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */
@@ -234,6 +218,7 @@ static int tensor_read_row_batches(berth_checkpoint *checkpoint, const berth_ten
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error)
 {
+    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
     const uint8_t *memory;
 
     if (n == 0)
@@ -241,9 +226,9 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
     bth_prefetch_consume_tensor(checkpoint, tensor, first, n);
     if (bth_dtype_elements_per_item(tensor->dtype) > 1)
         return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
-    if (berth_tensor_is_contiguous(tensor))
-        return tensor_read_contiguous(checkpoint, tensor, first, n, buffer, error);
-    if (!bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage)) {
+    bool is_contiguous = berth_tensor_is_contiguous(tensor);
+    bool is_in_memory = bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage);
+    if (!is_contiguous && !is_in_memory) {
         const berth_storage *root = bth_storage_root(tensor->storage);
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
         bool is_worth_it;
@@ -251,8 +236,12 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         if (is_worth_it || is_on_device)
             return tensor_read_row_batches(checkpoint, tensor, row, first, n, buffer, error);
     }
-    if (bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
+    if ((!is_contiguous || is_in_memory) &&
+        bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) < 0)
         return error->code;
+    if (is_contiguous) /* if the storage is not in memory, only these elements are read */
+        return bth_storage_read(checkpoint, tensor->storage, buffer, (uint64_t)n * item_nbytes,
+                                (uint64_t)(tensor->storage_offset + first) * item_nbytes, error);
     bth_tensor_gather(tensor, memory, first, n, buffer);
     return 0;
 }
@@ -283,9 +272,8 @@ static int storage_read_elements_for_save(const berth_storage *storage, const be
 {
     bth_storage_state *stored = storage->context;
 
-    if (bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error) < 0)
-        return bth_error_in_checkpoint(stored->checkpoint, error);
-    return 0;
+    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
 void bth_storages_set_read_elements(berth_checkpoint *checkpoint)

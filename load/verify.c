@@ -9,11 +9,9 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
-#include "load/archive.h"
 #include "load/checkpoint.h"
 #include "load/errors_with_names.h"
-#include "load/sparse_indices.h"
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again
@@ -42,40 +40,24 @@ static bool verify_is_refusal(const berth_error *error)
     return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_NOT_CHECKPOINT;
 }
 
-/* Adds the statistics of the first opening, if the file was opened twice. */
-static void verify_add_first_stats(const berth_params *params, const berth_stats *first)
-{
-    if (!params || !params->stats)
-        return;
-    params->stats->total_seconds += first->total_seconds;
-    params->stats->plan_seconds += first->total_seconds;
-    params->stats->moved_nbytes += first->moved_nbytes;
-    params->stats->n_requests += first->n_requests;
-}
-
-/* All of an open checkpoint. */
-static int verify_checkpoint(berth_checkpoint *checkpoint, const berth_params *params,
-                             bth_verify_request *request, berth_error *error)
+/* All of an open checkpoint. Closes it. */
+static int verify_and_close(berth_checkpoint *checkpoint, const berth_params *params,
+                            bth_verify_request *request, berth_error *error)
 {
     request->scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
     request->verdict.behind_nbytes = checkpoint->contents.behind_nbytes;
     if (bth_verify_checkpoint(checkpoint, request, error) == 0)
         (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
-    return bth_error_in_checkpoint(checkpoint, error);
-}
-
-static void verify_set_stats(berth_checkpoint *checkpoint, const berth_params *params,
-                             const bth_verify_request *request)
-{
+    request->verdict.is_intact = bth_error_in_checkpoint(checkpoint, error) == 0;
     bth_params_set_checkpoint_stats(checkpoint, params);
-    if (!params || !params->stats)
-        return;
-    /* without the reads of opening */
-    params->stats->requested_nbytes = checkpoint->source.reader.nbytes;
-    if (request->scan.method) {
+    if (params && params->stats) /* without the reads of opening */
+        params->stats->requested_nbytes = checkpoint->source.reader.nbytes;
+    if (params && params->stats && request->scan.method) {
         params->stats->method = request->scan.method;
         params->stats->reason = request->scan.reason;
     }
+    berth_close(checkpoint);
+    return error->code;
 }
 
 /*
@@ -91,9 +73,8 @@ static bool verify_is_whole_archive(const bth_verify_request *request, const ber
 
 /*
  * A file that was refused, but not for damage, or whose pickle the disk cannot read: looks for
- * damage. First as a checkpoint whose
- * unknown classes are kept as they are, then as an archive of records. The refusal stays the error
- * if there is none.
+ * damage. First as a checkpoint whose unknown classes are kept as they are, then as an archive of
+ * records. The refusal stays the error if there is none.
  */
 static int verify_refused(const berth_source *source, struct berth_config *config,
                           const berth_params *params, bth_verify_request *request,
@@ -110,10 +91,8 @@ static int verify_refused(const berth_source *source, struct berth_config *confi
     config->load_unknown_globals = BTH_UNKNOWN_INERT;
     if (refusal.code == BERTH_E_FORBIDDEN) {
         if (verify_open_checkpoint(source, config, params, &first, &checkpoint, error) == 0) {
-            *is_intact = verify_checkpoint(checkpoint, params, request, error) == 0;
-            verify_set_stats(checkpoint, params, request);
-            berth_close(checkpoint);
-            *error = *is_intact ? refusal : *error;
+            if (verify_and_close(checkpoint, params, request, error) == 0)
+                *error = refusal;
             return error->code;
         }
         opened = *error;
@@ -142,16 +121,17 @@ static int verify_source(const berth_source *source, const struct berth_config *
     berth_stats first = {0};
 
     request->scan.params = params;
-    if (verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) < 0) {
-        verify_add_first_stats(params, &first);
-        return verify_is_refusal(error) || bth_error_is_of_bad_disk(error)
-                   ? verify_refused(source, &own, params, request, error)
-                   : error->code;
+    bool is_open = verify_open_checkpoint(source, &own, params, &first, &checkpoint, error) == 0;
+    if (is_open)
+        (void)verify_and_close(checkpoint, params, request, error);
+    if (params && params->stats) { /* if the file was opened twice */
+        params->stats->total_seconds += first.total_seconds;
+        params->stats->plan_seconds += first.total_seconds;
+        params->stats->moved_nbytes += first.moved_nbytes;
+        params->stats->n_requests += first.n_requests;
     }
-    request->verdict.is_intact = verify_checkpoint(checkpoint, params, request, error) == 0;
-    verify_set_stats(checkpoint, params, request);
-    verify_add_first_stats(params, &first);
-    berth_close(checkpoint);
+    if (!is_open && (verify_is_refusal(error) || bth_error_is_of_bad_disk(error)))
+        return verify_refused(source, &own, params, request, error);
     return error->code;
 }
 
@@ -188,24 +168,15 @@ static void later_report(void *context, const berth_record_verdict *record)
     later->request->report(later->request->context, &moved);
 }
 
-/* Adds what was found of a further object to the verdict on the first. */
-static void verdict_add(berth_verdict *all, const berth_verdict *later)
-{
-    all->n_records += later->n_records;
-    all->n_storages += later->n_storages;
-    all->n_verified += later->n_verified;
-    all->n_unverified += later->n_unverified;
-    all->n_bad += later->n_bad;
-    all->nbytes += later->nbytes;
-    all->is_intact = later->is_intact;
-}
-
-/* The object at later->begin. *rest: the bytes behind it. A refusal of one before it stays. */
+/* Adds to the verdict what is found of the object at later->begin. *rest: the bytes behind it. A
+ * refusal of one before it stays. */
 static int later_verify(later_objects *later, const struct berth_config *config,
                         const berth_params *params, bth_verify_request *request, uint64_t *rest,
                         berth_error *error)
 {
     bth_verify_request own = {.report = request->report ? later_report : NULL, .context = later};
+    berth_verdict *all = &request->verdict;
+    const berth_verdict *verdict = &own.verdict;
     berth_params quiet = params ? *params : (berth_params){.progress = NULL};
     berth_error found;
     size_t capacity = strlen(later->file.name) + 64;
@@ -220,9 +191,15 @@ static int later_verify(later_objects *later, const struct berth_config *config,
         berth_from_function(later_read, later, later->file.nbytes - later->begin, name);
     if (verify_source(&source, config, &quiet, &own, &found) < 0)
         (void)bth_later_object_explain(&later->file, later->begin, &found);
-    verdict_add(&request->verdict, &own.verdict);
-    *rest = own.verdict.behind_nbytes;
-    if (found.code < 0 && (error->code == 0 || !own.verdict.is_intact))
+    all->n_records += verdict->n_records;
+    all->n_storages += verdict->n_storages;
+    all->n_verified += verdict->n_verified;
+    all->n_unverified += verdict->n_unverified;
+    all->n_bad += verdict->n_bad;
+    all->nbytes += verdict->nbytes;
+    all->is_intact = verdict->is_intact;
+    *rest = verdict->behind_nbytes;
+    if (found.code < 0 && (error->code == 0 || !verdict->is_intact))
         *error = found;
     bth_release(name);
     return error->code;

@@ -4,7 +4,7 @@
  * headers and descriptors in between. Records that it could not check, or that differ, are read
  * again by functions that give the exact message.
  */
-#include "load/verify_records.h"
+#include "load/verify.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -183,16 +183,6 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
                                                    .bad = bad->code < 0 ? bad : NULL});
 }
 
-/* This record and those after it are not at their computed offsets: their CRCs say nothing. */
-static int verify_fail_misplaced(verification *v, const bth_scan_record *record, berth_error *error)
-{
-    if (bth_layout_check(&v->checkpoint->contents, error) == 0)
-        (void)bth_fail(error, BERTH_E_OFFSETS, record->entry->record, record->offset,
-                       "its data are not at the computed offset");
-    verify_count_and_report_record(v, record, BERTH_CRC_UNCHECKED, error);
-    return error->code;
-}
-
 /* The verdict on the CRC of one entry, after the scan. */
 static berth_crc_verdict verify_record_crc32(const verification *v, bth_scan_record *record,
                                              berth_error *bad)
@@ -233,8 +223,15 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
                                 : record->offset + record->nbytes;
     }
     if (bad.code == 0) {
-        if (record->wants_header && entry->data_offset != record->offset)
-            return verify_fail_misplaced(v, record, error);
+        /* This record and those after it are not at their computed offsets: their CRCs say nothing.
+         */
+        if (record->wants_header && entry->data_offset != record->offset) {
+            if (bth_layout_check(&v->checkpoint->contents, error) == 0)
+                (void)bth_fail(error, BERTH_E_OFFSETS, entry->record, record->offset,
+                               "its data are not at the computed offset");
+            verify_count_and_report_record(v, record, BERTH_CRC_UNCHECKED, error);
+            return error->code;
+        }
         if (record->is_left_out)
             return 0; /* its bytes are summed later */
         crc32 = verify_record_crc32(v, record, &bad);

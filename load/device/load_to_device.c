@@ -12,8 +12,6 @@
 #include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
-#include "load/storages_load.h"
-#include "load/tensor_bytes.h"
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2

@@ -32,29 +32,27 @@ typedef struct attribute_names {
     berth_value *names;
 } attribute_names;
 
-/* Each name is a str (P5). */
-static void attribute_names_add(attribute_names *found, const berth_value *attributes)
-{
-    for (size_t i = 0; i < berth_value_count(attributes); i++) {
-        size_t nbytes;
-        const char *text = berth_as_text(bth_value_key(attributes, i), &nbytes);
-        (void)berth_dict_set_value(found->names, berth_make_str(found->tree, text, nbytes),
-                                   berth_make_none(found->tree));
-    }
-}
-
-/* A state is a dict, or one and a second one for slots. Inert classes can have anything. */
+/* A state is a dict, or one and a second one for slots. Inert classes can have anything. Each name
+ * is a str (P5). */
 static int attribute_names_add_of_value(void *context, const berth_walk *walk,
                                         const berth_value *value)
 {
+    const attribute_names *found = context;
     const berth_value *state = berth_value_part(value, BERTH_PART_STATE);
+    bool are_two = berth_value_kind(state) == BERTH_KIND_TUPLE;
+
     (void)walk;
     if (berth_value_kind(value) != BERTH_KIND_SUBCLASS || berth_value_part(value, BERTH_PART_TYPE))
         return 0;
-    if (berth_value_kind(state) != BERTH_KIND_TUPLE)
-        attribute_names_add(context, state);
-    for (size_t i = 0; berth_value_kind(state) == BERTH_KIND_TUPLE && i < 2; i++)
-        attribute_names_add(context, bth_value_item(state, i));
+    for (size_t d = 0; d < (are_two ? 2 : 1); d++) {
+        const berth_value *attributes = are_two ? bth_value_item(state, d) : state;
+        for (size_t i = 0; i < berth_value_count(attributes); i++) {
+            size_t nbytes;
+            const char *text = berth_as_text(bth_value_key(attributes, i), &nbytes);
+            (void)berth_dict_set_value(found->names, berth_make_str(found->tree, text, nbytes),
+                                       berth_make_none(found->tree));
+        }
+    }
     return 0;
 }
 
@@ -107,14 +105,11 @@ static bool opening_may_be_repacked(bth_opening *opening, const berth_error *err
                                               &directory, &ignored) == 0;
 }
 
-/* Z5 to Z7 for every record: what load.check=headers checks. */
-static int opening_check_all_headers(bth_opening *opening, berth_error *error)
+/* Z5 to Z7 for every record, as this load.check says. */
+static int opening_check_records(bth_opening *opening, int64_t load_check, berth_error *error)
 {
-    bth_container *container = &opening->contents->container;
-
-    if (bth_container_check_headers_from(container, &opening->cache, 0, true, error) < 0)
-        return error->code;
-    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
+    return bth_container_check_records_from(&opening->contents->container, &opening->cache, 0,
+                                            load_check, error);
 }
 
 /*
@@ -152,7 +147,8 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
         opening->difference = *error;
     bth_error_clear(error);
     opening->contents->repacked = true;
-    if ((!opening->looks_repacked && opening_check_all_headers(opening, error) < 0) ||
+    if ((!opening->looks_repacked &&
+         opening_check_records(opening, BTH_CHECK_HEADERS, error) < 0) ||
         (!config->debug && config->load_repacked != BTH_REPACKED_REFUSE))
         return error->code;
     *error = opening->difference;
@@ -236,20 +232,6 @@ static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes
     return error->code;
 }
 
-/* Compares local headers and descriptors with the directory, if load.check says so (Z5 to Z7). */
-static int contents_check_headers(bth_opening *opening, berth_error *error)
-{
-    bth_container *container = &opening->contents->container;
-    bool all = opening->config->load_check >= BTH_CHECK_HEADERS;
-
-    if (opening->looks_repacked)
-        return opening_check_all_headers(opening, error);
-    if (bth_container_check_headers_from(container, &opening->cache, 0, all, error) < 0 ||
-        opening->config->load_check < BTH_CHECK_DIRECTORY)
-        return error->code;
-    return bth_zip_check_no_gaps(&container->directory, &container->end, 0, 0, error);
-}
-
 static void opening_log_fallback(const bth_opening *opening, const char *reason)
 {
     if (opening->contents->repacked)
@@ -276,7 +258,7 @@ static uint64_t contents_tail_nbytes(const bth_contents *contents, uint64_t file
 /* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
 static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
 {
-    if (contents_check_headers(opening, error) < 0 ||
+    if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
         bth_container_check_version(&opening->contents->container, &opening->cache, error) < 0 ||
         bth_layout_check_small_records_listed(opening->contents, error) < 0 ||
         bth_storages_set_listed_offsets(opening->contents, error) < 0)
@@ -298,8 +280,7 @@ static int contents_compare_layout(bth_opening *opening, berth_error *error)
         opening->config->load_check < BTH_CHECK_HEADERS)
         return error->code;
     bth_error_clear(&ignored);
-    (void)bth_container_check_headers_from(&opening->contents->container, &opening->cache, 0, false,
-                                           &ignored);
+    (void)opening_check_records(opening, BTH_CHECK_NONE, &ignored);
     bth_error_clear(error);
     return bth_layout_check(opening->contents, error);
 }
@@ -330,13 +311,15 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
     if (contents_compare_layout(opening, error) < 0)
         return error->code;
     if (checks_headers) {
-        if (contents_check_headers(opening, error) < 0 || bth_layout_check(contents, error) < 0)
+        if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
+            bth_layout_check(contents, error) < 0)
             return error->code;
     } else { /* only the records after those of the layout */
         size_t n_known = bth_tree_n_storages(contents->tree);
         for (int which = 0; which < BTH_N_SMALL; which++)
             n_known += bth_contents_small_record(contents, which) != NULL;
-        if (bth_container_check_records_from(container, cache, n_known, error) < 0)
+        if (bth_container_check_records_from(container, cache, n_known, BTH_CHECK_HEADERS, error) <
+            0)
             return error->code;
     }
     return bth_container_check_version(container, cache, error);
@@ -388,10 +371,11 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
 {
     bth_contents *contents = opening->contents;
     bth_container *container = &contents->container;
+    int64_t load_check = opening->looks_repacked ? BTH_CHECK_HEADERS : opening->config->load_check;
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
         bth_archive_check_is_checkpoint(container, opening->cache.reader, error) < 0 ||
-        contents_check_headers(opening, error) < 0 ||
+        opening_check_records(opening, load_check, error) < 0 ||
         bth_container_check_version(container, &opening->cache, error) < 0)
         return error->code;
     char *archive =
@@ -492,27 +476,13 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     return error->code;
 }
 
-/* Whether another object begins there. */
-static int legacy_looks_for_object(bth_head_cache *cache, uint64_t at, bool *is_object,
-                                   berth_error *error)
-{
-    uint64_t rest = cache->reader->nbytes - at;
-    uint64_t n = rest < BTH_LEGACY_MAGIC_NBYTES ? rest : BTH_LEGACY_MAGIC_NBYTES;
-    const uint8_t *bytes;
-
-    if (bth_head_cache_get_or_read(cache, at, n, n, &bytes, error) < 0)
-        return error->code;
-    *is_object = bth_legacy_begins(bytes, (size_t)n);
-    return 0;
-}
-
 static int legacy_read(bth_opening *opening, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     uint64_t at, max_tail_nbytes = 0, file_nbytes = opening->cache.reader->nbytes;
     bth_legacy legacy = {0};
     const berth_storage *last = NULL;
-    const uint8_t *count;
+    const uint8_t *bytes;
 
     contents->kind = BTH_CONTAINER_LEGACY;
     if (legacy_read_pickles(opening, &legacy, error) < 0)
@@ -526,8 +496,8 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     at = legacy.payload_offset;
     for (size_t i = 0; i < legacy.n_keys; i++)
         if (bth_head_cache_get_or_read(&opening->cache, at, LEGACY_COUNT_NBYTES,
-                                       LEGACY_AHEAD_NBYTES, &count, error) < 0 ||
-            bth_legacy_check_count_and_set_offset(&legacy, contents->tree, i, count, at,
+                                       LEGACY_AHEAD_NBYTES, &bytes, error) < 0 ||
+            bth_legacy_check_count_and_set_offset(&legacy, contents->tree, i, bytes, at,
                                                   file_nbytes, &at, error) < 0)
             return error->code;
     /*
@@ -544,10 +514,10 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     if (file_nbytes - at <= max_tail_nbytes)
         return 0;
     /* torch.save can write several objects to one file: torch.load of the path reads the first. */
-    bool is_object = false;
-    if (legacy_looks_for_object(&opening->cache, at, &is_object, error) < 0)
+    uint64_t n = bth_min(file_nbytes - at, BTH_LEGACY_MAGIC_NBYTES);
+    if (bth_head_cache_get_or_read(&opening->cache, at, n, n, &bytes, error) < 0)
         return error->code;
-    if (is_object) {
+    if (bth_legacy_begins(bytes, (size_t)n)) {
         contents->behind_nbytes = file_nbytes - at;
         return 0;
     }
@@ -587,10 +557,9 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
 static int contents_read_any(bth_opening *opening, berth_error *error)
 {
     bth_head_cache *cache = &opening->cache;
-    uint64_t head_nbytes = (uint64_t)opening->config->load_head_nbytes;
+    uint64_t head_nbytes =
+        bth_max((uint64_t)opening->config->load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
-    if (head_nbytes < BTH_HEAD_MIN_NBYTES)
-        head_nbytes = BTH_HEAD_MIN_NBYTES;
     if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
         return error->code;
     if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)

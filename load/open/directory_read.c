@@ -32,10 +32,7 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
     const uint8_t *bytes;
 
     memset(container, 0, sizeof *container);
-    if (tail_nbytes < BTH_ZIP_TAIL_NBYTES)
-        tail_nbytes = BTH_ZIP_TAIL_NBYTES;
-    if (tail_nbytes > file_nbytes)
-        tail_nbytes = file_nbytes;
+    tail_nbytes = bth_min(bth_max(tail_nbytes, BTH_ZIP_TAIL_NBYTES), file_nbytes);
     if (file_nbytes - tail_nbytes < cache->head_nbytes &&
         bth_head_cache_extend_head(cache, file_nbytes, error) < 0)
         return error->code;
@@ -44,10 +41,8 @@ int bth_container_read_directory_bytes(bth_container *container, bth_head_cache 
         return error->code;
     if (bth_zip_find_end(bytes, tail_nbytes, file_nbytes, &container->end, error) < 0)
         return bth_archive_refuse_end(cache, bytes, tail_nbytes, error);
-    if (bth_head_cache_get_or_read(cache, container->end.directory_offset,
-                                   container->end.directory_nbytes, 0, directory, error) < 0)
-        return error->code;
-    return 0;
+    return bth_head_cache_get_or_read(cache, container->end.directory_offset,
+                                      container->end.directory_nbytes, 0, directory, error);
 }
 
 int bth_container_parse_directory(bth_container *container, const uint8_t *bytes,
@@ -137,19 +132,19 @@ static uint64_t headers_find_end_of_one_read(const bth_container *container, siz
     return next->header_offset + header_estimate_nbytes(next);
 }
 
-int bth_container_check_headers_from(bth_container *container, bth_head_cache *cache, size_t first,
-                                     bool all_descriptors, berth_error *error)
+int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
+                                     int64_t load_check, berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
-    size_t last = 0;
+    size_t n = container_count_entries_and_folders(container), last = 0;
 
-    for (size_t i = first; i < container_count_entries_and_folders(container); i++) {
+    for (size_t i = first; i < n; i++) {
         bth_zip_entry *entry = container_entry_in_file_order(container, i);
         uint64_t end = headers_find_end_of_one_read(container, i, &last), at; /* of a read */
         if (bth_zip_check_record_header(&input, end - entry->header_offset, entry, error) < 0)
             return error->code;
         /* Without a signature, which is rare, it may be the rest of one that a wrong header cut. */
-        if (!all_descriptors && strncmp(entry->record, "data/", 5) == 0 &&
+        if (load_check < BTH_CHECK_HEADERS && strncmp(entry->record, "data/", 5) == 0 &&
             !bth_zip_descriptor_is_unsigned(entry))
             continue;
         /* Read together with the headers behind it. */
@@ -158,16 +153,8 @@ int bth_container_check_headers_from(bth_container *container, bth_head_cache *c
         if (bth_zip_check_record_descriptor(&input, end > at ? end - at : 0, entry, error) < 0)
             return error->code;
     }
-    return 0;
-}
-
-int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
-                                     berth_error *error)
-{
-    if (first == container_count_entries_and_folders(container))
+    if (first == n || load_check < BTH_CHECK_DIRECTORY)
         return 0;
-    if (bth_container_check_headers_from(container, cache, first, true, error) < 0)
-        return error->code;
     return bth_zip_check_no_gaps(&container->directory, &container->end, first,
                                  container_entry_in_file_order(container, first)->header_offset,
                                  error);

@@ -44,23 +44,6 @@ static bool container_find_nbytes(const void *context, const char *record, uint6
     return entry != NULL;
 }
 
-static int exported_read_model(bth_opening *opening, const bth_zip_entry *entry,
-                               berth_value **weights, berth_error *error)
-{
-    bth_exported_text text = {.record = entry->record,
-                              .nbytes = (size_t)entry->nbytes,
-                              .offset = entry->data_offset,
-                              .find_record = container_find_nbytes,
-                              .context = &opening->contents->container};
-    uint8_t *owned;
-
-    if (bth_entry_read_data(entry, &opening->cache, &text.bytes, &owned, error) < 0)
-        return error->code;
-    (void)bth_exported_read_weights(&text, opening->contents->tree, weights, error);
-    bth_release(owned);
-    return error->code;
-}
-
 int bth_exported_read(bth_opening *opening, berth_error *error)
 {
     const size_t n_format = sizeof BTH_EXPORTED_FORMAT - 1;
@@ -85,11 +68,20 @@ int bth_exported_read(bth_opening *opening, berth_error *error)
         contents->root = berth_make_dict(contents->tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < directory->n_entries; i++) {
         size_t nbytes;
-        const char *model = record_find_model(directory->entries[i].record, &nbytes);
         berth_value *weights = NULL;
+        entry = &directory->entries[i];
+        const char *model = record_find_model(entry->record, &nbytes);
         if (!model)
             continue;
-        if (exported_read_model(opening, &directory->entries[i], &weights, error) < 0)
+        bth_exported_text text = {.record = entry->record,
+                                  .nbytes = (size_t)entry->nbytes,
+                                  .offset = entry->data_offset,
+                                  .find_record = container_find_nbytes,
+                                  .context = &contents->container};
+        if (bth_entry_read_data(entry, &opening->cache, &text.bytes, &owned, error) == 0)
+            (void)bth_exported_read_weights(&text, contents->tree, &weights, error);
+        bth_release(owned);
+        if (error->code < 0)
             return error->code;
         if (!contents->root) /* there is no other model */
             contents->root = weights;

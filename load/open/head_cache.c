@@ -4,15 +4,14 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 #define HEADROOM 16
 #define ALIGNMENT 64
 
 void bth_head_cache_initialize(bth_head_cache *cache, bth_reader *reader, int64_t large_pages)
 {
-    memset(cache, 0, sizeof *cache);
-    cache->reader = reader;
-    cache->pages.wanted = large_pages;
+    *cache = (bth_head_cache){.reader = reader, .pages.wanted = large_pages};
     if (reader->memory) {
         cache->head = reader->memory;
         cache->head_nbytes = reader->nbytes;
@@ -31,8 +30,7 @@ int bth_head_cache_extend_head(bth_head_cache *cache, uint64_t nbytes, berth_err
     uint64_t file_nbytes = cache->reader->nbytes, capacity;
     bth_region region;
 
-    if (nbytes > file_nbytes)
-        nbytes = file_nbytes;
+    nbytes = bth_min(nbytes, file_nbytes);
     if (nbytes <= cache->head_nbytes)
         return 0;
     if (nbytes > cache->head_capacity) {
@@ -82,10 +80,7 @@ int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t 
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                         "%llu bytes needed, but there are only %llu bytes in all",
                         (unsigned long long)nbytes, (unsigned long long)cache->reader->nbytes);
-    if (ahead < nbytes)
-        ahead = nbytes;
-    if (ahead > left)
-        ahead = left;
+    ahead = bth_min(bth_max(ahead, nbytes), left);
     cache->nbytes = 0;
     if (ahead > cache->capacity) {
         bth_region_free(&cache->buffer);

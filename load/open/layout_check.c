@@ -36,6 +36,8 @@ static uint32_t layout_alignment(const bth_contents *contents)
 #define ENTRY_MAX_NBYTES (BTH_ZIP_CENTRAL_NBYTES + NAME_MAX_NBYTES + 28)
 #define CRC32_AT 16
 
+typedef unsigned long long ull;
+
 /* ---- known record names ---- */
 
 /* Records that PyTorch writes after the storages. */
@@ -173,10 +175,11 @@ static bool render_check_rest_of_entries(render_check *check, berth_error *error
         good = good && record_name_belongs_after_storages(directory->entries[i].record);
         check->counts.n_crc32 += directory->entries[i].crc32 != 0;
     }
-    good = good &&
-           directory->entries[directory->by_offset[0]].header_offset == check->layout.next_offset &&
-           bth_container_check_records_from(&rest, check->cache, 0, error) == 0 &&
-           bth_container_check_version(&rest, check->cache, error) == 0;
+    good =
+        good &&
+        directory->entries[directory->by_offset[0]].header_offset == check->layout.next_offset &&
+        bth_container_check_records_from(&rest, check->cache, 0, BTH_CHECK_HEADERS, error) == 0 &&
+        bth_container_check_version(&rest, check->cache, error) == 0;
     check->counts.n_records += directory->n_entries;
     bth_container_free(&rest);
     return good;
@@ -195,8 +198,6 @@ int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *director
         opening->contents->counts = check.counts;
     return error->code;
 }
-
-typedef unsigned long long ull;
 
 /* ---- a walk over the records of the layout ---- */
 
@@ -556,34 +557,32 @@ int bth_layout_check_small_records_listed(const bth_contents *contents, berth_er
 }
 
 /* Small records, then storages. */
-static int layout_compare_all(layout_walk *walk, berth_error *error)
+static int layout_compare_all(const bth_contents *contents, bool ignores_local, berth_error *error)
 {
-    (void)layout_compare_all_small(walk, error);
-    while (layout_walk_next_storage(walk, error))
+    layout_walk walk = layout_walk_begin(contents, 0);
+
+    walk.ignores_local = ignores_local;
+    (void)layout_compare_all_small(&walk, error);
+    while (layout_walk_next_storage(&walk, error))
         // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
-        (void)layout_compare_entry(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
+        (void)layout_compare_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
                                    error);
     if (error->code < 0 ||
-        layout_compare_previous_entry_end(walk, walk->layout.next_offset, error) < 0)
+        layout_compare_previous_entry_end(&walk, walk.layout.next_offset, error) < 0)
         return error->code;
-    return layout_check_storages_are_stored(walk->contents, error);
+    return layout_check_storages_are_stored(contents, error);
 }
 
 int bth_layout_check(const bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = layout_walk_begin(contents, 0);
-
-    return layout_compare_all(&walk, error);
+    return layout_compare_all(contents, false, error);
 }
 
 int bth_layout_check_directory(const bth_contents *contents, berth_error *error)
 {
-    layout_walk walk = layout_walk_begin(contents, 0);
-
-    walk.ignores_local = true;
     /* T1: the layout has no place for storages behind a record that is longer than its elements. */
     return contents->has_longer_record ? bth_layout_check_small_records_listed(contents, error)
-                                       : layout_compare_all(&walk, error);
+                                       : layout_compare_all(contents, true, error);
 }
 
 /* ---- storages and their entries ---- */

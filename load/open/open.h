@@ -86,15 +86,12 @@ bth_zip_entry *bth_container_find(const bth_container *container, const char *re
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
 /*
- * Compares local headers (Z5) and descriptors (Z6) with their entries, from by_offset[first] on.
- * all_descriptors: also those of storages. No record may overlap the next one (Z7).
+ * Compares local headers (Z5) and descriptors (Z6) with their entries, from by_offset[first] on. No
+ * record may overlap the next one (Z7). As load.check does: below BTH_CHECK_HEADERS no descriptors
+ * of storages, below BTH_CHECK_DIRECTORY there may be gaps.
  */
-int bth_container_check_headers_from(bth_container *container, bth_head_cache *cache, size_t first,
-                                     bool all_descriptors, berth_error *error);
-
-/* Z5 to Z7 for all records from by_offset[first] on: no other function checks them. */
 int bth_container_check_records_from(bth_container *container, bth_head_cache *cache, size_t first,
-                                     berth_error *error);
+                                     int64_t load_check, berth_error *error);
 
 /* Local header and descriptor of the entry at directory.by_offset[i]. */
 int bth_container_check_entry(bth_container *container, bth_head_cache *cache, size_t i,

@@ -91,6 +91,13 @@ typedef struct bth_step {
     bool of_folder; /* it takes the file's folder */
 } bth_step;
 
+/* A step without a stand-in, of the file. */
+#define BTH_STEP(before, after, does)                                                              \
+    {                                                                                              \
+        before, after, does, NULL, false                                                           \
+    }
+#define BTH_NO_STEP BTH_STEP(NULL, NULL, NULL)
+
 #define BTH_RESAVES(load) "python3 -c \"import sys, numpy, torch; torch.save(" load ", 'NEW.pt')\" "
 #define BTH_IF_NUMBERS "if they are numbers in this machine's byte order"
 

@@ -14,17 +14,10 @@
 
 typedef unsigned long long ull;
 
-#define LISTS_RECORDS                                                                              \
-    {                                                                                              \
-        "berth ls -r ", "", "lists its records", NULL, false                                       \
-    }
+#define LISTS_RECORDS BTH_STEP("berth ls -r ", "", "lists its records")
+#define UNZIPS BTH_STEP("unzip ", "", "unpacks it")
 
 /* ---- zip archives ---- */
-
-#define UNZIPS                                                                                     \
-    {                                                                                              \
-        "unzip ", "", "unpacks it", NULL, false                                                    \
-    }
 
 /* What a record says of its archive. */
 typedef enum meaning {
@@ -148,7 +141,7 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
     enum { SIZES_AT = 28 }; /* in an entry: of its name, extra fields and comment */
     bth_cursor cursor = bth_cursor_make(directory, nbytes);
     names_seen seen = {0};
-    static const bth_step unzips = {"unzip ", "", "unpacks it)", NULL, false};
+    static const bth_step unzips = BTH_STEP("unzip ", "", "unpacks it)");
     static const bth_step packs_again = {
         "7z x -oNEW ", " && (cd NEW && zip -0r ../NEW.pt *)", "makes a checkpoint of it",
         "unpacked by `7z x`, and packed again by `zip -0r`, it is a checkpoint", false};
@@ -249,7 +242,7 @@ static int archive_refuse_several(const bth_reader *reader, uint64_t begin, bert
     static const char suffix[] = ".distcp";
     size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
     char tail[40];
-    const bth_step takes_out = {tail, " >NEW.pt", "takes it out", NULL, false};
+    const bth_step takes_out = BTH_STEP(tail, " >NEW.pt", "takes it out");
 
     bth_error_clear(error);
     if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0) {

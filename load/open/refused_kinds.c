@@ -91,7 +91,7 @@ int bth_error_append_leaves_out(berth_error *error, uint64_t nbytes, const char 
                                 const bth_reader *reader)
 {
     char before[40];
-    const bth_step step = {before, after, "leaves them out", NULL, false};
+    const bth_step step = BTH_STEP(before, after, "leaves them out");
 
     (void)snprintf(before, sizeof before, "head -c %llu ", (unsigned long long)nbytes);
     return bth_error_append_step(error, ": ", &step, reader);
@@ -101,9 +101,9 @@ int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_erro
 {
     bool is_whole = error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_UNSUPPORTED;
     char before[40];
-    const bth_step keeps = {before, " >NEW.pt", "keeps what is in front of it, which is whole",
-                            NULL, false};
-    const bth_step takes = {before, " >NEW.pt", "makes a file of it", NULL, false};
+    const bth_step step =
+        BTH_STEP(before, " >NEW.pt",
+                 is_whole ? "makes a file of it" : "keeps what is in front of it, which is whole");
 
     if (error->offset != BERTH_NO_OFFSET)
         error->offset += offset;
@@ -122,7 +122,7 @@ int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_erro
     (void)(is_whole
                ? snprintf(before, sizeof before, "tail -c +%llu ", (unsigned long long)offset + 1)
                : snprintf(before, sizeof before, "head -c %llu ", (unsigned long long)offset));
-    return bth_error_append_step(error, ": ", is_whole ? &takes : &keeps, file);
+    return bth_error_append_step(error, ": ", &step, file);
 }
 
 int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error)
@@ -140,13 +140,14 @@ int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, be
 #define GGML(name) "a ggml file (" name "), the format of llama.cpp before GGUF" NO_CHECKPOINT
 #define TORCH7                                                                                     \
     "a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0"
-#define UNPACKS(command)                                                                           \
+#define UNPACKS(command) BTH_STEP(command " -dc ", " >NEW.pt", "unpacks it")
+/* A row; the last argument is the step. */
+#define SIGNATURE(at, bytes, what, ...)                                                            \
     {                                                                                              \
-        command " -dc ", " >NEW.pt", "unpacks it", NULL, false                                     \
-    }
-#define NO_STEP                                                                                    \
-    {                                                                                              \
-        NULL, NULL, NULL, NULL, false                                                              \
+        at, bytes, sizeof(bytes) - 1,                                                              \
+        {                                                                                          \
+            what, __VA_ARGS__                                                                      \
+        }                                                                                          \
     }
 
 static const struct signature {
@@ -155,80 +156,53 @@ static const struct signature {
     size_t nbytes;
     bth_file_kind kind;
 } signatures[] = {
-    {0, "PK\5\6", 4, {"a zip archive without any record", NO_STEP}},
-    {0, "\x1f\x8b", 2, {"compressed by gzip", UNPACKS("gzip")}},
-    {0,
-     "\xfd"
-     "7zXZ\0",
-     6,
-     {"compressed by xz", UNPACKS("xz")}},
-    {0, "\x28\xb5\x2f\xfd", 4, {"compressed by zstd", UNPACKS("zstd")}},
-    {0, "\x04\x22\x4d\x18", 4, {"compressed by lz4", UNPACKS("lz4")}},
-    {0, "BZh", 3, {"compressed by bzip2", UNPACKS("bzip2")}},
-    {0, "\x1f\x9d", 2, {"compressed by compress", UNPACKS("gzip")}},
-    {0, "\x5d\0\0", 3, {"compressed by lzma", UNPACKS("xz")}},
-    {0,
-     "UEsD",
-     4,
-     {"a zip archive in base64", {"base64 -d ", " >NEW.pt", "decodes it", NULL, false}}},
-    {0, "Salted__", 8, {"encrypted by openssl: `openssl enc -d` decrypts it", NO_STEP}},
-    {0, "PK\7\10", 4, {"a part" OF_SEVERAL_FILES, NO_STEP}},
-    {0,
-     "HTTP/",
-     5,
-     {"a download with the server's header in front of it: `curl` without `-i` leaves that out",
-      NO_STEP}},
-    {0, "7z\xbc\xaf\x27\x1c", 6, {"a 7z archive", {"7z x ", "", "unpacks it", NULL, false}}},
-    {0, "Rar!\x1a\x07", 6, {"a rar archive", {"unrar x ", "", "unpacks it", NULL, false}}},
-    {0,
-     "GGUF",
-     4,
-     {"a GGUF file, the format of llama.cpp, not of PyTorch",
-      {"gguf-dump ", "", "(of Python's package gguf) lists it", NULL, false}}},
-    {0,
-     "\x89HDF\r\n\x1a\n",
-     8,
-     {"an HDF5 file, as Keras and h5py write them, not PyTorch",
-      {"h5ls -r ", "", "lists it", NULL, false}}},
-    {0,
-     "\x93NUMPY",
-     6,
-     {"an array of NumPy (.npy), not a PyTorch checkpoint",
-      {BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
-       "makes one of it if it holds numbers in this machine's byte order",
-       "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's byte "
-       "order",
-       false}}},
-    {0, "lmgg", 4, {GGML("ggml"), NO_STEP}},
-    {0, "fmgg", 4, {GGML("ggmf"), NO_STEP}},
-    {0, "tjgg", 4, {GGML("ggjt"), NO_STEP}},
-    {0, "\4\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* an object of it */
-    {0, "\3\0\0\0\1\0\0\0", 8, {TORCH7, NO_STEP}}, /* a table */
-    {0, "\x89PNG\r\n\x1a\n", 8, {"a PNG picture" NO_CHECKPOINT, NO_STEP}},
-    {0, "\xff\xd8\xff", 3, {"a JPEG picture" NO_CHECKPOINT, NO_STEP}},
-    {0,
-     "\x7f"
-     "ELF",
-     4,
-     {"an ELF program or library" NO_CHECKPOINT, NO_STEP}},
-    {0, "%PDF-", 5, {"a PDF document" NO_CHECKPOINT, NO_STEP}},
-    {0, "SQLite format 3", 16, {"an SQLite database" NO_CHECKPOINT, NO_STEP}},
-    {0, "PAR1", 4, {"a Parquet table" NO_CHECKPOINT, NO_STEP}},
+    SIGNATURE(0, "PK\5\6", "a zip archive without any record", BTH_NO_STEP),
+    SIGNATURE(0, "\x1f\x8b", "compressed by gzip", UNPACKS("gzip")),
+    SIGNATURE(0, "\xfd\x37zXZ\0", "compressed by xz", UNPACKS("xz")),
+    SIGNATURE(0, "\x28\xb5\x2f\xfd", "compressed by zstd", UNPACKS("zstd")),
+    SIGNATURE(0, "\x04\x22\x4d\x18", "compressed by lz4", UNPACKS("lz4")),
+    SIGNATURE(0, "BZh", "compressed by bzip2", UNPACKS("bzip2")),
+    SIGNATURE(0, "\x1f\x9d", "compressed by compress", UNPACKS("gzip")),
+    SIGNATURE(0, "\x5d\0\0", "compressed by lzma", UNPACKS("xz")),
+    SIGNATURE(0, "UEsD", "a zip archive in base64",
+              BTH_STEP("base64 -d ", " >NEW.pt", "decodes it")),
+    SIGNATURE(0, "Salted__", "encrypted by openssl: `openssl enc -d` decrypts it", BTH_NO_STEP),
+    SIGNATURE(0, "PK\7\10", "a part" OF_SEVERAL_FILES, BTH_NO_STEP),
+    SIGNATURE(0, "HTTP/",
+              "a download with the server's header in front of it: `curl` without `-i` leaves that "
+              "out",
+              BTH_NO_STEP),
+    SIGNATURE(0, "7z\xbc\xaf\x27\x1c", "a 7z archive", BTH_STEP("7z x ", "", "unpacks it")),
+    SIGNATURE(0, "Rar!\x1a\x07", "a rar archive", BTH_STEP("unrar x ", "", "unpacks it")),
+    SIGNATURE(0, "GGUF", "a GGUF file, the format of llama.cpp, not of PyTorch",
+              BTH_STEP("gguf-dump ", "", "(of Python's package gguf) lists it")),
+    SIGNATURE(0, "\x89HDF\r\n\x1a\n", "an HDF5 file, as Keras and h5py write them, not PyTorch",
+              BTH_STEP("h5ls -r ", "", "lists it")),
+    SIGNATURE(0, "\x93NUMPY", "an array of NumPy (.npy), not a PyTorch checkpoint",
+              {BTH_RESAVES("torch.from_numpy(numpy.load(sys.argv[1]))"), "",
+               "makes one of it if it holds numbers in this machine's byte order",
+               "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this "
+               "machine's byte order",
+               false}),
+    SIGNATURE(0, "lmgg", GGML("ggml"), BTH_NO_STEP),
+    SIGNATURE(0, "fmgg", GGML("ggmf"), BTH_NO_STEP),
+    SIGNATURE(0, "tjgg", GGML("ggjt"), BTH_NO_STEP),
+    SIGNATURE(0, "\4\0\0\0\1\0\0\0", TORCH7, BTH_NO_STEP), /* an object of it */
+    SIGNATURE(0, "\3\0\0\0\1\0\0\0", TORCH7, BTH_NO_STEP), /* a table */
+    SIGNATURE(0, "\x89PNG\r\n\x1a\n", "a PNG picture" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(0, "\xff\xd8\xff", "a JPEG picture" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(0, "\177ELF", "an ELF program or library" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(0, "%PDF-", "a PDF document" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(0, "SQLite format 3\0", "an SQLite database" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(0, "PAR1", "a Parquet table" NO_CHECKPOINT, BTH_NO_STEP),
     /* FlatBuffers have the name of their format at byte 4. */
-    {4, "TFL3", 4, {"a TensorFlow Lite model" NO_CHECKPOINT, NO_STEP}},
-    {4, "ET12", 4, {"a program of ExecuTorch (.pte)" NO_CHECKPOINT, NO_STEP}},
+    SIGNATURE(4, "TFL3", "a TensorFlow Lite model" NO_CHECKPOINT, BTH_NO_STEP),
+    SIGNATURE(4, "ET12", "a program of ExecuTorch (.pte)" NO_CHECKPOINT, BTH_NO_STEP),
 };
 
 static bool head_has_at(const bth_head_cache *cache, size_t at, const char *bytes, size_t nbytes)
 {
     return cache->head_nbytes >= at + nbytes && memcmp(cache->head + at, bytes, nbytes) == 0;
-}
-
-static void head_refuse_by_signature(const bth_head_cache *cache, berth_error *error)
-{
-    for (size_t i = 0; i < sizeof signatures / sizeof *signatures && error->code == 0; i++)
-        if (head_has_at(cache, signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
-            (void)bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
 }
 
 /* ---- the first bytes: formats without a signature ---- */
@@ -322,13 +296,9 @@ static void text_refuse(const char *what, text_view says, berth_error *error)
         else if (n > 0 && shown[n - 1] != ' ')
             shown[n++] = ' ';
     shown[n] = '\0';
-    if (n == 0)
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "%s, not a checkpoint: a download that failed?", what);
-    else
-        (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "%s, not a checkpoint: a download that failed? It says: %s", what,
-                              shown);
+    (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                          "%s, not a checkpoint: a download that failed?%s%s", what,
+                          n > 0 ? " It says: " : "", shown);
 }
 
 /* The string, in JSON, of the first of these keys. */
@@ -444,7 +414,7 @@ static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
 {
     static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
     static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint",
-                                        {"tar -xf ", "", "unpacks it", NULL, false}};
+                                        BTH_STEP("tar -xf ", "", "unpacks it")};
     const char *first = (const char *)cache->head;
     bth_found_global found;
 
@@ -525,8 +495,8 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
     static void (*const refusals[])(const bth_head_cache *, berth_error *) = {
-        head_refuse_by_signature,    head_refuse_tar,    head_refuse_onnx, head_refuse_text,
-        head_refuse_legacy_protocol, head_refuse_pickle, head_refuse_words};
+        head_refuse_tar,    head_refuse_onnx, head_refuse_text, head_refuse_legacy_protocol,
+        head_refuse_pickle, head_refuse_words};
     static const char zeros[512];
     uint64_t nbytes = cache->reader->nbytes;
     const uint8_t *end;
@@ -540,6 +510,9 @@ int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
         first.head_nbytes = KIND_NBYTES;
     if (first.head_nbytes == 0)
         return bth_fail_status(error, BERTH_E_TRUNCATED, "the file is empty" BTH_CUT_OFF);
+    for (size_t i = 0; i < sizeof signatures / sizeof *signatures; i++)
+        if (head_has_at(&first, signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
+            return bth_file_kind_refuse(&signatures[i].kind, cache->reader, error);
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals && error->code == 0; i++)
         refusals[i](&first, error);
     if (error->code == 0 && head_has_at(&first, 0, zeros, sizeof zeros))
@@ -590,13 +563,9 @@ int bth_folder_explain(const berth_source *source, berth_error *error)
 /* The codes of the reader of pickles; none has failed of a file or of memory. */
 static bool error_is_refusal(const berth_error *error)
 {
-    static const berth_status codes[] = {BERTH_E_FORBIDDEN, BERTH_E_PICKLE, BERTH_E_UNSUPPORTED,
-                                         BERTH_E_TENSOR, BERTH_E_TRUNCATED};
-
-    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (error->code == codes[i])
-            return true;
-    return false;
+    return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_PICKLE ||
+           error->code == BERTH_E_UNSUPPORTED || error->code == BERTH_E_TENSOR ||
+           error->code == BERTH_E_TRUNCATED;
 }
 
 static bool error_ends_with(const berth_error *error, const char *end)
@@ -609,8 +578,8 @@ static bool error_ends_with(const berth_error *error, const char *end)
 int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_reader *reader,
                                berth_error *error)
 {
-    static const bth_step convert = {BTH_CONVERT_INERT, " NEW.pt",
-                                     "saves it again without running anything", NULL, false};
+    static const bth_step convert =
+        BTH_STEP(BTH_CONVERT_INERT, " NEW.pt", "saves it again without running anything");
     static const bth_step list = {"berth ls --set load.unknown_globals=inert ", "", "", "", false};
     bool for_protocol = error_ends_with(error, BTH_REFUSED_FOR_PROTOCOL);
     bool for_global = error_ends_with(error, BTH_REFUSED_FOR_GLOBAL);

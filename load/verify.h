@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Compares the records of a file with its checksums and headers. */
-#ifndef BTH_LOAD_VERIFY_RECORDS_H
-#define BTH_LOAD_VERIFY_RECORDS_H
+/* Verification: the records of a file against its checksums and headers; indices of sparse tensors.
+ */
+#ifndef BTH_LOAD_VERIFY_H
+#define BTH_LOAD_VERIFY_H
 
 #include "load/checkpoint.h"
 
@@ -26,5 +27,16 @@ int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *requ
 /* The same for an archive that is not a checkpoint; its local headers were read. */
 int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
                        bth_container *container, bth_verify_request *request, berth_error *error);
+
+/* archive.c: opens an archive, verifies it, closes it. BERTH_E_NOT_CHECKPOINT: it is none. */
+int bth_archive_verify(const berth_source *source, const struct berth_config *config,
+                       const berth_params *params, bth_verify_request *request, berth_error *error);
+
+/*
+ * sparse_indices.c, T6: berth_tensor_check_indices of every sparse tensor. With load.inflate=off
+ * those whose indices are deflated are left out.
+ */
+int bth_checkpoint_check_all_indices(berth_checkpoint *checkpoint, const berth_params *params,
+                                     berth_error *error);
 
 #endif
