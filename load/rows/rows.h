@@ -255,11 +255,11 @@ int bth_rows_check(const berth_rows *rows, berth_error *error);
 int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
                           const char *request, berth_error *error);
 
+/* Copies the table of this number, because the list of tables can move. */
+int bth_rows_find_table(berth_rows *rows, size_t number, bth_row_table *table, berth_error *error);
+
 /* Call these under the lock. */
 
-/* Copies the table of this number, because the list of tables can move. */
-int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
-                        berth_error *error);
 /*
  * Holds slots for all rows of a ticket, and queues those to be read; or changes nothing. *n_short:
  * rows without a slot, never of a gather. The lists stay where they are until it is removed.
