@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "berth/device.h"
 #include "io/device/device_driver.h"
 
 #define DEVICES_MAX 64
@@ -246,34 +247,30 @@ int bth_device_find_memory_owner(bth_device_handle *device, uintptr_t address,
                        "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
-static int device_check_byte_owner(bth_device_handle *device, uintptr_t address, size_t nbytes,
-                                   uintptr_t byte, berth_error *error)
-{
-    bth_memory_owner owner;
-
-    if (bth_device_find_memory_owner(device, byte, &owner, error) < 0)
-        return error->code;
-    if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
-        return 0;
-    if (owner.kind == BTH_MEMORY_DEVICE)
-        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name,
-                                 nbytes, (size_t)address, device->driver->kind, owner.ordinal);
-    return bth_fail_argument(error,
-                             "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
-                             device->name, nbytes, (size_t)address);
-}
-
 int bth_device_check_memory(bth_device_handle *device, uintptr_t address, size_t nbytes,
                             berth_error *error)
 {
+    bth_memory_owner owner;
+
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
         return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond the address space",
                                  device->name, nbytes, (size_t)address);
-    if (device_check_byte_owner(device, address, nbytes, address, error) < 0)
-        return error->code;
-    return device_check_byte_owner(device, address, nbytes, address + (nbytes - 1), error);
+    const uintptr_t ends[] = {address, address + (nbytes - 1)};
+    for (size_t i = 0; i < 2; i++) {
+        if (bth_device_find_memory_owner(device, ends[i], &owner, error) < 0)
+            return error->code;
+        if (owner.kind != BTH_MEMORY_DEVICE)
+            return bth_fail_argument(
+                error, "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+                device->name, nbytes, (size_t)address);
+        if (owner.ordinal != device->ordinal)
+            return bth_fail_argument(error, "%s: %zu bytes at 0x%zx are memory of %s:%u",
+                                     device->name, nbytes, (size_t)address, device->driver->kind,
+                                     owner.ordinal);
+    }
+    return 0;
 }
 
 int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)
@@ -388,6 +385,52 @@ int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, 
 int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
     return OBJECT_CALL(event, error, wait_event(event->device, event->native), "copies failed");
+}
+
+/* ---- device memory for programs that do not allocate it otherwise ---- */
+
+int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
+                            berth_error *error)
+{
+    bth_device_handle *handle;
+
+    BTH_ERROR_BEGIN(error);
+    *address = 0;
+    if (bth_device_open(device, &handle, error) < 0)
+        return error->code;
+    return bth_device_allocate_memory(handle, nbytes, address, error);
+}
+
+void berth_device_memory_free(const char *device, uintptr_t address)
+{
+    bth_device_handle *handle;
+    berth_error error;
+
+    bth_error_clear(&error);
+    if (address != 0 && bth_device_open(device, &handle, &error) == 0)
+        bth_device_release_memory(handle, address);
+}
+
+int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes, size_t nbytes,
+                             berth_copy_direction direction, berth_error *error)
+{
+    bth_device_handle *handle;
+    bth_device_stream stream;
+
+    BTH_ERROR_BEGIN(error);
+    if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
+        return bth_fail_argument(error, "invalid direction %d", (int)direction);
+    if (bth_device_open(device, &handle, error) < 0 ||
+        bth_device_check_memory(handle, address, nbytes, error) < 0)
+        return error->code;
+    if (direction == BERTH_FROM_DEVICE)
+        return bth_device_copy_to_host_and_wait(handle, bytes, address, nbytes, NULL, error);
+    if (bth_device_stream_open(handle, &stream, error) < 0)
+        return error->code;
+    if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
+        (void)bth_device_stream_wait(&stream, error);
+    bth_device_stream_close(&stream);
+    return error->code;
 }
 
 /* ---- for the core ---- */
