@@ -98,12 +98,10 @@ struct berth_prefetch {
 
 /* Locks. A child begins with an empty list: it has no threads for its parent's prefetches (X11). */
 void bth_prefetches_lock(bth_prefetches *prefetches);
-/* Registers it and starts its threads. The caller calls bth_prefetch_stop, after a failure, too. */
+/* Registers it and starts its threads. The caller calls bth_prefetch_end, after a failure, too. */
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
 /* No new window is begun. */
 void bth_prefetch_cancel(berth_prefetch *prefetch);
-/* Cancels, waits until the threads have ended, and removes it from the list. */
-void bth_prefetch_stop(berth_prefetch *prefetch);
 /* Under the lock: all bytes before this position are loaded. */
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
@@ -122,7 +120,7 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
                                               const berth_selection *selection, uint32_t flags,
                                               const struct berth_config *config,
                                               berth_error *error);
-/* Ends and frees one of this process. */
+/* Cancels one of this process, waits until its threads have ended, and frees it. */
 void bth_prefetch_end(berth_prefetch *prefetch);
 /* Frees the memory alone. NULL: nothing. */
 void bth_prefetch_free_memory(berth_prefetch *prefetch);

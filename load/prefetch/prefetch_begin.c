@@ -214,14 +214,11 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
 {
     if (nbytes == 0)
         return 0;
-    if (ranges->n == ranges->capacity) {
-        size_t capacity = ranges->capacity ? 2 * ranges->capacity : 16;
-        void *more = bth_reallocate(ranges->items, capacity * sizeof *ranges->items);
-        if (!more)
-            return bth_fail_memory(error, capacity * sizeof *ranges->items);
-        ranges->items = more;
-        ranges->capacity = capacity;
-    }
+    void *items = bth_items_grow(ranges->items, ranges->n, 1, &ranges->capacity,
+                                 sizeof *ranges->items, error);
+    if (!items)
+        return error->code;
+    ranges->items = items;
     if (!ranges->first || root->offset < ranges->first->offset)
         ranges->first = root;
     ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
@@ -424,7 +421,18 @@ void bth_prefetch_free_memory(berth_prefetch *prefetch)
 
 void bth_prefetch_end(berth_prefetch *prefetch)
 {
-    bth_prefetch_stop(prefetch);
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    berth_prefetch **at = &all->first;
+
+    bth_prefetch_cancel(prefetch);
+    for (unsigned i = 0; i < prefetch->n_helpers; i++)
+        (void)pthread_join(prefetch->helpers[i].thread, NULL);
+    bth_prefetches_lock(all);
+    while (*at && *at != prefetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = prefetch->next;
+    bth_lock_release(&all->lock);
     if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
         prefetch_advise_pages(prefetch, MADV_NORMAL);
     if (prefetch->flags & BERTH_PREFETCH_LOCK)
