@@ -17,11 +17,9 @@
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
-/*
- * Ranges up to this size have the same distances on a device as in the file, if the gaps are those
- * between page-aligned storages or smaller. So one copy moves several: each copy costs some
- * microseconds, even of few bytes. They are aligned as PyTorch aligns them in files.
- */
+/* Ranges up to this size have the same distances on a device as in the file, if the gaps are those
+ * between page-aligned storages or smaller, and are aligned as PyTorch aligns them in files. So one
+ * copy moves several: each copy costs some microseconds, even of few bytes. */
 #define SMALL_NBYTES 65536
 #define SMALL_GAP_NBYTES 8192
 #define SMALL_ALIGNMENT 64
@@ -232,10 +230,8 @@ static struct range_part range_part_in_request(const bth_range *range, const bth
         .from = from, .to = to, .address = range->target.address + (from - range->offset)};
 }
 
-/*
- * Copies the request's bytes of its ranges. Copies gaps between ranges, too, if both ranges are in
- * memory made for them: the gap there has the same size, and nobody uses it.
- */
+/* Copies the request's bytes of its ranges; gaps between them, too, if both ranges are in memory
+ * made for them: the gap there has the same size, and nobody uses it. */
 static int request_copy(const struct staging_run *run, const bth_request *request,
                         struct staging_stream *stream, berth_error *error)
 {

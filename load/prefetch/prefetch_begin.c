@@ -91,10 +91,8 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
 
 /* ---- passes and windows ---- */
 
-/*
- * The set number of passes, or as few as fit. No pass is shorter than min_pass_nbytes, because many
- * short passes cost time. The memory limit has priority.
- */
+/* The set number of passes, or as few as fit; none shorter than min_pass_nbytes, because many short
+ * passes cost time. The memory limit has priority. */
 bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                                          uint64_t *missing_nbytes)
 {
@@ -225,10 +223,8 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
     return 0;
 }
 
-/*
- * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
- * will not be read directly. If it is loaded, the method that was used counts, not the choice.
- */
+/* Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
+ * will not be read directly. If it is loaded, the method that was used counts, not the choice. */
 static bool prefetch_storage_uses_page_cache(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
@@ -354,12 +350,9 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
                        (ull)config->io_memory_nbytes, (ull)missing_nbytes);
         return bth_error_in_storage(ranges->checkpoint, ranges->first, error);
     }
-    /*
-     * When a page is touched, the system reads it with the device's readahead around it, in large
-     * pages. If that is a window or more, it is the fastest method. But it reads beyond the window,
-     * and short passes have no room for that. If it is less than a window, there would be many
-     * waits.
-     */
+    /* When a page is touched, the system reads it with the device's readahead around it, in large
+     * pages. If that is a window or more, it is the fastest method; but short passes have no room
+     * for what is beyond the window. If it is less, there would be many waits. */
     prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
     prefetch->requests_readahead =
         !is_advice && (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);

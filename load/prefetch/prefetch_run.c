@@ -26,10 +26,8 @@ void bth_prefetches_lock(bth_prefetches *prefetches)
 
 /* ---- positions ---- */
 
-/*
- * When pages of a window are touched, the system may read beyond the window: the rest of one
- * readahead, and the next. In short passes it reads only the window.
- */
+/* When pages of a window are touched, the system may read beyond it: the rest of one readahead, and
+ * the next. In short passes it reads only the window. */
 static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
 {
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
@@ -94,10 +92,8 @@ static int prefetch_window_read(bth_prefetch_helper *helper, berth_error *error)
     return 0;
 }
 
-/*
- * Loads the window by one advice, or reads it if the system refuses the advice. Skips one that is
- * already in the page cache; but populate still maps its pages.
- */
+/* Loads the window by one advice, or reads it if the system refuses the advice. Skips one that is
+ * already in the page cache; but populate still maps its pages. */
 static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_error *error)
 {
     berth_prefetch *prefetch = helper->prefetch;
@@ -129,11 +125,8 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
 
 /* ---- claims, under the lock ---- */
 
-/*
- * Under the lock: finds a window to claim, before the limit that the consumer sets. False also
- * while the limit makes the window short, unless the consumer waits for it: short windows would
- * make small requests.
- */
+/* Finds a window to claim, before the limit that the consumer sets. False also while the limit
+ * makes the window short, unless the consumer waits for it: short windows make small requests. */
 static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
                                           bth_prefetch_range *window)
 {
@@ -168,11 +161,9 @@ static bth_prefetch_range prefetch_window_find_shared_range(const berth_prefetch
     return (bth_prefetch_range){0};
 }
 
-/*
- * Counts cached bytes before this prefetch can have loaded them: of the window, and beyond it as
+/* Counts cached bytes before this prefetch can have loaded them: of the window, and beyond it as
  * far as the system may read ahead. If other prefetches load bytes at the same time, counts only
- * the window, after they have loaded their part of it.
- */
+ * the window, after they have loaded their part of it. */
 static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
                                            const bth_prefetch_range *window)
 {

@@ -187,11 +187,8 @@ static int row_gather_check_ids(row_gather *gather, const berth_rows_part *part,
         return bth_fail_argument(error, "the ids, or the output, are NULL");
     if (row_gather_begin_part(gather, part, error) < 0)
         return error->code;
-    size_t bad = bth_rows_find_bad_id(&gather->ids, gather->table.n_rows);
-    if (bad == part->n)
+    if (bth_row_table_check_ids(&gather->table, &gather->ids, "the part", error) == 0)
         return 0;
-    (void)bth_row_table_fail_id(&gather->table, bth_row_ids_get(&gather->ids, bad), bad, "the part",
-                                error);
     return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
 }
 

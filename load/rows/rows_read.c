@@ -80,10 +80,8 @@ static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned sh
         memcpy(keys, from, n * sizeof *keys);
 }
 
-/*
- * Sets the keys of the selected ids: row and position. Each pass looks at all ids: it writes every
- * key and keeps those that are selected, because a branch that is hard to predict costs more.
- */
+/* Sets the keys of the selected ids: row and position. Writes every key and keeps those that are
+ * selected, because a branch that is hard to predict costs more. */
 static inline void row_list_select(bth_row_list *list, const bth_row_ids ids,
                                    bth_row_selection *selection, size_t max_ids)
 {
@@ -231,11 +229,8 @@ static void rows_pop_queue(berth_rows *rows)
         rows->last = NULL;
 }
 
-/*
- * If the bytes are already in memory, more threads than processors would only disturb each other.
- * If reads wait for a device, the processors are free; but the head of a disk that rotates should
- * not move to and fro.
- */
+/* If the bytes are already in memory, more threads than processors would only disturb each other.
+ * Else the processors are free; but the head of a disk that rotates should not move to and fro. */
 static unsigned rows_max_tasks(const berth_rows *rows)
 {
     return rows->is_waiting ? rows->max_waiting_tasks : rows->n_processors;

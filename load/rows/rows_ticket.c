@@ -13,14 +13,18 @@
 
 typedef unsigned long long ull;
 
-int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
-                          const char *request, berth_error *error)
+int bth_row_table_check_ids(const bth_row_table *table, const bth_row_ids *ids, const char *request,
+                            berth_error *error)
 {
+    size_t bad = bth_rows_find_bad_id(ids, table->n_rows);
     char name[128];
 
+    if (bad == ids->n)
+        return 0;
     bth_row_table_name(table, name, sizeof name);
     return bth_fail_argument(error, "id %lld, number %zu of %s, is no row of %s, which has %llu",
-                             (long long)id, position, request, name, (ull)table->n_rows);
+                             (long long)bth_row_ids_get(ids, bad), bad, request, name,
+                             (ull)table->n_rows);
 }
 
 int bth_rows_find_table(berth_rows *rows, size_t number, bth_row_table *table, berth_error *error)
@@ -132,10 +136,8 @@ static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, s
     ticket->table_number = (uint32_t)table;
     uint64_t n_rows = ticket->table.n_rows;
     bth_row_selection all = {.end_row = n_rows};
-    size_t bad = bth_rows_find_bad_id(ids, n_rows);
-    if (bad < ids->n)
-        return bth_row_table_fail_id(&ticket->table, bth_row_ids_get(ids, bad), bad, "the request",
-                                     error);
+    if (bth_row_table_check_ids(&ticket->table, ids, "the request", error) < 0)
+        return error->code;
     if (ids->n > bth_rows_max_list_ids(n_rows))
         return bth_fail_argument(error, "%zu ids are too many for one request", ids->n);
     bth_row_list_fill(&ticket->list, ids, &all, ids->n, (uint64_t *)(void *)ticket->list.order);

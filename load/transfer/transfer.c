@@ -120,10 +120,8 @@ static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
     }
 }
 
-/*
- * A deflated range (Z12): one request, which one worker inflates from its beginning to its end, in
- * pieces. So a transfer is parallel over such ranges, not inside one of them.
- */
+/* A deflated range (Z12) is one request, which one worker inflates, in pieces. So a transfer is
+ * parallel over such ranges, not inside one of them. */
 
 /* Bytes of input that are read at a time, and of output that is only summed. */
 #define BUFFER_NBYTES ((size_t)64 << 10)
@@ -149,10 +147,8 @@ static int inflated_range_read_input(void *context, uint64_t offset, uint64_t nb
     return transfer_end_read(inflated->transfer, begin_seconds, offset, nbytes, error);
 }
 
-/*
- * After each piece. Reports progress where no other thread does: the pool runs the request on the
- * caller's thread. A caller who has cancelled need not wait for the range's end.
- */
+/* After each piece. Reports progress where no other thread does: the pool runs the request on the
+ * caller's thread. A caller who has cancelled need not wait for the range's end. */
 static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *error)
 {
     struct inflated_range *inflated = context;
@@ -169,11 +165,8 @@ static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *e
     return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
 }
 
-/*
- * Inflates the one range of the request to its memory; for a scan, only sums it. Z10, Z12: the sum
- * is compared always; that of a scan by its caller. Beside the range's own memory it needs 170 KiB,
- * whatever its size is (Z12).
- */
+/* Inflates the range to its memory; for a scan, only sums it. Z10, Z12: the sum is compared always;
+ * that of a scan by its caller. Beside its memory it needs 170 KiB, whatever its size is (Z12). */
 static int request_inflate_range(bth_transfer *transfer, const bth_request *request,
                                  berth_error *error)
 {
@@ -235,10 +228,8 @@ static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
 
-/*
- * Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
- * range. Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results
- * adds later requests.
+/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
+ * range. Z10: sets the CRC of what begins here; bth_transfer_merge_request_results adds the rest.
  */
 static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
                                        uint64_t from, uint64_t to)
@@ -310,8 +301,7 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
 
 /* ---- the memory for one request ---- */
 
-/* The memory that the whole request can be read to. NULL: the worker's buffer is used, piece by
- * piece. */
+/* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
 static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *request)
 {
     const bth_range *range = &transfer->requests.ranges[request->first_range];
@@ -368,10 +358,8 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
 
 /* ---- one request ---- */
 
-/*
- * Reads bytes [begin, end) of the source. After one refusal of a direct read the rest of the source
- * is read without O_DIRECT.
- */
+/* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
+ * without O_DIRECT. */
 static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               uint64_t begin, uint64_t end, berth_error *error)
 {
@@ -451,10 +439,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     return 0;
 }
 
-/*
- * F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
- * has a buffer and reads into it: if the file was truncated, that is an error, not a signal.
- */
+/* F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
+ * reads others into its buffer: if the file was truncated, that is an error, not a signal. */
 static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *request,
                                          unsigned worker, berth_error *error)
 {
@@ -594,10 +580,8 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
     return max_nbytes > 0 && (uint64_t)max_nbytes < BUFFER_MIN_NBYTES;
 }
 
-/*
- * Ranges without memory of their own are read to buffers of workers. Direct requests, and those to
- * the caller's function, are slow even if short: then a buffer holds a whole request.
- */
+/* For ranges without memory of their own. Direct requests, and those to the caller's function, are
+ * slow even if short: then a buffer holds a whole request. */
 static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
