@@ -19,7 +19,7 @@ int bth_row_table_check_ids(const bth_row_table *table, const bth_row_ids *ids, 
     size_t bad = bth_rows_find_bad_id(ids, table->n_rows);
     char name[128];
 
-    if (bad == ids->n)
+    if (bad >= ids->n)
         return 0;
     bth_row_table_name(table, name, sizeof name);
     return bth_fail_argument(error, "id %lld, number %zu of %s, is no row of %s, which has %llu",
