@@ -46,12 +46,10 @@ static bool is_loaded;
 
 /* ---- starting ---- */
 
-/*
- * cuda.h: after these errors all calls fail, until the process is started again. (Only newer
- * headers have names for the numbers: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.)
- */
-static bool cuda_result_is_sticky_error(int result)
+static void cuda_describe_result(int result, bth_driver_result *described)
 {
+    /* cuda.h: after these errors all calls fail, until the process is started again. (Only newer
+     * headers have names for 226 and 721: CUDA_ERROR_CONTAINED, CUDA_ERROR_TENSOR_MEMORY_LEAK.) */
     static const int final[] = {226,
                                 CUDA_ERROR_ILLEGAL_ADDRESS,
                                 CUDA_ERROR_LAUNCH_TIMEOUT,
@@ -62,21 +60,14 @@ static bool cuda_result_is_sticky_error(int result)
                                 CUDA_ERROR_INVALID_PC,
                                 CUDA_ERROR_LAUNCH_FAILED,
                                 721};
-
-    for (size_t i = 0; i < sizeof final / sizeof *final; i++)
-        if (result == final[i])
-            return true;
-    return false;
-}
-
-static void cuda_describe_result(int result, bth_driver_result *described)
-{
     const char *name, *text;
 
+    described->is_sticky = false;
+    for (size_t i = 0; i < sizeof final / sizeof *final; i++)
+        described->is_sticky |= result == final[i];
     described->code = result == CUDA_ERROR_OUT_OF_MEMORY   ? BERTH_E_MEMORY
                       : result == CUDA_ERROR_NOT_SUPPORTED ? BERTH_E_UNSUPPORTED
                                                            : BERTH_E_DEVICE;
-    described->is_sticky = cuda_result_is_sticky_error(result);
     if (cuda.GetErrorName && cuda.GetErrorString &&
         cuda.GetErrorName((CUresult)result, &name) == CUDA_SUCCESS &&
         cuda.GetErrorString((CUresult)result, &text) == CUDA_SUCCESS)

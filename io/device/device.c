@@ -246,34 +246,30 @@ int bth_device_find_memory_owner(bth_device_handle *device, uintptr_t address,
                        "the owner of the memory at 0x%zx cannot be found", (size_t)address);
 }
 
-static int device_check_byte_owner(bth_device_handle *device, uintptr_t address, size_t nbytes,
-                                   uintptr_t byte, berth_error *error)
-{
-    bth_memory_owner owner;
-
-    if (bth_device_find_memory_owner(device, byte, &owner, error) < 0)
-        return error->code;
-    if (owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == device->ordinal)
-        return 0;
-    if (owner.kind == BTH_MEMORY_DEVICE)
-        return bth_fail_argument(error, "%s: %zu bytes at 0x%zx are memory of %s:%u", device->name,
-                                 nbytes, (size_t)address, device->driver->kind, owner.ordinal);
-    return bth_fail_argument(error,
-                             "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
-                             device->name, nbytes, (size_t)address);
-}
-
 int bth_device_check_memory(bth_device_handle *device, uintptr_t address, size_t nbytes,
                             berth_error *error)
 {
+    bth_memory_owner owner;
+
     if (nbytes == 0)
         return 0;
     if (nbytes - 1 > UINTPTR_MAX - address)
         return bth_fail_argument(error, "%s: %zu bytes at 0x%zx end beyond the address space",
                                  device->name, nbytes, (size_t)address);
-    if (device_check_byte_owner(device, address, nbytes, address, error) < 0)
-        return error->code;
-    return device_check_byte_owner(device, address, nbytes, address + (nbytes - 1), error);
+    const uintptr_t ends[] = {address, address + (nbytes - 1)};
+    for (size_t i = 0; i < 2; i++) {
+        if (bth_device_find_memory_owner(device, ends[i], &owner, error) < 0)
+            return error->code;
+        if (owner.kind != BTH_MEMORY_DEVICE)
+            return bth_fail_argument(
+                error, "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
+                device->name, nbytes, (size_t)address);
+        if (owner.ordinal != device->ordinal)
+            return bth_fail_argument(error, "%s: %zu bytes at 0x%zx are memory of %s:%u",
+                                     device->name, nbytes, (size_t)address, device->driver->kind,
+                                     owner.ordinal);
+    }
+    return 0;
 }
 
 int bth_pinned_allocate(bth_device_handle *device, size_t nbytes, void **bytes, berth_error *error)

@@ -24,10 +24,8 @@ static struct {
 
 /* ---- one buffer ---- */
 
-/*
- * DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
- * goes on with the old page.
- */
+/* DONTFORK: after a fork, the first process that writes to a page gets a copy, while the device
+ * goes on with the old page. */
 static int staging_buffer_new(bth_staging *ring, bth_staging_buffer *buffer, berth_error *error)
 {
     bth_device_handle *device = ring->device;
@@ -96,16 +94,6 @@ static bool kept_buffers_take(bth_device_handle *device, bth_staging_buffer *buf
     }
     bth_lock_release(&kept.lock);
     return is_found;
-}
-
-static bool kept_buffers_add(const bth_staging_buffer *buffer)
-{
-    kept_buffers_lock_and_drop_torn();
-    bool is_kept = kept.n < KEPT_MAX;
-    if (is_kept)
-        kept.buffers[kept.n++] = *buffer;
-    bth_lock_release(&kept.lock);
-    return is_kept;
 }
 
 /* Frees the buffers of this kind of device that have another size, or are not pinned any more;
@@ -211,9 +199,18 @@ void bth_staging_close(bth_staging *ring)
 
     if (!ring->buffers)
         return;
-    for (unsigned i = 0; i < ring->n_buffers && is_here; i++)
-        if (!staging_buffer_is_pinned(&ring->buffers[i]) || !kept_buffers_add(&ring->buffers[i]))
+    for (unsigned i = 0; i < ring->n_buffers && is_here; i++) {
+        bool is_kept = false;
+        if (staging_buffer_is_pinned(&ring->buffers[i])) {
+            kept_buffers_lock_and_drop_torn();
+            is_kept = kept.n < KEPT_MAX;
+            if (is_kept)
+                kept.buffers[kept.n++] = ring->buffers[i];
+            bth_lock_release(&kept.lock);
+        }
+        if (!is_kept)
             staging_buffer_free(&ring->buffers[i]);
+    }
     bth_release(ring->buffers);
     *ring = (bth_staging){0};
 }

@@ -99,11 +99,6 @@ static void thread_begin_arguments(bth_trace_thread *thread)
     thread_append(thread, ",\"args\":{\"operation\":%llu", (unsigned long long)thread->operation);
 }
 
-static void thread_end_event(bth_trace_thread *thread)
-{
-    thread_append(thread, "}}");
-}
-
 /* Perfetto takes the time of any event for a part of the trace. */
 static void thread_name_track(bth_trace_thread *thread, double seconds)
 {
@@ -114,9 +109,8 @@ static void thread_name_track(bth_trace_thread *thread, double seconds)
     else
         (void)prctl(PR_GET_NAME, name); /* 16 bytes */
     thread_begin_event(thread, 'M', "", "thread_name", seconds_to_nanoseconds(seconds));
-    thread_append(thread, ",\"args\":{\"name\":\"%s\"",
+    thread_append(thread, ",\"args\":{\"name\":\"%s\"}}",
                   bth_trace_escape(name, escaped, sizeof escaped));
-    thread_end_event(thread);
 }
 
 /* ---- operations ---- */
@@ -138,16 +132,6 @@ static bth_trace_thread *thread_push(bth_trace_file *file, uint64_t operation, s
         lane < BTH_TRACE_MAX_LANES ? FIRST_LANE_TID + lane : (unsigned long)syscall(SYS_gettid);
     current = thread;
     return thread;
-}
-
-static void scope_pop_thread(bth_trace_scope *scope, bool at_once)
-{
-    bth_trace_thread *thread = scope->thread;
-
-    bth_trace_file_append(thread->file, thread->bytes, thread->n, at_once);
-    current = thread->outer;
-    scope->thread = NULL;
-    bth_release(thread);
 }
 
 static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name, const char *path,
@@ -182,7 +166,7 @@ static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name
     thread_begin_arguments(scope->thread);
     if (path)
         thread_append_text(scope->thread, "path", path);
-    thread_end_event(scope->thread);
+    thread_append(scope->thread, "}}");
 }
 
 static void thread_append_stats(bth_trace_thread *thread, const berth_stats *stats)
@@ -213,34 +197,31 @@ static void thread_append_stats(bth_trace_thread *thread, const berth_stats *sta
         thread_append_text(thread, "limited_by", stats->limited_by);
 }
 
-static void scope_end_operation(const bth_trace_scope *scope, double end_seconds,
-                                const berth_stats *stats, const berth_error *error)
-{
-    bth_trace_thread *thread = scope->thread;
-
-    thread_begin_event(thread, 'E', "operation", scope->name, seconds_to_nanoseconds(end_seconds));
-    thread_begin_arguments(thread);
-    if (stats)
-        thread_append_stats(thread, stats);
-    if (error)
-        thread_append_text(thread, "result", berth_status_name(error->code));
-    if (error && error->code != BERTH_OK)
-        thread_append_text(thread, "error", error->message);
-    thread_end_event(thread);
-}
-
 static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
                         const berth_error *error, bool at_once)
 {
-    bth_trace_file *file = scope->thread->file;
-    size_t lane = scope->thread->lane;
+    bth_trace_thread *thread = scope->thread;
 
     BTH_HOLD_CANCEL(true);
-    if (scope->name)
-        scope_end_operation(scope, end_seconds > 0 ? end_seconds : bth_seconds(), stats, error);
-    scope_pop_thread(scope, at_once);
+    if (scope->name) {
+        end_seconds = end_seconds > 0 ? end_seconds : bth_seconds();
+        thread_begin_event(thread, 'E', "operation", scope->name,
+                           seconds_to_nanoseconds(end_seconds));
+        thread_begin_arguments(thread);
+        if (stats)
+            thread_append_stats(thread, stats);
+        if (error)
+            thread_append_text(thread, "result", berth_status_name(error->code));
+        if (error && error->code != BERTH_OK)
+            thread_append_text(thread, "error", error->message);
+        thread_append(thread, "}}");
+    }
+    bth_trace_file_append(thread->file, thread->bytes, thread->n, at_once);
     if (!scope->name)
-        bth_trace_file_release_lane(file, lane);
+        bth_trace_file_release_lane(thread->file, thread->lane);
+    current = thread->outer;
+    scope->thread = NULL;
+    bth_release(thread);
 }
 
 static void trace_flush(int64_t option)
@@ -286,7 +267,7 @@ static void trace_add_span(const bth_trace_span *span)
         thread_append_count(current, "n_requests", span->n_requests);
     if (span->crc32_seconds > 0)
         thread_append_time(current, "crc32_us", seconds_to_nanoseconds(span->crc32_seconds));
-    thread_end_event(current);
+    thread_append(current, "}}");
 }
 
 /* A later time never has an earlier count. */
@@ -298,8 +279,7 @@ static void thread_count(bth_trace_thread *thread, const char *counter, const ch
     double seconds = bth_seconds();
     bth_lock_release(&thread->file->counters_lock);
     thread_begin_event(thread, 'C', "request", counter, seconds_to_nanoseconds(seconds));
-    thread_append(thread, ",\"args\":{\"%s\":%lld", unit, (long long)sum);
-    thread_end_event(thread);
+    thread_append(thread, ",\"args\":{\"%s\":%lld}}", unit, (long long)sum);
 }
 
 static void trace_begin_request(void)

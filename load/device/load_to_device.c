@@ -15,11 +15,9 @@
 
 /* While one is copied, the other is filled. */
 #define BUFFERS_PER_WORKER 2
-/*
- * Ranges up to this size have the same distances on a device as in the file, if the gaps are those
- * between page-aligned storages or smaller. So one copy moves several: each copy costs some
- * microseconds, even of few bytes. They are aligned as PyTorch aligns them in files.
- */
+/* Ranges up to this size have the same distances on a device as in the file, if the gaps are those
+ * between page-aligned storages or smaller, and are aligned as PyTorch aligns them in files. So one
+ * copy moves several: each copy costs some microseconds, even of few bytes. */
 #define SMALL_NBYTES 65536
 #define SMALL_GAP_NBYTES 8192
 #define SMALL_ALIGNMENT 64
@@ -105,32 +103,11 @@ static bool staging_measure_device_memory(struct staging_run *run)
     return true;
 }
 
-/* The caller's memory was checked when it was set; since then it may have been freed. */
-static int staging_set_addresses(struct staging_run *run, berth_error *error)
-{
-    const bth_requests *requests = &run->to->transfer.requests;
-
-    for (size_t i = 0; i < requests->n_ranges; i++) {
-        bth_range *range = &requests->ranges[i];
-        bth_range_target *target = &range->target;
-        target->is_ours = target->address == 0;
-        if (target->is_ours) {
-            const bth_device_memory_list *made =
-                run->made[staging_device_number(run, target->device)];
-            target->address = made->address + (uintptr_t)range->region_at;
-            target->life = made->life;
-        } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
-                   bth_device_check_memory(target->device, target->address, (size_t)range->nbytes,
-                                           error) < 0) {
-            return bth_transfer_add_range_to_error(&run->to->transfer, range, error);
-        }
-    }
-    return 0;
-}
-
-/* One allocation a device. */
+/* Sets the addresses of all ranges. One allocation a device. The caller's memory was checked when
+ * it was set; since then it may have been freed. */
 static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth_error *error)
 {
+    const bth_requests *requests = &run->to->transfer.requests;
     bth_device_handle *same;
 
     if (!staging_measure_device_memory(run))
@@ -151,12 +128,26 @@ static int staging_allocate_memory_of_all_devices(struct staging_run *run, berth
         if (bth_device_allocate_memory(device, run->nbytes[i], &made->address, error) < 0)
             return error->code;
     }
-    return staging_set_addresses(run, error);
+    for (size_t i = 0; i < requests->n_ranges; i++) {
+        bth_range *range = &requests->ranges[i];
+        bth_range_target *target = &range->target;
+        const bth_device_memory_list *made = run->made[staging_device_number(run, target->device)];
+        target->is_ours = target->address == 0;
+        if (target->is_ours) {
+            target->address = made->address + (uintptr_t)range->region_at;
+            target->life = made->life;
+        } else if (bth_device_check_life(target->device, target->life, error) < 0 ||
+                   bth_device_check_memory(target->device, target->address, (size_t)range->nbytes,
+                                           error) < 0) {
+            return bth_transfer_add_range_to_error(&run->to->transfer, range, error);
+        }
+    }
+    return 0;
 }
 
 /* ---- the ring and its workers ---- */
 
-static int staging_open_ring(struct staging_run *run, berth_error *error)
+static int staging_open(struct staging_run *run, berth_error *error)
 {
     const bth_transfer *transfer = &run->to->transfer;
     const struct berth_config *config = transfer->config;
@@ -177,15 +168,9 @@ static int staging_open_ring(struct staging_run *run, berth_error *error)
     run->to->staging_nbytes = (uint64_t)run->ring.n_buffers * run->ring.buffer_nbytes;
     run->n_workers = (unsigned)bth_min(run->n_workers, run->ring.n_buffers);
     run->n_slots = run->ring.n_buffers / run->n_workers;
-    return 0;
-}
-
-static int staging_allocate_workers(struct staging_run *run, berth_error *error)
-{
     size_t n_slots = (size_t)run->n_workers * run->n_slots;
     size_t n_streams = (size_t)run->n_workers * run->n_devices;
     size_t n_events = n_slots * run->n_devices;
-
     run->workers = bth_allocate_zeroed(run->n_workers * sizeof *run->workers);
     run->streams = bth_allocate_zeroed(n_streams * sizeof *run->streams);
     run->events = bth_allocate_zeroed(n_events * sizeof *run->events);
@@ -243,10 +228,8 @@ static struct range_part range_part_in_request(const bth_range *range, const bth
         .from = from, .to = to, .address = range->target.address + (from - range->offset)};
 }
 
-/*
- * Copies the request's bytes of its ranges. Copies gaps between ranges, too, if both ranges are in
- * memory made for them: the gap there has the same size, and nobody uses it.
- */
+/* Copies the request's bytes of its ranges; gaps between them, too, if both ranges are in memory
+ * made for them: the gap there has the same size, and nobody uses it. */
 static int request_copy(const struct staging_run *run, const bth_request *request,
                         struct staging_stream *stream, berth_error *error)
 {
@@ -318,7 +301,7 @@ static int to_device_run(bth_to_device *to, berth_error *error)
     uint64_t n_requests = to->transfer.requests.n_requests;
 
     if (staging_allocate_memory_of_all_devices(&run, error) == 0 &&
-        staging_open_ring(&run, error) == 0 && staging_allocate_workers(&run, error) == 0 &&
+        staging_open(&run, error) == 0 &&
         bth_pool_run(run.n_workers, n_requests, staging_load_request, staging_report_progress, &run,
                      error) == 0) {
         /* Errors of copies can appear only here. */

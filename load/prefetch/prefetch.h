@@ -9,10 +9,8 @@
 #include "berth/prefetch.h"
 #include "load/checkpoint.h"
 
-/*
- * The ranges and steps of a prefetch. Pure arithmetic. The bytes of all ranges, one after the
- * other, form a line. Positions on that line measure the progress of a prefetch and its consumer.
- */
+/* The ranges and steps of a prefetch. Pure arithmetic. The bytes of all ranges, one after the
+ * other, form a line. Positions on it measure the progress of a prefetch and its consumer. */
 
 typedef struct bth_prefetch_range {
     uint64_t offset; /* in the file */
@@ -29,7 +27,6 @@ typedef struct bth_prefetch_plan {
     uint64_t window_nbytes; /* of one request */
 } bth_prefetch_plan;
 
-/* Limits of the steps. */
 typedef struct bth_prefetch_limits {
     uint64_t page_nbytes;
     uint64_t n_passes;        /* 0: as few as fit */
@@ -40,10 +37,8 @@ typedef struct bth_prefetch_limits {
     uint64_t available_nbytes; /* of the machine; half of it is used where nothing else is set */
 } bth_prefetch_limits;
 
-/*
- * The plan owns the ranges from now on. They may overlap, be empty, and have any order. Extends
- * them to whole pages of the file, joins ranges that touch, and sets their positions.
- */
+/* The plan owns the ranges from now on. They may overlap, be empty, and have any order. Extends
+ * them to whole pages of the file, joins ranges that touch, and sets their positions. */
 void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
                                   uint64_t page_nbytes, uint64_t file_nbytes);
 
@@ -98,12 +93,10 @@ struct berth_prefetch {
 
 /* Locks. A child begins with an empty list: it has no threads for its parent's prefetches (X11). */
 void bth_prefetches_lock(bth_prefetches *prefetches);
-/* Registers it and starts its threads. The caller calls bth_prefetch_stop, after a failure, too. */
+/* Registers it and starts its threads. The caller calls bth_prefetch_end, after a failure, too. */
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
 /* No new window is begun. */
 void bth_prefetch_cancel(berth_prefetch *prefetch);
-/* Cancels, waits until the threads have ended, and removes it from the list. */
-void bth_prefetch_stop(berth_prefetch *prefetch);
 /* Under the lock: all bytes before this position are loaded. */
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
@@ -111,10 +104,8 @@ uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
 
 /* Where a storage's bytes begin in the file. */
 uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
-/*
- * The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
- * tensor: of all elements. False: it has no bytes there: it is empty, or deflated.
- */
+/* The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
+ * tensor: of all elements. False: it has no bytes there: it is empty, or deflated. */
 bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
                                 uint64_t *offset, uint64_t *end);
 /* Starts a prefetch. NULL: it failed. */
@@ -122,7 +113,7 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
                                               const berth_selection *selection, uint32_t flags,
                                               const struct berth_config *config,
                                               berth_error *error);
-/* Ends and frees one of this process. */
+/* Cancels one of this process, waits until its threads have ended, and frees it. */
 void bth_prefetch_end(berth_prefetch *prefetch);
 /* Frees the memory alone. NULL: nothing. */
 void bth_prefetch_free_memory(berth_prefetch *prefetch);

@@ -91,10 +91,8 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
 
 /* ---- passes and windows ---- */
 
-/*
- * The set number of passes, or as few as fit. No pass is shorter than min_pass_nbytes, because many
- * short passes cost time. The memory limit has priority.
- */
+/* The set number of passes, or as few as fit; none shorter than min_pass_nbytes, because many short
+ * passes cost time. The memory limit has priority. */
 bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,
                                          uint64_t *missing_nbytes)
 {
@@ -214,24 +212,19 @@ static int prefetch_add_range(prefetch_ranges *ranges, const berth_storage *root
 {
     if (nbytes == 0)
         return 0;
-    if (ranges->n == ranges->capacity) {
-        size_t capacity = ranges->capacity ? 2 * ranges->capacity : 16;
-        void *more = bth_reallocate(ranges->items, capacity * sizeof *ranges->items);
-        if (!more)
-            return bth_fail_memory(error, capacity * sizeof *ranges->items);
-        ranges->items = more;
-        ranges->capacity = capacity;
-    }
+    void *items = bth_items_grow(ranges->items, ranges->n, 1, &ranges->capacity,
+                                 sizeof *ranges->items, error);
+    if (!items)
+        return error->code;
+    ranges->items = items;
     if (!ranges->first || root->offset < ranges->first->offset)
         ranges->first = root;
     ranges->items[ranges->n++] = (bth_prefetch_range){.offset = offset, .nbytes = nbytes};
     return 0;
 }
 
-/*
- * Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
- * will not be read directly. If it is loaded, the method that was used counts, not the choice.
- */
+/* Whether a storage is read through the page cache: it is mapped, or it is not in memory yet and
+ * will not be read directly. If it is loaded, the method that was used counts, not the choice. */
 static bool prefetch_storage_uses_page_cache(prefetch_ranges *ranges, const berth_storage *root)
 {
     berth_checkpoint *checkpoint = ranges->checkpoint;
@@ -357,12 +350,9 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
                        (ull)config->io_memory_nbytes, (ull)missing_nbytes);
         return bth_error_in_storage(ranges->checkpoint, ranges->first, error);
     }
-    /*
-     * When a page is touched, the system reads it with the device's readahead around it, in large
-     * pages. If that is a window or more, it is the fastest method. But it reads beyond the window,
-     * and short passes have no room for that. If it is less than a window, there would be many
-     * waits.
-     */
+    /* When a page is touched, the system reads it with the device's readahead around it, in large
+     * pages. If that is a window or more, it is the fastest method; but short passes have no room
+     * for what is beyond the window. If it is less, there would be many waits. */
     prefetch->is_short = prefetch->readahead_nbytes > plan->pass_nbytes / PASS_MIN_READAHEADS;
     prefetch->requests_readahead =
         !is_advice && (prefetch->is_short || prefetch->readahead_nbytes < plan->window_nbytes);
@@ -424,7 +414,18 @@ void bth_prefetch_free_memory(berth_prefetch *prefetch)
 
 void bth_prefetch_end(berth_prefetch *prefetch)
 {
-    bth_prefetch_stop(prefetch);
+    bth_prefetches *all = &prefetch->checkpoint->prefetches;
+    berth_prefetch **at = &all->first;
+
+    bth_prefetch_cancel(prefetch);
+    for (unsigned i = 0; i < prefetch->n_helpers; i++)
+        (void)pthread_join(prefetch->helpers[i].thread, NULL);
+    bth_prefetches_lock(all);
+    while (*at && *at != prefetch)
+        at = &(*at)->next;
+    if (*at)
+        *at = prefetch->next;
+    bth_lock_release(&all->lock);
     if (prefetch->flags & BERTH_PREFETCH_SEQUENTIAL)
         prefetch_advise_pages(prefetch, MADV_NORMAL);
     if (prefetch->flags & BERTH_PREFETCH_LOCK)

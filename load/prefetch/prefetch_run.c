@@ -26,20 +26,13 @@ void bth_prefetches_lock(bth_prefetches *prefetches)
 
 /* ---- positions ---- */
 
-/*
- * When pages of a window are touched, the system may read beyond the window: the rest of one
- * readahead, and the next. In short passes it reads only the window.
- */
-static uint64_t prefetch_max_nbytes_beyond_window(const berth_prefetch *prefetch)
-{
-    return 2 * prefetch->readahead_nbytes;
-}
-
+/* When pages of a window are touched, the system may read beyond it: the rest of one readahead, and
+ * the next. In short passes it reads only the window. */
 static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
 {
     bool is_exact = prefetch->kind == BTH_PREFETCH_ADVISE || prefetch->is_short;
 
-    return is_exact ? 0 : prefetch_max_nbytes_beyond_window(prefetch);
+    return is_exact ? 0 : 2 * prefetch->readahead_nbytes;
 }
 
 uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
@@ -99,33 +92,16 @@ static int prefetch_window_read(bth_prefetch_helper *helper, berth_error *error)
     return 0;
 }
 
-/* Loads the window by one advice, or reads it if the system refuses the advice. */
-static int prefetch_window_advise_or_read(bth_prefetch_helper *helper, int advice,
-                                          berth_error *error)
-{
-    berth_prefetch *prefetch = helper->prefetch;
-    const bth_prefetch_range *window = &helper->window;
-    const uint8_t *memory = (const uint8_t *)prefetch->map->address + window->offset;
-    bool is_done;
-
-    helper->n_requests++;
-    if (bth_access_advise_mapped_bytes(&prefetch->checkpoint->source.reader, memory, window->nbytes,
-                                       window->offset, advice, &is_done, error) < 0 ||
-        is_done)
-        return error->code;
-    atomic_store(&prefetch->has_fallen_back, true);
-    return prefetch_window_read(helper, error);
-}
-
-/* Skips a window that is already in the page cache; but populate still maps its pages. */
+/* Loads the window by one advice, or reads it if the system refuses the advice. Skips one that is
+ * already in the page cache; but populate still maps its pages. */
 static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_error *error)
 {
-    const berth_prefetch *prefetch = helper->prefetch;
+    berth_prefetch *prefetch = helper->prefetch;
+    const bth_reader *reader = &prefetch->checkpoint->source.reader;
     const bth_prefetch_range *window = &helper->window;
-    bool is_populate = prefetch->kind == BTH_PREFETCH_POPULATE;
-    uint64_t end = window->offset + window->nbytes;
+    bool is_populate = prefetch->kind == BTH_PREFETCH_POPULATE, is_done;
 
-    if (bth_access_check_size(&prefetch->checkpoint->source.reader, end, window->offset, error) < 0)
+    if (bth_access_check_size(reader, window->offset + window->nbytes, window->offset, error) < 0)
         return error->code;
     if (!is_populate || prefetch->requests_readahead) {
         bool is_there = prefetch_window_count_cached(prefetch, window) == window->nbytes;
@@ -134,20 +110,23 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
         if (!is_there && prefetch->requests_readahead)
             prefetch_window_request_readahead(helper);
     }
-    if (is_populate)
-        return prefetch_window_advise_or_read(helper, MADV_POPULATE_READ, error);
-    if (prefetch->kind == BTH_PREFETCH_ADVISE)
-        return prefetch_window_advise_or_read(helper, MADV_WILLNEED, error);
+    if (prefetch->kind != BTH_PREFETCH_READ) {
+        helper->n_requests++;
+        if (bth_access_advise_mapped_bytes(
+                reader, (const uint8_t *)prefetch->map->address + window->offset, window->nbytes,
+                window->offset, is_populate ? MADV_POPULATE_READ : MADV_WILLNEED, &is_done,
+                error) < 0 ||
+            is_done)
+            return error->code;
+        atomic_store(&prefetch->has_fallen_back, true);
+    }
     return prefetch_window_read(helper, error);
 }
 
 /* ---- claims, under the lock ---- */
 
-/*
- * Under the lock: finds a window to claim, before the limit that the consumer sets. False also
- * while the limit makes the window short, unless the consumer waits for it: short windows would
- * make small requests.
- */
+/* Finds a window to claim, before the limit that the consumer sets. False also while the limit
+ * makes the window short, unless the consumer waits for it: short windows make small requests. */
 static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
                                           bth_prefetch_range *window)
 {
@@ -182,17 +161,15 @@ static bth_prefetch_range prefetch_window_find_shared_range(const berth_prefetch
     return (bth_prefetch_range){0};
 }
 
-/*
- * Counts cached bytes before this prefetch can have loaded them: of the window, and beyond it as
+/* Counts cached bytes before this prefetch can have loaded them: of the window, and beyond it as
  * far as the system may read ahead. If other prefetches load bytes at the same time, counts only
- * the window, after they have loaded their part of it.
- */
+ * the window, after they have loaded their part of it. */
 static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
                                            const bth_prefetch_range *window)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     bool is_alone = all->first == prefetch && !prefetch->next;
-    uint64_t beyond = is_alone ? prefetch_max_nbytes_beyond_window(prefetch) : 0;
+    uint64_t beyond = is_alone ? 2 * prefetch->readahead_nbytes : 0;
     uint64_t end = bth_min(prefetch->begun + beyond, prefetch->plan.nbytes);
     uint64_t at = prefetch->counted, resident_nbytes = 0, shared_nbytes = 0;
 
@@ -290,22 +267,6 @@ void bth_prefetch_cancel(berth_prefetch *prefetch)
     bth_prefetches_lock(all);
     prefetch->is_cancelled = true;
     (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_release(&all->lock);
-}
-
-void bth_prefetch_stop(berth_prefetch *prefetch)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    berth_prefetch **at = &all->first;
-
-    bth_prefetch_cancel(prefetch);
-    for (unsigned i = 0; i < prefetch->n_helpers; i++)
-        (void)pthread_join(prefetch->helpers[i].thread, NULL);
-    bth_prefetches_lock(all);
-    while (*at && *at != prefetch)
-        at = &(*at)->next;
-    if (*at)
-        *at = prefetch->next;
     bth_lock_release(&all->lock);
 }
 

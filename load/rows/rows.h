@@ -41,8 +41,7 @@ size_t bth_rows_find_bad_id(const bth_row_ids *ids, uint64_t n_rows);
 /* The maximum of ids whose positions and rows fit into the keys of one list: 65,536 or more. */
 size_t bth_rows_max_list_ids(uint64_t n_rows);
 
-/*
- * Distinct rows, and the positions in a request at which each is wanted. A key is the row and, in
+/* Distinct rows, and the positions in a request at which each is wanted. A key is the row and, in
  * its low bits, the first of the row's positions in `order`; they end where the next row's begin.
  */
 typedef struct bth_row_list {
@@ -71,15 +70,12 @@ typedef struct bth_row_selection {
     size_t first_id; /* bth_row_list_fill sets it to the first id that it has not seen */
 } bth_row_selection;
 
-/*
- * Fills a list with at most max_ids of the selected ids: distinct rows, ascending. The ids are rows
- * of the table, and at most bth_rows_max_list_ids. list->keys and `spare` have room for max_ids
- * words; list->order may begin at the same address as `spare`.
- */
+/* Fills a list with at most max_ids of the selected ids, which are rows of the table, and at most
+ * bth_rows_max_list_ids. list->keys and `spare` have room for max_ids words; list->order may begin
+ * at the same address as `spare`. */
 void bth_row_list_fill(bth_row_list *list, const bth_row_ids *ids, bth_row_selection *selection,
                        size_t max_ids, uint64_t *spare);
 
-/* Limits of one read. */
 typedef struct bth_rows_reads {
     uint64_t row_nbytes;
     uint64_t gap_nbytes; /* the largest gap between two requested rows */
@@ -92,11 +88,9 @@ size_t bth_rows_count_for_one_read(const bth_rows_reads *reads, const bth_row_li
 
 /* ---- rows_cache.c: the slot of each row ---- */
 
-/*
- * The hash of a row selects its set of lines. The row is in one line of that set. If live requests
- * hold all lines of the set, it is in the scratch. A slot is the number of a line or, from n_lines
- * on, of a part of the scratch. A live request holds the slots of its rows; they are not evicted.
- */
+/* The hash of a row selects its set of lines. The row is in one of them or, if live requests hold
+ * all of them, in the scratch. A slot is the number of a line or, from n_lines on, of a part of the
+ * scratch. A live request holds the slots of its rows; they are not evicted. */
 
 /* A row and its table share one word. */
 #define BTH_ROWS_ROW_BITS 48
@@ -120,11 +114,8 @@ typedef struct bth_row_cache {
 #define BTH_ROWS_LINE_NOTES (2 * sizeof(uint64_t) + sizeof(uint32_t))
 #define BTH_ROWS_SCRATCH_NOTES sizeof(uint32_t)
 
-/*
- * Makes an empty cache of n_sets x ways lines and n_scratch parts of scratch; together at most
- * BTH_ROWS_SLOTS_MAX. notes: n_lines x BTH_ROWS_LINE_NOTES + n_scratch x BTH_ROWS_SCRATCH_NOTES
- * bytes, aligned to 8.
- */
+/* Makes an empty cache of n_sets x ways lines and n_scratch parts of scratch; together at most
+ * BTH_ROWS_SLOTS_MAX. The notes of all of them are at `notes`, aligned to 8. */
 void bth_row_cache_initialize(bth_row_cache *cache, uint32_t n_sets, uint32_t ways,
                               uint32_t n_scratch, void *notes);
 
@@ -136,7 +127,6 @@ typedef struct bth_row_hold {
     bool may_stream; /* rows without a line get no slot, else one of the scratch */
 } bth_row_hold;
 
-/* The result of bth_row_cache_hold_rows. */
 typedef struct bth_row_result {
     size_t n_missing;   /* to be read */
     size_t n_conflicts; /* of these: in the scratch */
@@ -146,20 +136,13 @@ typedef struct bth_row_result {
     size_t n_short; /* without a slot: if not 0, nothing changed */
 } bth_row_result;
 
-/*
- * Holds slots for the rows of a list, all or none. missing[0 … n_missing), ascending, are the rows
- * to be read. Other requests find those with a line now, and await them until
- * bth_row_cache_finish_slot.
- */
+/* Holds slots for the rows of a list, all or none. missing[0 … n_missing), ascending, are the rows
+ * to be read. Other requests find those with a line now, and await them until they are finished. */
 void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
                              uint32_t *missing, bth_row_result *result);
-/* The request no longer holds the slots. */
 void bth_row_cache_release_slots(bth_row_cache *cache, const uint32_t *slots, size_t n);
-
-/*
- * Reports that a missing row was read into its slot (is_good), or could not be read. Then no
- * request finds it there any more, and it is lost for requests that await it.
- */
+/* A missing row was read into its slot (is_good), or could not be read. Then no request finds it
+ * there any more, and it is lost for requests that await it. */
 void bth_row_cache_finish_slot(bth_row_cache *cache, uint32_t slot, bool is_good);
 /* For slots that are held. */
 bool bth_row_cache_slot_is_filling(const bth_row_cache *cache, uint32_t slot);
@@ -236,7 +219,6 @@ struct berth_rows {
     berth_rows_stats stats;
 };
 
-/* The bytes of a slot. */
 static inline uint8_t *bth_rows_slot_address(const berth_rows *rows, uint32_t slot)
 {
     return rows->memory.bytes + slot * rows->layout.line_nbytes;
@@ -250,20 +232,17 @@ int bth_rows_check(const berth_rows *rows, berth_error *error);
 
 /* ---- rows_ticket.c ---- */
 
-/* Fails with the sentence for the id at `position` of `request` ("the request"), which is no row.
- */
-int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
-                          const char *request, berth_error *error);
+/* Fails for the first id of `request` ("the request") that is no row of the table. */
+int bth_row_table_check_ids(const bth_row_table *table, const bth_row_ids *ids, const char *request,
+                            berth_error *error);
+
+/* Copies the table of this number, because the list of tables can move. */
+int bth_rows_find_table(berth_rows *rows, size_t number, bth_row_table *table, berth_error *error);
 
 /* Call these under the lock. */
 
-/* Copies the table of this number, because the list of tables can move. */
-int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
-                        berth_error *error);
-/*
- * Holds slots for all rows of a ticket, and queues those to be read; or changes nothing. *n_short:
- * rows without a slot, never of a gather. The lists stay where they are until it is removed.
- */
+/* Holds slots for all rows of a ticket, and queues those to be read; or changes nothing. *n_short:
+ * rows without a slot, never of a gather. The lists stay where they are until it is removed. */
 int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
                           berth_error *error);
 /* Releases it as soon as its reads have ended and no call waits for it. */
@@ -288,11 +267,8 @@ void bth_rows_read_and_wait_for_ticket(berth_rows *rows, bth_row_ticket *ticket)
 
 /* ---- rows_gather.c ---- */
 
-/*
- * How a gather divides its ids into passes, so that its lists fit the memory. Pure arithmetic.
- *
- * Passes divide the rows, not the ids: each pass takes the ids of a range of rows. So a row is read
- * in one pass, however many passes there are, and neighbours are read together.
+/* A gather divides its ids into passes, so that its lists fit the memory: each takes the ids of a
+ * range of rows. So a row is read in one pass, and neighbours are read together. Pure arithmetic.
  */
 
 /* Bytes of the lists of a pass, for one of its ids: those of a prefetch ticket have as many. */
@@ -328,10 +304,8 @@ typedef struct bth_row_buckets {
 
 /* Counts. The ids are rows of the table, at most bth_rows_max_list_ids. */
 void bth_row_buckets_count(bth_row_buckets *buckets, const bth_row_ids *ids, uint64_t n_rows);
-/*
- * Selects the ids of the next pass: rows with about pass_ids ids, and with more than list_ids only
- * if one range has more. Then the list is filled several times. False: there are no more rows.
- */
+/* Selects the ids of the next pass: rows with about pass_ids ids, and with more than list_ids only
+ * if one range has more. Then the list is filled several times. False: there are no more rows. */
 bool bth_row_buckets_select_next(bth_row_buckets *buckets, const bth_row_passes *passes,
                                  bth_row_selection *selection);
 

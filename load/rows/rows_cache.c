@@ -78,10 +78,8 @@ static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hol
     }
 }
 
-/*
- * Holds a slot for each missing row. Lines keep their old rows for now, because a failure releases
- * all slots again. None of these old rows is requested.
- */
+/* Holds a slot for each missing row. Lines keep their old rows for now, because a failure releases
+ * all slots again. None of these old rows is requested. */
 static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
                                    const uint32_t *missing, bth_row_result *result)
 {

@@ -7,7 +7,6 @@
  */
 #include "load/rows/rows.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -86,35 +85,32 @@ typedef struct row_gather {
     uint64_t *keys, *spare; /* of the lists of one pass */
     uint32_t *slots, *missing;
     /* Now: */
+    const berth_rows_part *part;
     bth_row_table table; /* of the part */
+    uint64_t stride_nbytes;
+    bth_row_ids ids; /* of the part; later those that fit one list */
+    uint8_t *output; /* where the row of the first of them goes */
     uint64_t stamp;
     uint64_t n_passes;         /* begun */
     size_t n_list_ids;         /* of keys: used by lists of this pass */
     size_t n_tickets, n_slots; /* live, and their slots */
 } row_gather;
 
-/* Ids of a part that fit one list, and where their rows go. */
-typedef struct row_gather_piece {
-    const berth_rows_part *part;
-    bth_row_ids ids;
-    uint8_t *output;
-    uint64_t stride_nbytes;
-} row_gather_piece;
-
 /* ---- checks and plan ---- */
 
-static int row_gather_find_table(row_gather *gather, const berth_rows_part *part,
+static int row_gather_begin_part(row_gather *gather, const berth_rows_part *part,
                                  berth_error *error)
 {
-    (void)bth_lock_acquire(&gather->rows->lock);
-    int code = bth_rows_find_table(gather->rows, part->table, &gather->table, error);
-    bth_lock_release(&gather->rows->lock);
-    return code;
-}
-
-static uint64_t row_part_stride_nbytes(const berth_rows_part *part, const bth_row_table *table)
-{
-    return part->stride_nbytes ? part->stride_nbytes : table->row_nbytes;
+    if (bth_rows_find_table(gather->rows, part->table, &gather->table, error) < 0)
+        return error->code;
+    gather->part = part;
+    gather->stride_nbytes = part->stride_nbytes ? part->stride_nbytes : gather->table.row_nbytes;
+    gather->ids = (bth_row_ids){.items = part->ids,
+                                .n = part->n,
+                                .are_32_bit = part->ids_are_32_bit,
+                                .may_be_pruned = part->pruned_to_zero};
+    gather->output = part->output;
+    return 0;
 }
 
 /* Checks everything but the ids, and counts them. */
@@ -124,13 +120,12 @@ static int row_gather_count_part(row_gather *gather, const berth_rows_part *part
     uint64_t nbytes;
 
     if (BTH_CHECK_RESERVED(berth_rows_part, part, error) < 0 ||
-        row_gather_find_table(gather, part, error) < 0)
+        row_gather_begin_part(gather, part, error) < 0)
         return error->code;
-    if (part->stride_nbytes && part->stride_nbytes < gather->table.row_nbytes)
+    if (gather->stride_nbytes < gather->table.row_nbytes)
         return bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
                                  (ull)part->stride_nbytes, (ull)gather->table.row_nbytes);
-    if (!bth_try_multiply(part->n, row_part_stride_nbytes(part, &gather->table), &nbytes) ||
-        nbytes > PTRDIFF_MAX)
+    if (!bth_try_multiply(part->n, gather->stride_nbytes, &nbytes) || nbytes > PTRDIFF_MAX)
         return bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
                                  (ull)gather->table.row_nbytes);
     gather->n_ids += part->n;
@@ -186,43 +181,18 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
                     (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
 }
 
-static bth_row_ids row_part_ids(const berth_rows_part *part)
-{
-    return (bth_row_ids){.items = part->ids,
-                         .n = part->n,
-                         .are_32_bit = part->ids_are_32_bit,
-                         .may_be_pruned = part->pruned_to_zero};
-}
-
 static int row_gather_check_ids(row_gather *gather, const berth_rows_part *part, berth_error *error)
 {
-    const bth_row_ids ids = row_part_ids(part);
-
     if (part->n > 0 && (!part->ids || !part->output))
         return bth_fail_argument(error, "the ids, or the output, are NULL");
-    if (row_gather_find_table(gather, part, error) < 0)
+    if (row_gather_begin_part(gather, part, error) < 0)
         return error->code;
-    size_t bad = bth_rows_find_bad_id(&ids, gather->table.n_rows);
-    if (bad == ids.n)
+    if (bth_row_table_check_ids(&gather->table, &gather->ids, "the part", error) == 0)
         return 0;
-    (void)bth_row_table_fail_id(&gather->table, bth_row_ids_get(&ids, bad), bad, "the part", error);
     return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
 }
 
 /* ---- live tickets ---- */
-
-/* Copies the rows that were in the cache. Tasks have copied those that they read. */
-static void row_ticket_copy_hits(const berth_rows *rows, const bth_row_ticket *ticket)
-{
-    size_t k = 0;
-
-    for (size_t i = 0; i < ticket->list.n_rows; i++) {
-        if (k < ticket->n_missing && ticket->missing[k] == i)
-            k++;
-        else
-            bth_row_ticket_copy_to_output(ticket, i, bth_rows_slot_address(rows, ticket->slots[i]));
-    }
-}
 
 static int row_gather_report_progress(row_gather *gather, uint64_t nbytes, berth_error *error)
 {
@@ -248,8 +218,14 @@ static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
         bth_lock_release(&rows->lock);
         if (ticket->error.code < 0 && error->code == BERTH_OK)
             *error = ticket->error;
-        if (ticket->error.code == BERTH_OK)
-            row_ticket_copy_hits(rows, ticket);
+        /* Copies the rows that were in the cache. Tasks have copied those that they read. */
+        size_t n_rows = ticket->error.code == BERTH_OK ? ticket->list.n_rows : 0;
+        for (size_t i_row = 0, k = 0; i_row < n_rows; i_row++)
+            if (k < ticket->n_missing && ticket->missing[k] == i_row)
+                k++;
+            else
+                bth_row_ticket_copy_to_output(ticket, i_row,
+                                              bth_rows_slot_address(rows, ticket->slots[i_row]));
         size_t n_ids = ticket->list.n_order - bth_row_list_start(&ticket->list, 0);
         nbytes += n_ids * ticket->table.row_nbytes;
         (void)bth_lock_acquire(&rows->lock);
@@ -264,15 +240,15 @@ static int row_gather_finish_tickets(row_gather *gather, berth_error *error)
  * Fills a list with selected ids, in the memory that this pass has left, and requests its rows by
  * tickets: each for as many rows as have slots. Some may still be read when this returns.
  */
-static int row_gather_request_rows(row_gather *gather, const row_gather_piece *piece,
-                                   bth_row_selection *selection, berth_error *error)
+static int row_gather_request_rows(row_gather *gather, bth_row_selection *selection,
+                                   berth_error *error)
 {
     uint64_t *spare = gather->spare + gather->n_list_ids;
     bth_row_list list = {.keys = gather->keys + gather->n_list_ids,
                          .order = (uint32_t *)(void *)spare};
     size_t n_short;
 
-    bth_row_list_fill(&list, &piece->ids, selection, gather->passes.list_ids - gather->n_list_ids,
+    bth_row_list_fill(&list, &gather->ids, selection, gather->passes.list_ids - gather->n_list_ids,
                       spare);
     gather->n_list_ids += list.n_order;
     for (size_t from = 0, n; from < list.n_rows; from += n) {
@@ -281,13 +257,13 @@ static int row_gather_request_rows(row_gather *gather, const row_gather_piece *p
             return error->code;
         bth_row_ticket *ticket = &gather->tickets[gather->n_tickets];
         n = (size_t)bth_min(gather->max_rows - gather->n_slots, list.n_rows - from);
-        *ticket = (bth_row_ticket){.table_number = (uint32_t)piece->part->table,
+        *ticket = (bth_row_ticket){.table_number = (uint32_t)gather->part->table,
                                    .table = gather->table,
                                    .list = list,
                                    .slots = gather->slots + gather->n_slots,
                                    .missing = gather->missing + gather->n_slots,
-                                   .output = piece->output,
-                                   .stride_nbytes = piece->stride_nbytes,
+                                   .output = gather->output,
+                                   .stride_nbytes = gather->stride_nbytes,
                                    .stamp = gather->stamp};
         ticket->list.keys += from;
         ticket->list.n_rows = n;
@@ -313,60 +289,47 @@ static int row_gather_begin_pass(row_gather *gather, berth_error *error)
     return row_gather_finish_tickets(gather, error);
 }
 
-/* If one pass has no room for all ids, takes as many as are needed. */
-static int row_gather_run_piece(row_gather *gather, const row_gather_piece *piece,
-                                berth_error *error)
+/* Gathers ids that fit one list. If one pass has no room for all, takes as many as are needed. */
+static int row_gather_run_ids(row_gather *gather, berth_error *error)
 {
     const bth_row_passes *passes = &gather->passes;
     bth_row_selection selection = {.end_row = gather->table.n_rows};
 
-    if (piece->ids.n <= passes->list_ids) {
-        if ((gather->n_passes == 0 || gather->n_list_ids + piece->ids.n > passes->list_ids) &&
+    if (gather->ids.n <= passes->list_ids) {
+        if ((gather->n_passes == 0 || gather->n_list_ids + gather->ids.n > passes->list_ids) &&
             row_gather_begin_pass(gather, error) < 0)
             return error->code;
-        return row_gather_request_rows(gather, piece, &selection, error);
+        return row_gather_request_rows(gather, &selection, error);
     }
-    bth_row_buckets_count(gather->buckets, &piece->ids, gather->table.n_rows);
+    bth_row_buckets_count(gather->buckets, &gather->ids, gather->table.n_rows);
     while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
-        while (selection.first_id < piece->ids.n)
+        while (selection.first_id < gather->ids.n)
             if (row_gather_begin_pass(gather, error) < 0 ||
-                row_gather_request_rows(gather, piece, &selection, error) < 0)
+                row_gather_request_rows(gather, &selection, error) < 0)
                 return error->code;
     return 0;
-}
-
-/* Pruned ids have rows of zeros. */
-static int row_gather_zero_pruned(row_gather *gather, const row_gather_piece *piece,
-                                  berth_error *error)
-{
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < piece->ids.n; i++)
-        if (bth_row_ids_get(&piece->ids, i) == BTH_ROWS_PRUNED) {
-            memset(piece->output + i * piece->stride_nbytes, 0, gather->table.row_nbytes);
-            n++;
-        }
-    return row_gather_report_progress(gather, n * gather->table.row_nbytes, error);
 }
 
 static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
 {
     size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
 
-    if (row_gather_find_table(gather, part, error) < 0)
+    if (row_gather_begin_part(gather, part, error) < 0)
         return error->code;
-    uint64_t stride_nbytes = row_part_stride_nbytes(part, &gather->table);
     size_t max = bth_rows_max_list_ids(gather->table.n_rows);
-    for (size_t from = 0, n; from < part->n; from += n) {
-        n = (size_t)bth_min(part->n - from, max);
-        row_gather_piece piece = {.part = part,
-                                  .ids = row_part_ids(part),
-                                  .output = (uint8_t *)part->output + from * stride_nbytes,
-                                  .stride_nbytes = stride_nbytes};
-        piece.ids.items = (const uint8_t *)part->ids + from * id_nbytes;
-        piece.ids.n = n;
-        if ((part->pruned_to_zero && row_gather_zero_pruned(gather, &piece, error) < 0) ||
-            row_gather_run_piece(gather, &piece, error) < 0)
+    for (size_t from = 0; from < part->n; from += gather->ids.n) {
+        uint64_t n_pruned = 0;
+        gather->ids.items = (const uint8_t *)part->ids + from * id_nbytes;
+        gather->ids.n = (size_t)bth_min(part->n - from, max);
+        gather->output = (uint8_t *)part->output + from * gather->stride_nbytes;
+        for (size_t i = 0; part->pruned_to_zero && i < gather->ids.n; i++)
+            if (bth_row_ids_get(&gather->ids, i) == BTH_ROWS_PRUNED) {
+                memset(gather->output + i * gather->stride_nbytes, 0, gather->table.row_nbytes);
+                n_pruned++;
+            }
+        uint64_t nbytes = n_pruned * gather->table.row_nbytes;
+        if (row_gather_report_progress(gather, nbytes, error) < 0 ||
+            row_gather_run_ids(gather, error) < 0)
             return error->code;
     }
     return 0;

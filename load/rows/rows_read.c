@@ -80,10 +80,8 @@ static void row_keys_sort(uint64_t *keys, uint64_t *spare, size_t n, unsigned sh
         memcpy(keys, from, n * sizeof *keys);
 }
 
-/*
- * Sets the keys of the selected ids: row and position. Each pass looks at all ids: it writes every
- * key and keeps those that are selected, because a branch that is hard to predict costs more.
- */
+/* Sets the keys of the selected ids: row and position. Writes every key and keeps those that are
+ * selected, because a branch that is hard to predict costs more. */
 static inline void row_list_select(bth_row_list *list, const bth_row_ids ids,
                                    bth_row_selection *selection, size_t max_ids)
 {
@@ -231,70 +229,22 @@ static void rows_pop_queue(berth_rows *rows)
         rows->last = NULL;
 }
 
-/*
- * If the bytes are already in memory, more threads than processors would only disturb each other.
- * If reads wait for a device, the processors are free; but the head of a disk that rotates should
- * not move to and fro.
- */
+/* If the bytes are already in memory, more threads than processors would only disturb each other.
+ * Else the processors are free; but the head of a disk that rotates should not move to and fro. */
 static unsigned rows_max_tasks(const berth_rows *rows)
 {
     return rows->is_waiting ? rows->max_waiting_tasks : rows->n_processors;
 }
 
-static bool rows_may_begin_task(const berth_rows *rows)
-{
-    return rows->first && rows->n_readers - rows->n_free_buffers < rows_max_tasks(rows);
-}
-
 /* Wakes one thread. It wakes the next one if more tasks are left. */
 static void rows_wake_reader(berth_rows *rows)
 {
-    if (rows_may_begin_task(rows))
+    if (rows->first && rows->n_readers - rows->n_free_buffers < rows_max_tasks(rows))
         (void)pthread_cond_signal(&rows->work);
 }
 
-/* False: nothing to read, or enough tasks are running. */
-static bool row_task_claim(berth_rows *rows, row_task *task)
-{
-    bth_row_ticket *ticket = rows->first;
-
-    if (!rows_may_begin_task(rows))
-        return false;
-    size_t n_tasks = rows_max_tasks(rows) > 1 ? 2 * (size_t)rows_max_tasks(rows) : 1;
-    size_t share = ticket->n_missing / n_tasks + 1;
-    size_t max = rows->is_waiting ? WAITING_ROWS_MAX : TASK_ROWS_MAX;
-    size_t n = (size_t)bth_min(bth_min(share, max), ticket->n_missing - ticket->n_begun);
-    *task = (row_task){.ticket = ticket,
-                       .from = ticket->n_begun,
-                       .to = ticket->n_begun + n,
-                       .filled = ticket->n_begun,
-                       .buffer = rows->free_buffers[--rows->n_free_buffers]};
-    bth_error_clear(&task->error);
-    ticket->n_begun += n;
-    ticket->n_tasks++;
-    if (ticket->n_begun == ticket->n_missing)
-        rows_pop_queue(rows);
-    rows_wake_reader(rows);
-    return true;
-}
-
-/* Whether the ticket awaits a row that was lost. */
-static bool row_ticket_has_lost(const berth_rows *rows, const bth_row_ticket *ticket)
-{
-    for (size_t i = ticket->awaited_at; i < ticket->list.n_rows; i++)
-        if (bth_row_cache_slot_is_lost(&rows->cache, ticket->slots[i]))
-            return true;
-    return false;
-}
-
-static void row_ticket_set_first_error(bth_row_ticket *ticket, const berth_error *error)
-{
-    if (ticket->error.code == BERTH_OK)
-        ticket->error = *error;
-}
-
 /* W8: the ticket fails. Its unclaimed rows are not read; tickets that await them fail, too. */
-static void row_task_fail_tickets(berth_rows *rows, row_task *task)
+static void row_task_fail_tickets(berth_rows *rows, const row_task *task)
 {
     bth_row_ticket *ticket = task->ticket;
 
@@ -303,11 +253,18 @@ static void row_task_fail_tickets(berth_rows *rows, row_task *task)
     for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
         bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]],
                                   false);
-    row_ticket_set_first_error(ticket, &task->error);
-    for (size_t i = 0; i < rows->n_tickets; i++)
-        if (rows->tickets[i] && rows->tickets[i] != ticket &&
-            row_ticket_has_lost(rows, rows->tickets[i]))
-            row_ticket_set_first_error(rows->tickets[i], &task->error);
+    if (ticket->error.code == BERTH_OK)
+        ticket->error = task->error;
+    for (size_t i = 0; i < rows->n_tickets; i++) {
+        bth_row_ticket *other = rows->tickets[i];
+        if (!other || other->error.code != BERTH_OK)
+            continue;
+        for (size_t row = other->awaited_at; row < other->list.n_rows; row++)
+            if (bth_row_cache_slot_is_lost(&rows->cache, other->slots[row])) {
+                other->error = task->error;
+                break;
+            }
+    }
 }
 
 static void row_task_finish(berth_rows *rows, row_task *task)
@@ -328,13 +285,28 @@ static void row_task_finish(berth_rows *rows, row_task *task)
     (void)pthread_cond_broadcast(&rows->done);
 }
 
-/* False: no task could be claimed. */
+/* False: nothing to read, or enough tasks are running. */
 static bool rows_claim_and_run_task(berth_rows *rows)
 {
-    row_task task;
+    bth_row_ticket *ticket = rows->first;
+    unsigned max_tasks = rows_max_tasks(rows);
 
-    if (!row_task_claim(rows, &task))
+    if (!ticket || rows->n_readers - rows->n_free_buffers >= max_tasks)
         return false;
+    size_t share = ticket->n_missing / (max_tasks > 1 ? 2 * (size_t)max_tasks : 1) + 1;
+    size_t max = rows->is_waiting ? WAITING_ROWS_MAX : TASK_ROWS_MAX;
+    size_t n = (size_t)bth_min(bth_min(share, max), ticket->n_missing - ticket->n_begun);
+    row_task task = {.ticket = ticket,
+                     .from = ticket->n_begun,
+                     .to = ticket->n_begun + n,
+                     .filled = ticket->n_begun,
+                     .buffer = rows->free_buffers[--rows->n_free_buffers]};
+    bth_error_clear(&task.error);
+    ticket->n_begun += n;
+    ticket->n_tasks++;
+    if (ticket->n_begun == ticket->n_missing)
+        rows_pop_queue(rows);
+    rows_wake_reader(rows);
     bth_lock_release(&rows->lock);
     bth_trace_scope traced = {0};
     bth_trace_enter_outermost(&traced, rows->trace, "read rows", NULL);

@@ -13,48 +13,33 @@
 
 typedef unsigned long long ull;
 
-/* ---- making a ticket, without the lock ---- */
-
-/* The lists for n ids follow the ticket in memory: 20 bytes an id. */
-static bth_row_ticket *row_ticket_new(size_t n, berth_error *error)
+int bth_row_table_check_ids(const bth_row_table *table, const bth_row_ids *ids, const char *request,
+                            berth_error *error)
 {
-    const size_t id_nbytes = 2 * sizeof(uint64_t) + sizeof(uint32_t);
-    bth_row_ticket *ticket = NULL;
-
-    if (n <= (PTRDIFF_MAX - sizeof *ticket) / id_nbytes)
-        ticket = bth_allocate(sizeof *ticket + n * id_nbytes);
-    if (!ticket) {
-        (void)bth_fail_memory(error, n * id_nbytes);
-        return NULL;
-    }
-    *ticket = (bth_row_ticket){.list = {.keys = (uint64_t *)(void *)(ticket + 1)}};
-    ticket->list.order = (uint32_t *)(void *)(ticket->list.keys + n);
-    ticket->slots = ticket->list.order + n; /* sorting uses order and slots for spare keys */
-    ticket->missing = ticket->slots + n;
-    return ticket;
-}
-
-int bth_row_table_fail_id(const bth_row_table *table, int64_t id, size_t position,
-                          const char *request, berth_error *error)
-{
+    size_t bad = bth_rows_find_bad_id(ids, table->n_rows);
     char name[128];
 
+    if (bad >= ids->n)
+        return 0;
     bth_row_table_name(table, name, sizeof name);
     return bth_fail_argument(error, "id %lld, number %zu of %s, is no row of %s, which has %llu",
-                             (long long)id, position, request, name, (ull)table->n_rows);
+                             (long long)bth_row_ids_get(ids, bad), bad, request, name,
+                             (ull)table->n_rows);
+}
+
+int bth_rows_find_table(berth_rows *rows, size_t number, bth_row_table *table, berth_error *error)
+{
+    (void)bth_lock_acquire(&rows->lock);
+    uint32_t n_tables = rows->n_tables;
+    if (number < n_tables)
+        *table = rows->tables[number];
+    bth_lock_release(&rows->lock);
+    return number < n_tables ? 0
+                             : bth_fail_argument(error, "there is no table %zu, the cache has %u",
+                                                 number, n_tables);
 }
 
 /* ---- under the lock ---- */
-
-int bth_rows_find_table(const berth_rows *rows, size_t number, bth_row_table *table,
-                        berth_error *error)
-{
-    if (number >= rows->n_tables)
-        return bth_fail_argument(error, "there is no table %zu, the cache has %u", number,
-                                 rows->n_tables);
-    *table = rows->tables[number];
-    return 0;
-}
 
 static bth_row_ticket *rows_find_ticket(const berth_rows *rows, berth_ticket number,
                                         berth_error *error)
@@ -146,18 +131,13 @@ static int row_ticket_fill_and_admit(bth_row_ticket *ticket, berth_rows *rows, s
     size_t n_short = 0;
     char name[128];
 
-    (void)bth_lock_acquire(&rows->lock);
-    int code = bth_rows_find_table(rows, table, &ticket->table, error);
-    bth_lock_release(&rows->lock);
-    if (code < 0)
-        return code;
+    if (bth_rows_find_table(rows, table, &ticket->table, error) < 0)
+        return error->code;
     ticket->table_number = (uint32_t)table;
     uint64_t n_rows = ticket->table.n_rows;
     bth_row_selection all = {.end_row = n_rows};
-    size_t bad = bth_rows_find_bad_id(ids, n_rows);
-    if (bad < ids->n)
-        return bth_row_table_fail_id(&ticket->table, bth_row_ids_get(ids, bad), bad, "the request",
-                                     error);
+    if (bth_row_table_check_ids(&ticket->table, ids, "the request", error) < 0)
+        return error->code;
     if (ids->n > bth_rows_max_list_ids(n_rows))
         return bth_fail_argument(error, "%zu ids are too many for one request", ids->n);
     bth_row_list_fill(&ticket->list, ids, &all, ids->n, (uint64_t *)(void *)ticket->list.order);
@@ -192,9 +172,16 @@ int berth_rows_prefetch(berth_rows *rows, size_t table, const int64_t *ids, size
         return bth_fail_argument(error, "the ids are NULL");
     if (n > UINT32_MAX)
         return bth_fail_argument(error, "%zu ids are too many for one request", n);
-    bth_row_ticket *made = row_ticket_new(n, error);
+    /* The lists for n ids follow the ticket in memory: 20 bytes an id. */
+    bth_row_ticket *made = NULL;
+    if (n <= (PTRDIFF_MAX - sizeof *made) / BTH_ROWS_PASS_ID_NBYTES)
+        made = bth_allocate(sizeof *made + n * BTH_ROWS_PASS_ID_NBYTES);
     if (!made)
-        return error->code;
+        return bth_fail_memory(error, n * BTH_ROWS_PASS_ID_NBYTES);
+    *made = (bth_row_ticket){.list = {.keys = (uint64_t *)(void *)(made + 1)}};
+    made->list.order = (uint32_t *)(void *)(made->list.keys + n);
+    made->slots = made->list.order + n; /* sorting uses order and slots for spare keys */
+    made->missing = made->slots + n;
     if (row_ticket_fill_and_admit(made, rows, table, &all, error) < 0) {
         if (made->table.checkpoint)
             (void)bth_error_prefix(error, made->table.checkpoint->source.reader.name);

@@ -37,40 +37,28 @@ static const char *choice_no_map_reason(const struct berth_config *config,
 }
 
 /* Leaves an eighth of the free memory to other programs. */
-static bool conditions_memory_is_short(const bth_conditions *conditions)
+static uint64_t conditions_room_nbytes(const bth_conditions *conditions)
 {
-    return conditions->use == BTH_USE_MEMORY &&
-           conditions->requested_nbytes > conditions->free_nbytes - conditions->free_nbytes / 8;
+    return conditions->free_nbytes - conditions->free_nbytes / 8;
 }
 
-/* Whether the page cache has room for the bytes, beside the memory that they are copied to. */
-static bool conditions_cache_has_room(const bth_conditions *conditions)
+/*
+ * Why the bytes are read into the page cache, if it has room for them beside the memory that they
+ * are copied to; or why direct reads are not worth it, or not measured. NULL: these may be the
+ * fastest.
+ */
+static const char *choice_read_reason(const struct berth_config *config,
+                                      const bth_conditions *conditions)
 {
-    uint64_t room = conditions->free_nbytes - conditions->free_nbytes / 8;
     uint64_t n_copies = conditions->use == BTH_USE_MEMORY ? 2 : 1;
+    bool has_room = conditions->requested_nbytes <= conditions_room_nbytes(conditions) / n_copies;
 
-    return conditions->requested_nbytes <= room / n_copies;
-}
-
-/* Why the bytes are read into the page cache; NULL: they need not be there. */
-static const char *choice_cache_reason(const struct berth_config *config,
-                                       const bth_conditions *conditions)
-{
     if (conditions->through_cache)
         return "the bytes are to stay in the page cache";
-    if (!conditions_cache_has_room(conditions))
-        return NULL;
-    if (config->load_reuse == BTH_REUSE_OFTEN)
+    if (has_room && config->load_reuse == BTH_REUSE_OFTEN)
         return "load.reuse=often";
-    if (config->load_reuse == BTH_REUSE_AUTO && conditions->loaded_before)
+    if (has_room && config->load_reuse == BTH_REUSE_AUTO && conditions->loaded_before)
         return "the file was loaded before";
-    return NULL;
-}
-
-/* Why direct reads are not worth it, or not measured; NULL: they may be the fastest. */
-static const char *choice_no_direct_reason(const struct berth_config *config,
-                                           const bth_conditions *conditions)
-{
     if (conditions->requested_nbytes < DIRECT_MIN_NBYTES && config->load_reuse != BTH_REUSE_ONCE)
         return "few bytes are requested";
     if (conditions->page_cache == BTH_PAGE_CACHE_UNKNOWN)
@@ -83,16 +71,16 @@ static const char *choice_no_direct_reason(const struct berth_config *config,
 static bth_choice choice_auto_at_once(const struct berth_config *config,
                                       const bth_conditions *conditions, const char *no_map)
 {
-    const char *reason;
     berth_load_method in_place =
         no_map || conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
     if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
         return choice_make(in_place, no_map ? no_map : "the file is in memory");
-    if (conditions_memory_is_short(conditions))
+    if (conditions->use == BTH_USE_MEMORY &&
+        conditions->requested_nbytes > conditions_room_nbytes(conditions))
         return choice_make(in_place, no_map ? no_map : "memory is short");
-    if ((reason = choice_cache_reason(config, conditions)) != NULL ||
-        (reason = choice_no_direct_reason(config, conditions)) != NULL)
+    const char *reason = choice_read_reason(config, conditions);
+    if (reason)
         return choice_make(BERTH_LOAD_READ, reason);
     return choice_make(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
 }

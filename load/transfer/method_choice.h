@@ -40,10 +40,8 @@ typedef struct bth_choice {
     const char *reason; /* static */
 } bth_choice;
 
-/*
- * Pure. `requested`: the method that a rule, a function or load.method sets. `requested_by`: the
- * reason if a rule or a function set it; NULL: load.method.
- */
+/* Pure. `requested`: the method that a rule, a function or load.method sets. `requested_by`: the
+ * reason if a rule or a function set it; NULL: load.method. */
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,
                       berth_load_method requested, const char *requested_by);
 

@@ -19,10 +19,8 @@ static bool range_is_never_coalesced(const bth_range *range)
     return range->deflated || (range->target.device && range->shift > 0);
 }
 
-/*
- * Whether a range is read together with the one before it. Moving it down needs room. The gap
- * between them is read, up to a length.
- */
+/* Whether a range is read together with the one before it, and the gap between them, up to a
+ * length. Moving it down needs room. */
 static bool requests_can_coalesce(const bth_requests *requests, const bth_range *before,
                                   const bth_range *range)
 {

@@ -104,11 +104,9 @@ typedef struct bth_requests {
 
 /* Fills the results, and each range's region_at. False: more than can be addressed. */
 bool bth_requests_measure(bth_requests *requests);
-/*
- * Fills n_requests requests, and the memory of ranges that stay in memory. `region` holds
- * region_nbytes, at a multiple of block_nbytes; NULL: there is none. `mapped` is the address of the
- * source's first byte, where ranges are mapped.
- */
+/* Fills n_requests requests, and the memory of ranges that stay in memory. `region` holds
+ * region_nbytes, at a multiple of block_nbytes; NULL: there is none. `mapped`: the source's first
+ * byte, where ranges are mapped. */
 void bth_requests_cut(const bth_requests *requests, uint8_t *region, const uint8_t *mapped,
                       bth_request *list);
 

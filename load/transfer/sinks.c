@@ -71,11 +71,6 @@ struct scan {
     bth_transfer transfer;
 };
 
-static uint64_t scan_record_data_end(const bth_scan_record *record)
-{
-    return record->offset + record->nbytes;
-}
-
 /* ---- headers and descriptors ---- */
 
 /* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
@@ -84,7 +79,7 @@ static void scan_check_header_and_descriptor(void *context, const bth_range *ran
                                              const uint8_t *bytes, uint64_t begin, uint64_t end)
 {
     bth_scan_record *record = (bth_scan_record *)(uintptr_t)range->owner;
-    uint64_t data_end = scan_record_data_end(record);
+    uint64_t data_end = record->offset + record->nbytes;
     bth_zip_part part = {.bytes = bytes, .offset = begin, .nbytes = end - begin};
     bth_zip_input input = bth_zip_input_over(&part);
     berth_error ignored;
@@ -153,7 +148,7 @@ static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records
 
     for (size_t i = 0; i < n_records; i++) {
         const bth_scan_record *record = &records[i];
-        uint64_t end = scan_record_data_end(record);
+        uint64_t end = record->offset + record->nbytes;
         uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
         bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
         if (record->is_deflated)

@@ -18,20 +18,16 @@ int bth_read_range(bth_reader *reader, const struct berth_config *config, bool t
 int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
                             const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
                             uint64_t from, berth_error *error);
-/*
- * The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
- * it was mapped, that is an error, if it is detected in time.
- */
+/* The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
+ * it was mapped, that is an error, if it is detected in time. */
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,
                    bool is_mapped, uint8_t *buffer, uint64_t nbytes, uint64_t offset,
                    berth_error *error);
 
-/*
- * ---- checksum scans ----
- *
- * A scan reads every byte of a source once, in parallel: it sums records, and checks the local
- * headers and descriptors between them.
- */
+/* ---- checksum scans ---- */
+
+/* A scan reads every byte of a source once, in parallel: it sums records, and checks the local
+ * headers and descriptors between them. */
 
 /* One record. The array is in the order of the file, and no two overlap. */
 typedef struct bth_scan_record {

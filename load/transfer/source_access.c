@@ -16,32 +16,6 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 
-/* The files that this process has loaded past the page cache (load.reuse=auto). */
-
-#define N_FILES 64
-
-/* Each file's hash is at its own remainder. Two files there replace each other. */
-static atomic_uint_fast64_t loaded_files[N_FILES];
-
-/*
- * Adds an open file, and returns whether it was there: the same inode, unchanged since. The last
- * files are kept, about 64. False also if the system does not report the inode. Thread-safe.
- */
-static bool loaded_files_add(int fd)
-{
-    struct stat status;
-    uint64_t hash = 0;
-
-    if (bth_system.fstat(fd, &status) != 0)
-        return false;
-    const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
-                               (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
-                               (uint64_t)status.st_mtim.tv_nsec};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        hash = bth_hash_mix(hash, fields[i]);
-    return atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash;
-}
-
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
@@ -138,15 +112,34 @@ static const char *access_try_open_direct(bth_access *access)
     return access->no_direct;
 }
 
-/* Only direct loads count: after others the file is in the page cache. All of one open are one. */
+/*
+ * The hashes of about 64 files that this process has loaded past the page cache (load.reuse=auto).
+ * Each is at its own remainder: two files there replace each other.
+ */
+#define N_FILES 64
+static atomic_uint_fast64_t loaded_files[N_FILES];
+
+/*
+ * The same inode, unchanged since; false also if the system does not report it. Only direct loads
+ * count: after others the file is in the page cache. All of one open are one. Thread-safe.
+ */
 static bool access_was_loaded_before(bth_access *access)
 {
     bth_reader *reader = access->reader;
     bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
+    struct stat status;
+    uint64_t hash = 0;
 
     if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
-        loaded_files_add(reader->fd))
-        atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
+        bth_system.fstat(reader->fd, &status) == 0) {
+        const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
+                                   (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
+                                   (uint64_t)status.st_mtim.tv_nsec};
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+            hash = bth_hash_mix(hash, fields[i]);
+        if (atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash)
+            atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
+    }
     return atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
 }
 

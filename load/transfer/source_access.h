@@ -28,10 +28,8 @@ typedef struct bth_access {
 void bth_access_initialize(bth_access *access, bth_reader *reader);
 void bth_access_close(bth_access *access);
 void bth_access_close_direct(bth_access *access); /* its descriptor only */
-/*
- * For a child. A fork copies the table of descriptors before memory: of a descriptor that the
- * parent opened in between, the child has the number only. So it opens its own.
- */
+/* For a child. A fork copies the table of descriptors before memory: of a descriptor that the
+ * parent opened in between, the child has the number only. So it opens its own. */
 void bth_access_forget_direct(bth_access *access);
 /* For a child that was forked while a thread of the parent changed it: resets all of it. */
 void bth_access_forget_all(bth_access *access);
@@ -45,22 +43,18 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,
                              const char *requested_by);
-/*
- * *map: the address of the source's first byte; NULL: it cannot be mapped. Reads the file's size
- * again, but only once in a tick of the clock (F1), so that many storages in a row cost little.
- * `flags`: load.mmap_flags. `offset`: the byte that an error names.
- */
+/* *map: the source's first byte; NULL: it cannot be mapped. Reads the file's size again, but only
+ * once in a tick of the clock (F1), so that many storages in a row cost little. `flags`:
+ * load.mmap_flags. `offset`: the byte that an error names. */
 int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t **map,
                    berth_error *error);
 
 /* F1, F2: BERTH_E_TRUNCATED if the file has fewer than `nbytes` bytes now. Thread-safe. */
 int bth_access_check_size(const bth_reader *reader, uint64_t nbytes, uint64_t offset,
                           berth_error *error);
-/*
- * Loads mapped bytes of the file from `offset` on, by an advice (MADV_POPULATE_READ ...). *done:
- * false if the kernel refuses the advice; then the bytes are read when they are touched. A page
- * after the file's end is an error, not a signal (F2). Thread-safe.
- */
+/* Loads mapped bytes of the file from `offset` on, by an advice (MADV_POPULATE_READ ...). *done:
+ * false if the kernel refuses it; then the bytes are read when they are touched. A page after the
+ * file's end is an error, not a signal (F2). Thread-safe. */
 int bth_access_advise_mapped_bytes(const bth_reader *reader, const uint8_t *memory, uint64_t nbytes,
                                    uint64_t offset, int advice, bool *done, berth_error *error);
 

@@ -46,22 +46,19 @@ static void transfer_trace_read_end(const char *name, double begin_seconds, doub
                           false);
 }
 
-/* Counts a read that began at that time. */
-static void transfer_end_read(bth_transfer *transfer, double begin_seconds, uint64_t offset,
-                              uint64_t nbytes)
+/* Counts a read that began at that time; one that failed is only in the trace. Returns its code. */
+static int transfer_end_read(bth_transfer *transfer, double begin_seconds, uint64_t offset,
+                             uint64_t nbytes, const berth_error *error)
 {
-    double end_seconds = bth_seconds();
+    double end_seconds = error->code < 0 ? bth_trace_seconds() : bth_seconds();
 
-    transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
-    atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
-    transfer_trace_read_end("read", begin_seconds, end_seconds, offset, nbytes);
-}
-
-/* Returns the error's code. */
-static int transfer_fail_read(double begin_seconds, const berth_error *error)
-{
-    transfer_trace_read_end("read", begin_seconds, bth_trace_seconds(), 0, 0);
+    if (error->code == BERTH_OK) {
+        transfer_add_time(&transfer->disk_nanoseconds, end_seconds - begin_seconds);
+        atomic_fetch_add_explicit(&transfer->moved_nbytes, nbytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&transfer->n_reads, nbytes > 0, memory_order_relaxed);
+    }
+    transfer_trace_read_end("read", begin_seconds, end_seconds, offset,
+                            error->code < 0 ? 0 : nbytes);
     return error->code;
 }
 
@@ -123,10 +120,8 @@ static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
     }
 }
 
-/*
- * A deflated range (Z12): one request, which one worker inflates from its beginning to its end, in
- * pieces. So a transfer is parallel over such ranges, not inside one of them.
- */
+/* A deflated range (Z12) is one request, which one worker inflates, in pieces. So a transfer is
+ * parallel over such ranges, not inside one of them. */
 
 /* Bytes of input that are read at a time, and of output that is only summed. */
 #define BUFFER_NBYTES ((size_t)64 << 10)
@@ -147,17 +142,13 @@ static int inflated_range_read_input(void *context, uint64_t offset, uint64_t nb
 
     (void)ahead;
     *bytes = inflated->buffers;
-    if (bth_reader_read_untraced(inflated->transfer->access->reader, inflated->buffers,
-                                 (size_t)nbytes, offset, error) < 0)
-        return transfer_fail_read(begin_seconds, error);
-    transfer_end_read(inflated->transfer, begin_seconds, offset, nbytes);
-    return 0;
+    (void)bth_reader_read_untraced(inflated->transfer->access->reader, inflated->buffers,
+                                   (size_t)nbytes, offset, error);
+    return transfer_end_read(inflated->transfer, begin_seconds, offset, nbytes, error);
 }
 
-/*
- * After each piece. Reports progress where no other thread does: the pool runs the request on the
- * caller's thread. A caller who has cancelled need not wait for the range's end.
- */
+/* After each piece. Reports progress where no other thread does: the pool runs the request on the
+ * caller's thread. A caller who has cancelled need not wait for the range's end. */
 static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *error)
 {
     struct inflated_range *inflated = context;
@@ -174,11 +165,8 @@ static int inflated_range_advance(void *context, uint64_t nbytes, berth_error *e
     return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
 }
 
-/*
- * Inflates the one range of the request to its memory; for a scan, only sums it. Z10, Z12: the sum
- * is compared always; that of a scan by its caller. Beside the range's own memory it needs 170 KiB,
- * whatever its size is (Z12).
- */
+/* Inflates the range to its memory; for a scan, only sums it. Z10, Z12: the sum is compared always;
+ * that of a scan by its caller. Beside its memory it needs 170 KiB, whatever its size is (Z12). */
 static int request_inflate_range(bth_transfer *transfer, const bth_request *request,
                                  berth_error *error)
 {
@@ -240,10 +228,8 @@ static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
 
-/*
- * Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
- * range. Z10: if the range begins in this request, sets its CRC; bth_transfer_merge_request_results
- * adds later requests.
+/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
+ * range. Z10: sets the CRC of what begins here; bth_transfer_merge_request_results adds the rest.
  */
 static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
                                        uint64_t from, uint64_t to)
@@ -315,8 +301,7 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
 
 /* ---- the memory for one request ---- */
 
-/* The memory that the whole request can be read to. NULL: the worker's buffer is used, piece by
- * piece. */
+/* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
 static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *request)
 {
     const bth_range *range = &transfer->requests.ranges[request->first_range];
@@ -332,36 +317,15 @@ static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *
     return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
 }
 
-static int transfer_allocate_buffer_if_missing(bth_transfer *transfer, unsigned worker,
-                                               berth_error *error)
-{
-    bool is_spread = transfer->config->io_numa == BTH_NUMA_INTERLEAVE;
-    bth_region *region = &transfer->buffers[worker];
-
-    assert(transfer->buffer_nbytes > 0);
-    if (region->bytes)
-        return 0;
-    bth_pages pages = {.wanted = transfer->config->io_large_pages};
-    return bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, &pages,
-                          region, error);
-}
-
-/* The end of the last range in a request: the file may end before the block does. */
-static uint64_t request_needed_end(const bth_transfer *transfer, const bth_request *request)
-{
-    return bth_min(bth_range_surroundings_end(&transfer->requests.ranges[request->end_range - 1]),
-                   request->offset + request->nbytes);
-}
-
 /*
- * The end of the piece that begins here. A direct read is one piece. So is a read to final memory
- * without sums or swaps. Else the piece ends at an address that is aligned for elements.
+ * The end of the piece that begins here; the request's bytes end at `end`. A direct read is one
+ * piece. So is a read to final memory without sums or swaps. Else the piece ends at an address that
+ * is aligned for elements.
  */
 static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
-                                  const uint8_t *memory, uint64_t begin)
+                                  const uint8_t *memory, uint64_t begin, uint64_t end)
 {
     bool is_looked_at = transfer->with_crc32 || transfer->is_swapped;
-    uint64_t end = request_needed_end(transfer, request);
 
     if (request->method == BERTH_LOAD_DIRECT)
         return end;
@@ -394,10 +358,8 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
 
 /* ---- one request ---- */
 
-/*
- * Reads bytes [begin, end) of the source. After one refusal of a direct read the rest of the source
- * is read without O_DIRECT.
- */
+/* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
+ * without O_DIRECT. */
 static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
                               uint64_t begin, uint64_t end, berth_error *error)
 {
@@ -409,24 +371,22 @@ static int request_read_piece(bth_transfer *transfer, bth_request *request, uint
         request->fell_back = atomic_load(&access->direct_is_refused);
     if (is_direct && !request->fell_back) {
         double begin_seconds = transfer_begin_read();
-        if (bth_direct_read(&access->direct, memory, request->nbytes, request->offset, &done_nbytes,
-                            &request->fell_back, error) < 0)
-            return transfer_fail_read(begin_seconds, error);
+        (void)bth_direct_read(&access->direct, memory, request->nbytes, request->offset,
+                              &done_nbytes, &request->fell_back, error);
+        if (transfer_end_read(transfer, begin_seconds, request->offset, done_nbytes, error) < 0)
+            return error->code;
         if (request->fell_back)
             atomic_store(&access->direct_is_refused, true);
         if (done_nbytes > 0)
             bth_reader_count_request(access->reader, done_nbytes);
-        transfer_end_read(transfer, begin_seconds, request->offset, done_nbytes);
     }
     if (done_nbytes >= end - begin)
         return 0;
     double begin_seconds = transfer_begin_read();
     size_t nbytes = (size_t)(end - begin) - done_nbytes;
-    if (bth_reader_read_untraced(access->reader, memory + done_nbytes, nbytes, begin + done_nbytes,
-                                 error) < 0)
-        return transfer_fail_read(begin_seconds, error);
-    transfer_end_read(transfer, begin_seconds, begin + done_nbytes, nbytes);
-    return 0;
+    begin += done_nbytes;
+    (void)bth_reader_read_untraced(access->reader, memory + done_nbytes, nbytes, begin, error);
+    return transfer_end_read(transfer, begin_seconds, begin, nbytes, error);
 }
 
 /* The range that an error's byte belongs to, or else the first from `range` on. */
@@ -451,12 +411,21 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     if (request->end_range == request->first_range) /* the tail of a block, without any range */
         return 0;
     uint8_t *memory = request_memory(transfer, request);
-    if (!memory && transfer_allocate_buffer_if_missing(transfer, worker, error) < 0)
-        return error->code;
-    uint64_t end = request_needed_end(transfer, request);
+    bth_region *buffer = memory ? NULL : &transfer->buffers[worker];
+    if (buffer && !buffer->bytes) {
+        bth_pages pages = {.wanted = transfer->config->io_large_pages};
+        bool is_spread = transfer->config->io_numa == BTH_NUMA_INTERLEAVE;
+        assert(transfer->buffer_nbytes > 0);
+        if (bth_region_new(transfer->buffer_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, is_spread, &pages,
+                           buffer, error) < 0)
+            return error->code;
+    }
+    /* The last range's end: the file may end before the block does. */
+    const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
+    uint64_t end = bth_min(bth_range_surroundings_end(last), request->offset + request->nbytes);
     for (uint64_t at = request->offset, next; at < end; at = next) {
-        next = request_piece_end(transfer, request, memory, at);
-        uint8_t *bytes = memory ? memory + (at - request->offset) : transfer->buffers[worker].bytes;
+        next = request_piece_end(transfer, request, memory, at, end);
+        uint8_t *bytes = buffer ? buffer->bytes : memory + (at - request->offset);
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0) {
             request_walk_sum_and_use_piece(&walk, bytes, at, next);
             continue;
@@ -470,10 +439,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     return 0;
 }
 
-/*
- * F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
- * has a buffer and reads into it: if the file was truncated, that is an error, not a signal.
- */
+/* F2: bytes of a map are touched only after the kernel has reported that they are present. A scan
+ * reads others into its buffer: if the file was truncated, that is an error, not a signal. */
 static int request_populate_and_walk_map(bth_transfer *transfer, bth_request *request,
                                          unsigned worker, berth_error *error)
 {
@@ -613,10 +580,8 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
     return max_nbytes > 0 && (uint64_t)max_nbytes < BUFFER_MIN_NBYTES;
 }
 
-/*
- * Ranges without memory of their own are read to buffers of workers. Direct requests, and those to
- * the caller's function, are slow even if short: then a buffer holds a whole request.
- */
+/* For ranges without memory of their own. Direct requests, and those to the caller's function, are
+ * slow even if short: then a buffer holds a whole request. */
 static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;

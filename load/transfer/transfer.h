@@ -75,11 +75,9 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
 /* Moves all of it. An error names the owner and the byte. */
 int bth_transfer_run(bth_transfer *transfer, berth_error *error);
 void bth_transfer_end(bth_transfer *transfer); /* of zeros: nothing */
-/*
- * All steps, with one choice for all ranges, for BTH_USE_CALLER and BTH_USE_CHECKSUMS. Locks
- * nothing. through_cache: load.method=auto leaves the bytes in the page cache for the next load.
- * Sets the choice of the ranges.
- */
+/* All steps, with one choice for all ranges, which get it, for BTH_USE_CALLER and
+ * BTH_USE_CHECKSUMS. Locks nothing. through_cache: load.method=auto leaves the bytes in the page
+ * cache. */
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error);
 
