@@ -5,6 +5,7 @@ import os
 import re
 import struct
 import sys
+import zipfile
 
 from case import Case
 from pickles import (HUGE, ONE, PROTO, archive, doubled, get, put, sparse, tensor, text,
@@ -358,6 +359,23 @@ class Bombs(Case):
                   b"h\x00" + b"s" * n + b"\x87.")
         results = self.everything(self.write("long.pt", archive(pickle, ONE)))
         self.assertIn("has more than 16777216 bytes", results["ls"].err)
+
+    def test_many_tensors_below_one_long_key_on_many_levels(self):
+        """23 KB with names of 16 GB in all."""
+        pickle = (PROTO + b"(" + text("k" * 20000) + put(0) + tensor() + put(1) + (b"}" + get(0)) * 400 + b"](" +
+                  get(1) * 2000 + b"e" + b"s" * 400 + b"t.")
+        path = self.write("names.pt", archive(pickle, ONE))
+        results = self.everything(path)
+        for words in (("map", ), ("bench", "load"), ("bench", "rows"), ("bench", "save")):
+            results[words] = self.berth(*words, path, timeout=20)
+        for name in ("ls", "ls --json", *((words for words in results if not isinstance(words, str)))):
+            self.assertIn("names above 1024 bytes take more than 16 MiB in all", results[name].err)
+        data = archive(pickle, ONE)
+        with zipfile.ZipFile(path) as file:
+            content = next(file.read(each) for each in file.infolist() if each.filename.endswith("data/0"))
+        at = data.index(content, data.index(b"data/0"))
+        self.write("bad.pt", data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
+        self.assertRegex(self.berth("verify", "bad.pt", timeout=20).out.decode(), r"^data/0 .*; in it: 1, 2\.kkk")
 
     def test_one_long_text_in_many_places(self):
         pickle = (PROTO + text("x" * 30000) + b"q\x00](" + b"h\x00" * 20000 + b"e\x86.")

@@ -8,11 +8,13 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 
 import berth
 import numpy
 import torch
 from berth._open import OF_ML_DTYPES
+from pickles import ONE, PROTO, archive, get, put, tensor, text
 
 from folder import Folder
 
@@ -45,6 +47,20 @@ class Open(Folder):
                 self.assertIn(name, file)
             for name in ("epoch", "model", "nothing"):
                 self.assertNotIn(name, file)
+
+    def test_names_without_end(self):
+        """23 KB with names of 16 GB in all (P3); values are found all the same."""
+        data = archive(PROTO + b"(" + text("k" * 20000) + put(0) + tensor() + put(1) + (b"}" + get(0)) * 400 + b"](" +
+                       get(1) * 2000 + b"e" + b"s" * 400 + b"t.", ONE)
+        began = time.process_time()
+        with berth.open(io.BytesIO(data)) as file:
+            for call in (file.keys, file.items, lambda: len(file)):
+                with self.assertRaisesRegex(berth.Error, "^memory: names above 1024 bytes take more than 16 MiB in all"):
+                    call()
+            self.assertEqual(repr(file), "<berth.File an object of <class '_io.BytesIO'>, tensors whose names are too long>")
+            self.assertTrue("1" in file and "2" not in file)
+            self.assertEqual(file["1"].shape, (1,))
+        self.assertLess(time.process_time() - began, 20)
 
     def test_values(self):
         with berth.open(self.file) as file:

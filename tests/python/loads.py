@@ -140,6 +140,38 @@ class Values(Folder):
             with self.assertRaises(berth.Error):
                 berth.load(file)
 
+    def test_a_file_object_at_its_end(self):
+        """Who has forgotten seek(0) is told so; who loads until EOFError, as with PyTorch, ends there."""
+        for is_zip in (True, False):
+            torch.save([1], self.path("v.pt"), _use_new_zipfile_serialization=is_zip)
+            data = self.read(self.path("v.pt"))
+            for begin in (len(data), len(data) + 5):
+                for open_it in (lambda: io.BytesIO(data), lambda: open(self.path("v.pt"), "rb"),
+                                lambda: open(self.path("v.pt"), "rb", buffering=0), lambda: io.BufferedReader(io.BytesIO(data))):
+                    for load in (berth.load, lambda f: berth.load(f, weights_only=False), berth.open,
+                                 lambda f: torch.load(f), None):  # pylint: disable=unnecessary-lambda
+                        with open_it() as file, self.subTest(is_zip=is_zip, begin=begin, file=file, load=load):
+                            file.seek(begin)
+                            says = (f"the object of {type(file)}: its position, byte {begin}, is its end, so there is nothing "
+                                    "to read. f.seek(0) goes to its begin")
+                            if not load:
+                                report = berth.verify(file)
+                                self.assertEqual((report.error, report.intact), (says, False))
+                                continue
+                            with berth.installed(), self.assertRaises(EOFError) as caught:
+                                load(file)
+                            self.assertIsInstance(caught.exception, berth.DamagedFileError)
+                            self.assertEqual((str(caught.exception), caught.exception.status, caught.exception.offset),
+                                             (says, "BERTH_E_TRUNCATED", begin))
+        with self.assertRaisesRegex(berth.DamagedFileError, "^memory: the file is empty"):
+            berth.load(io.BytesIO())
+        with open(self.path("v.pt"), "rb") as file, berth.installed():
+            found = []
+            with self.assertRaises(EOFError):
+                while True:
+                    found.append(torch.load(file))
+            self.assertEqual(found, [[1]])
+
     def test_a_file_object_can_be_closed_while_its_tensors_live(self):
         """As PyTorch's own test_save_different_dtype_unallocated does: nothing of a BytesIO stays lent."""
         value = {"a": torch.arange(5.), "empty": torch.ones(0), "view": torch.arange(9.)[3:5]}

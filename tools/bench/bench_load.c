@@ -90,7 +90,7 @@ static int tensor_storage_compare_offsets(const void *left, const void *right)
 
 static int load_list_storage_of_each_tensor(load_result *result, bool in_order)
 {
-    size_t n = berth_tensor_count(result->checkpoint);
+    size_t n = berth_tensor_count(result->checkpoint), long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
 
@@ -100,6 +100,8 @@ static int load_list_storage_of_each_tensor(load_result *result, bool in_order)
     for (size_t i = 0; i < n; i++) {
         if (berth_tensor_at(result->checkpoint, i, &named, &error) < 0)
             return fail(&error);
+        if (check_total_of_long_names(&long_nbytes, strlen(named.name)))
+            return EXIT_TROUBLE;
         if (!named.tensor || !named.tensor->storage)
             continue; /* meta: it has no bytes */
         tensor_storage *entry = &result->tensor_storages[result->n_tensor_storages++];

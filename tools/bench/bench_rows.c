@@ -150,6 +150,7 @@ static int rows_make_file(rows_bench *bench)
 static int rows_open_and_find_table(rows_bench *bench)
 {
     uint64_t max_nbytes = 0;
+    size_t long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
 
@@ -158,6 +159,8 @@ static int rows_open_and_find_table(rows_bench *bench)
     for (size_t i = 0; i < berth_tensor_count(bench->checkpoint); i++) {
         if (berth_tensor_at(bench->checkpoint, i, &named, &error) < 0)
             return fail(&error);
+        if (check_total_of_long_names(&long_nbytes, strlen(named.name)))
+            return EXIT_TROUBLE;
         const berth_tensor *tensor = named.tensor;
         if (!tensor || tensor->rank != 2 || !tensor->storage ||
             !berth_tensor_is_contiguous(tensor) || berth_tensor_nbytes(tensor) <= max_nbytes)

@@ -76,11 +76,13 @@ int bench_tensors_list_file(bench_tensors *tensors, const char *path)
 
     if (berth_open(path, NULL, &tensors->checkpoint, &error) < 0)
         return fail(&error);
-    size_t n = berth_tensor_count(tensors->checkpoint);
+    size_t n = berth_tensor_count(tensors->checkpoint), long_nbytes = 0;
     int code = bench_tensors_allocate_items(tensors, n);
     for (size_t i = 0; i < n && code == 0; i++) {
         if (berth_tensor_at(tensors->checkpoint, i, &named, &error) < 0)
             return fail(&error);
+        if (check_total_of_long_names(&long_nbytes, strlen(named.name)))
+            return EXIT_TROUBLE;
         if (!named.tensor || !named.tensor->storage || named.tensor->qscheme != BERTH_NOT_QUANTIZED)
             continue;
         code = bench_tensors_add(tensors, i, named.name ? named.name : named.path, named.tensor);

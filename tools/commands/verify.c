@@ -130,9 +130,11 @@ static void bad_record_add_tensor(bad_record *bad, const char *name)
 static void findings_add_tensors(berth_checkpoint *checkpoint, bad_record **storages, size_t n)
 {
     berth_named_tensor named;
+    size_t long_nbytes = 0;
 
     for (size_t i = 0; i < berth_tensor_count(checkpoint); i++) {
-        if (berth_tensor_at(checkpoint, i, &named, NULL) < 0)
+        if (berth_tensor_at(checkpoint, i, &named, NULL) < 0 ||
+            are_long_names_too_many(&long_nbytes, strlen(named.name)))
             return;
         if (!named.tensor->storage)
             continue;

@@ -330,13 +330,18 @@ void shorten(char *text)
     memcpy(text + at, "...", 4);
 }
 
-int check_total_of_long_names(size_t *counted, size_t nbytes)
-{
-    enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
+enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
 
+bool are_long_names_too_many(size_t *counted, size_t nbytes)
+{
     if (nbytes > LONG_NBYTES)
         *counted += nbytes;
-    if (*counted <= MAX_NBYTES)
+    return *counted > MAX_NBYTES;
+}
+
+int check_total_of_long_names(size_t *counted, size_t nbytes)
+{
+    if (!are_long_names_too_many(counted, nbytes))
         return 0;
     return print_trouble(
         "names above %d bytes take more than %d MiB in all: Berth does not list them", LONG_NBYTES,

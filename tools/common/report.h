@@ -74,6 +74,9 @@ void shorten(char *text);
  */
 int check_total_of_long_names(size_t *counted, size_t nbytes);
 
+/* The same, and prints nothing. */
+bool are_long_names_too_many(size_t *counted, size_t nbytes);
+
 /* ---- colours of standard output ---- */
 
 typedef enum colour { PLAIN, BOLD, FAINT, RED, GREEN, BLUE, YELLOW, MAGENTA } colour;

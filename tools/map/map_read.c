@@ -151,12 +151,15 @@ static int storage_add_tensor(map_storage *storage, const berth_named_tensor *na
 /* Goes through all tensors. */
 static int map_list_uses(map *m, map_use *uses, size_t *n_uses)
 {
+    size_t long_nbytes = 0;
     berth_named_tensor named;
     berth_error error;
 
     for (size_t i = 0; i < m->n_tensors; i++) {
         if (berth_tensor_at(m->checkpoint, i, &named, &error) < 0)
             return fail(&error);
+        if (check_total_of_long_names(&long_nbytes, strlen(named.name)))
+            return EXIT_TROUBLE;
         map_storage *storage =
             named.tensor->storage ? map_find_by_address(m, named.tensor->storage) : NULL;
         if (storage && storage_add_tensor(storage, &named))

@@ -57,6 +57,10 @@ class MalformedPickleError(DamagedFileError, UnsafeFileError):
     """Both: who catches one of them, or pickle.UnpicklingError, as PyTorch's users do, catches this."""
 
 
+class EndOfFileError(DamagedFileError, EOFError):
+    """A file object stands at its end. PyTorch raises EOFError: a program that loads value by value ends by it."""
+
+
 class CancelledError(Error, concurrent.futures.CancelledError):
     """The save was cancelled: Job.cancel() returned True. A path has its old file."""
 
@@ -271,6 +275,14 @@ def make(status, message, errno, offset, record, named=(), fills=0):
     error.offset = None if offset == NO_OFFSET else offset
     error.record = record
     error.errno = errno
+    return error
+
+
+def at_end(name, at):
+    """The exception of a file object that has nothing behind its position."""
+    error = EndOfFileError(shown(f"{name}: its position, byte {at}, is its end, so there is nothing to read. "
+                                 "f.seek(0) goes to its begin"))
+    error.status, error.offset = "BERTH_E_TRUNCATED", at
     return error
 
 

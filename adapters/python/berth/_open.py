@@ -102,6 +102,8 @@ class File:
             state = f"{kind}, {n} tensor{'s' * (n != 1)}"
         except ValueError:
             state = "closed"
+        except Error:  # keys() says why
+            state = "tensors whose names are too long"
         name = repr(name_of(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
         return f"<berth.File {name}, {state}>"
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 
 from berth import _native
-from berth._errors import NO_OFFSET, make
+from berth._errors import NO_OFFSET, at_end, make
 
 URL_BEGIN = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
 MOST_SHOWN = 100  # characters of what cannot be a path
@@ -85,17 +85,25 @@ def source_of(f):
         step = f": {IN_MEMORY}" if isinstance(f, (bytearray, memoryview)) else ""
         raise AttributeError(f"expected 'f' to be a path, or a binary file with the method 'read', not {type(f)}{step}")
     if type(f) is io.BytesIO:
-        return f.getbuffer()[f.tell():]
+        return _not_at_end(f, f.getbuffer()[f.tell():])
     if not can_seek(f):
         return memoryview(_bytes_of(f.read()))
     begin, fd = f.tell(), descriptor_of(f, REAL_FILES)
     if fd is not None and begin == 0:
         return fd
     try:
-        return Stream(f)
+        return _not_at_end(f, Stream(f), begin)
     except (AttributeError, OSError, TypeError, ValueError):  # it cannot tell its size
         f.seek(begin)
         return memoryview(_bytes_of(f.read()))
+
+
+def _not_at_end(f, source, begin=None):
+    """The source of what is behind the position of f, if there is anything. A file without any byte is empty."""
+    at = f.tell() if begin is None else begin
+    if source.nbytes == 0 and at > 0:
+        raise at_end(name_of(f), at)
+    return source
 
 
 class Stream:

@@ -80,9 +80,10 @@ def verify(f):
             return _report_of_index(found)
         if isinstance(found, _set.Dcp):
             return _report_of_directory(found)
+        source = source_of(found)
     except (DamagedFileError, UnsafeFileError) as error:  # the index, or .metadata
         return _report_of_error(str(error))
-    return report_of(source_of(found))
+    return report_of(source)
 
 
 def _report_of_error(error):

@@ -138,17 +138,42 @@ static PyObject *checkpoint_try_values(bpy_held *held, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* With deep nesting and long keys a small file can have very long names (P3): the bounds of the
+ * command. */
+static bool long_names_are_too_many(size_t *counted, size_t nbytes, berth_error *error)
+{
+    enum { LONG_NBYTES = 1024, MAX_NBYTES = 16 << 20 };
+
+    if (nbytes > LONG_NBYTES)
+        *counted += nbytes;
+    if (*counted <= MAX_NBYTES)
+        return false;
+    *error = (berth_error){.code = BERTH_E_UNSUPPORTED, .offset = BERTH_NO_OFFSET};
+    (void)snprintf(
+        error->message, sizeof error->message,
+        "names above %d bytes take more than %d MiB in all: Berth does not list them; berth.load "
+        "reads the file",
+        LONG_NBYTES, MAX_NBYTES >> 20);
+    return true;
+}
+
 static PyObject *checkpoint_names(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    berth_checkpoint *handle = ((bpy_checkpoint *)held)->handle;
+    const bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
+    berth_checkpoint *handle = checkpoint->handle;
     PyObject *names = PyList_New(0);
     berth_named_tensor named;
     berth_error error;
+    size_t long_nbytes = 0;
     for (size_t i = 0; names && i < berth_tensor_count(handle); i++) {
         if (berth_tensor_at(handle, i, &named, &error) < 0) {
             Py_CLEAR(names);
             return bpy_raise(&error);
+        }
+        if (long_names_are_too_many(&long_nbytes, strlen(named.name), &error)) {
+            Py_CLEAR(names);
+            return bpy_raise_of(checkpoint, &error);
         }
         PyObject *name = text_object(named.name);
         if (!name || PyList_Append(names, name) < 0)
