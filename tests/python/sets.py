@@ -244,7 +244,6 @@ class Sets(Folder):
         with berth.open(path) as file, berth.config.patch("load.check", "data"):
             self.assertEqual((file["step"], file["model.h"].tolist()), (7, [[1, 1], [1, 1]]))
             self.assertTrue(file.verify())
-            self.assertFalse(os.get_inheritable(file._source()))  # programs that are started now do not get the copy
         before = len(os.listdir("/proc/self/fd"))
         for call in (berth.load, berth.open):
             call(path)
