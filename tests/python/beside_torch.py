@@ -261,16 +261,17 @@ def out_of_order(case):
 
     both(case, seen, [64, False, 64, True])
 
-    def of_one_option(config):
-        first, second = config.patch(NAME, 128), config.patch(NAME, 256)
-        first.__enter__()
-        second.__enter__()
-        first.__exit__(None, None, None)
-        found = [of(config)]
-        second.__exit__(None, None, None)
-        return [*found, of(config)]
+    def of_one_option(config, *order):
+        patches, found = [config.patch(NAME, 128 << i) for i in range(len(order))], []
+        for each in patches:
+            each.__enter__()
+        for i in order:
+            patches[i].__exit__(None, None, None)
+            found.append(of(config))
+        return found
 
-    case.assertEqual((of_one_option(theirs), of_one_option(mine)), ([64, 128], [256, 64]))
+    case.assertEqual((of_one_option(theirs, 0, 1), of_one_option(mine, 0, 1)), ([64, 128], [256, 64]))
+    case.assertEqual(of_one_option(mine, 0, 2, 1), [512, 256, 64])  # those that go on keep their order
 
 
 @row('unittest.mock.patch.object(config.save, "storage_alignment", 4096)')

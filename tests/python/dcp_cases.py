@@ -155,7 +155,10 @@ def test_options_are_the_coordinators(rank):
     whole, shards = whole_and_shards(rank)
     with torch.utils.serialization.config.patch({"save.storage_alignment": 4096}), \
             berth.config.patch(save_storage_alignment=4096 if rank.rank == 0 else 64):
-        rank.assert_saved(shards, whole, "aligned.pt")
+        path = rank.assert_saved(shards, whole, "aligned.pt")
+        aligned = read(path)
+        berth.dcp.async_save(shards, path).result(SECONDS)
+    assert read(path) == aligned  # on its thread, too
 
 
 def test_two_dimensions_of_a_mesh(rank):
@@ -196,11 +199,12 @@ def test_keys_of_other_ranks(rank):
             shards["model"]["last"] = distribute_tensor(tensor + 100, others, [Shard(0)])
     experts = [[torch.arange(5000.) * (n + 1) + i for i in range(3)] for n in range(rank.n)]  # a chain of each rank
     shards[f"rank{rank.rank}"] = {"n": rank.rank, "t": (tensor + rank.rank).t(), 0: {}, "e": experts[rank.rank]}
-    shards["some"] = {"mine": 0} if rank.rank == 0 else {f"item{rank.rank}": [rank.rank]}
+    shards["some"] = {"mine": 0} if rank.rank == 0 else {f"item{rank.rank}": [rank.rank], "of the first": rank.rank}
     whole["rank0"] = {"n": 0, "t": tensor.clone().t(), 0: {}, "e": experts[0]}
     whole["some"] = {"mine": 0}
     for i in range(1, rank.n):
         whole["some"][f"item{i}"] = [i]
+        whole["some"].setdefault("of the first", i)
         whole[f"rank{i}"] = {"n": i, "t": (tensor + i).t().contiguous(), 0: {}, "e": experts[i]}
     path = rank.assert_saved(shards, whole, "keys.pt")
     assert_same(berth.load(path), whole)

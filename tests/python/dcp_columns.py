@@ -31,6 +31,8 @@ def test_columns(rank):
         for i, place in enumerate(([Shard(1), Shard(0)], [Shard(1), Shard(1)], [Replicate(), Shard(2)],
                                    [Shard(1), Shard(2)], [Shard(2), Replicate()])):
             whole[f"mesh.{i}"], shards[f"mesh.{i}"] = cube.clone(), distribute_tensor(cube, mesh, place)
+        flat = cube.reshape(10, 7)
+        whole["flat"], shards["flat"] = flat.clone(), distribute_tensor(flat, mesh, [Replicate(), Shard(1)])
     path = rank.assert_saved(shards, whole, "columns.pt")
     target = {name: torch.zeros_like(each) for name, each in shards.items()}
     berth.dcp.load(target, path)

@@ -197,7 +197,7 @@ class Arguments(Folder):
 
     def test_file_objects(self):
         """What their methods return."""
-        for taken in (0, -1, 2**70, "all", 1.5, b""):
+        for taken in (0, -1, 10**6, 2**70, "all", 1.5, b""):
             with self.subTest(taken=taken), self.assertRaisesRegex(OSError, r"write\(\) returned"):
                 berth.save(1, types.SimpleNamespace(write=lambda data, taken=taken: taken))
         for got in (-1, 2**70, "all", 1.5):

@@ -187,6 +187,9 @@ class Behind(Folder):
         for key, message in ((doubling, "cannot hash"), (b"K\1" + b"\x85" * 100_000, "cannot hash")):
             self.refuse(b"}" + key + b"Ns", message)
             self.refuse(b"c__builtin__\nset\n](" + key + b"e\x85R", message)
+        self.refuse(b"}K\1" + b"\x85" * 501 + b"Ns", "cannot hash")
+        deepest = archive(PROTO + b"}K\1" + b"\x85" * 500 + b"Ns.", ONE)
+        self.assertEqual(list(berth.load(io.BytesIO(deepest)).values()), [None])
         self.refuse(many, "hashes collide")
         self.refuse(b"}" + text("a") + many + b"s", "hashes collide")
         self.refuse(BOX + b"}" + text("a") + many + b"sb", "hashes collide")

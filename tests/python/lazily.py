@@ -183,6 +183,10 @@ class Open(Folder):
         self.assertEqual((info["container"], info["archive"], info["n_tensors"], info["nbytes"]),
                          ("zip", "v", 7, os.path.getsize(self.file)))
         self.assertIs(info["repacked"], False)
+        self.assertEqual((info["byteorder_recorded"], info["calculated_offsets"]), (True, True))
+        torch.save({}, self.path("b.pt"), _disable_byteorder_record=True)  # PyTorch writes it all the same, at the end
+        with berth.open(self.path("b.pt")) as file:
+            self.assertEqual((file.info["byteorder_recorded"], file.info["calculated_offsets"]), (True, False))
 
 
 class Verify(Folder):

@@ -9,6 +9,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import zipfile
 
 import berth
@@ -186,6 +187,7 @@ class Values(Folder):
                 del opened
                 with self.subTest(is_zip=is_zip):
                     file.truncate(0)
+                self.assertEqual(loaded["empty"].untyped_storage().data_ptr(), 0)  # so PyTorch shares it with nobody
             for name, tensor in value.items():
                 self.assertTrue(loaded[name].equal(tensor) and tensors[name].equal(tensor))
 
@@ -696,6 +698,14 @@ class Sources(Folder):
                 file.seek(at)
                 self.assertTrue(torch.equal(opened.slice("a")[at:], self.value["a"][at:]))
             self.assertEqual(in_a_child(lambda: self.message_of(opened, "open a path in each process")), 0)
+            readinto, found = file.readinto, []
+            file.readinto = lambda into: (time.sleep(0.01), readinto(into))[1]
+            threads = [threading.Thread(target=lambda: found.append(opened.slice("a")[5:])) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:  # one after the other moves it
+                thread.join()
+            self.assertEqual([each.equal(self.value["a"][5:]) for each in found], [True] * 4)
             file.readinto = lambda into: opened.slice("a")[:3]
             with self.assertRaisesRegex(RuntimeError, "is read while it is read"):
                 opened["a"]

@@ -27,17 +27,18 @@ def resident():
 
 class Leaks(Folder):
     def rounds(self, n, function):
-        """Objects and memory after n rounds are those after the first tenth."""
+        """Objects, descriptors and memory after n rounds are those after the first tenth."""
         if "libasan" in os.environ.get("LD_PRELOAD", ""):
             n //= 10
         for _ in range(n // 10):
             function()
         gc.collect()
-        objects, nbytes = len(gc.get_objects()), resident()
+        objects, descriptors, nbytes = len(gc.get_objects()), len(os.listdir("/proc/self/fd")), resident()
         for _ in range(n):
             function()
         gc.collect()
         self.assertLess(len(gc.get_objects()) - objects, 100)
+        self.assertEqual(len(os.listdir("/proc/self/fd")), descriptors)
         if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # which keeps what was freed
             self.assertLess(resident() - nbytes, 8 << 20)
 

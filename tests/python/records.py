@@ -185,7 +185,8 @@ class Loads(Folder):
         for name, make in OTHERS.items():
             with self.subTest(name):
                 path = self.saved(make())
-                for source in (path, os.fsencode(path), io.BytesIO(self.read(path))):
+                memory = io.BytesIO(self.read(path))
+                for source in (path, os.fsencode(path), memory):
                     counted, mine = delta(berth.load, source, weights_only=False)
                     self.assertEqual(counted, {("load", "records"): 1})
                     again = io.BytesIO()
@@ -193,6 +194,7 @@ class Loads(Folder):
                     expected = io.BytesIO()
                     torch.save(torch.load(path, weights_only=False), expected)
                     self.assertEqual(comparable(again.getvalue()), comparable(expected.getvalue()))
+                memory.close()  # nobody has its bytes any more
 
     def test_classes_that_the_program_allows(self):
         path = self.saved([Box(torch.ones(2)), Point(1, 2)])

@@ -250,6 +250,21 @@ class Refusals(Folder):
                     self.assertTrue(said.endswith(TRUSTED), said)
                 self.assertEqual(berth.load(self.path("a.pt"), weights_only=False)["v"][0], value)
 
+    def test_a_pytorch_that_sets_items_of_all(self):
+        """2.6 has no list of what it fills. All functions say the same of what it does."""
+        kind, name = torch._weights_only_unpickler.Unpickler, "_check_set_item_target"
+        if name in vars(kind):
+            self.addCleanup(setattr, kind, name, vars(kind)[name])
+            delattr(kind, name)
+        for value, is_filled in ((Dict(a=1), True), (List([1]), False)):
+            torch.save({"v": value}, self.path("a.pt"))
+            says = [berth.verify(self.path("a.pt")).error]
+            for call in (berth.load, berth.open):
+                with self.assertRaises(berth.UnsafeFileError) as caught:
+                    call(self.path("a.pt"))
+                says.append(str(caught.exception))
+            self.assertEqual(["add_safe_globals" in said for said in says], [is_filled] * 3, says)
+
     def test_the_names_of_a_report(self):
         """As PyTorch's list of what is allowed has them, and the step that it gives."""
         for old in {*_compat_pickle.NAME_MAPPING, *((module, "Name") for module in _compat_pickle.IMPORT_MAPPING)}:

@@ -105,11 +105,13 @@ class Gathers(Tables):
         self.assertLess(stats["n_lines"], N_ROWS // 10)
 
     def test_every_kind_of_output(self):
-        ids = self.ids(6, 20)
         for what, whole, view in (
                 ("new", torch.zeros(6, 20, N_COLUMNS), ...),
                 ("wide", torch.zeros(6, 20, 20), (..., slice(3, 3 + N_COLUMNS))),
-                ("every second", torch.zeros(6, 40, N_COLUMNS), (slice(None), slice(1, None, 2)))):
+                ("every second", torch.zeros(6, 40, N_COLUMNS), (slice(None), slice(1, None, 2))),
+                ("one of each", torch.zeros(6, 40, N_COLUMNS), (slice(None), slice(1))),
+                ("of one", torch.zeros(1, 40, N_COLUMNS), (slice(None), slice(1, None, 2)))):
+            ids = self.ids(*whole[view].shape[:-1])
             for kind in (torch.Tensor, numpy.ndarray):
                 whole.zero_()
                 out = (whole if kind is torch.Tensor else whole.numpy())[view]
@@ -121,6 +123,7 @@ class Gathers(Tables):
                     out[:] = 0
                     self.assertIs(ticket.gather(out=out), out)
                     self.assert_rows(out, ids)
+        ids = self.ids(6, 20)
         raw = bytearray(ids.numel() * N_COLUMNS * 4)
         self.assertIs(self.rows.gather(self.emb, ids, raw), raw)
         self.assert_rows(torch.frombuffer(raw, dtype=torch.float32).reshape(6, 20, -1), ids)

@@ -83,10 +83,13 @@ class Sets(Folder):
             for call in (file.verify, lambda: file["b"], lambda: file.info):
                 self.assertRaises(ValueError, call)
         os.truncate(self.path("set/m-2.safetensors"), 90)
-        for call in (berth.load, berth.open):
-            for f in (path, self.served(path)):
+        for f in (path, self.served(path)):
+            for call in (berth.load, berth.open):
                 with self.assertRaisesRegex(berth.Error, "m-2.safetensors"):
                     call(f)
+            report = berth.verify(f)  # of which one file is whole
+            self.assertIn("m-2.safetensors", report.error)
+            self.assertIs(report.intact, False)
 
     def served(self, path):
         """The URL of a file."""
@@ -333,9 +336,10 @@ class InOtherProcesses(Folder):
         again = pickle.loads(data)
         self.assertEqual(repr(again), repr(file))
         same(again["a.x"], FIRST["a.x"], resizable=False)
-        berth.save({"a.x": torch.ones(1)}, path)
-        with self.assertRaisesRegex(berth.FileError, "v.pt: has changed"):
-            pickle.loads(data)
+        for changed in ({name: tensor + 1 for name, tensor in FIRST.items()}, {"a.x": torch.ones(1)}):  # of the same size
+            berth.save(changed, path)
+            with self.assertRaisesRegex(berth.FileError, "v.pt: has changed"):
+                pickle.loads(data)
         with open(path, "rb") as real:
             for other in (real, io.BytesIO(self.read(path))):
                 with berth.open(other) as file, self.assertRaisesRegex(TypeError, "pickled.*Open a path"):

@@ -155,9 +155,9 @@ PyObject *bpy_raise_refusal(const berth_error *failure, const berth_source *sour
     PyObject *exception = NULL;
     int fills = named && is_refusal ? bpy_fills_objects(source) : 0;
     if (message && record && named && fills >= 0)
-        exception = PyObject_CallMethod(
-            errors, "make", "sOiKOOO", berth_status_name(error->code), message, error->system_errno,
-            (unsigned long long)error->offset, record, named, fills ? Py_True : Py_False);
+        exception = PyObject_CallMethod(errors, "make", "sOiKOOi", berth_status_name(error->code),
+                                        message, error->system_errno,
+                                        (unsigned long long)error->offset, record, named, fills);
     Py_XDECREF(named);
     if (exception)
         PyErr_SetObject((PyObject *)Py_TYPE(exception), exception);
