@@ -246,9 +246,9 @@ static int compare_names(const void *left, const void *right)
     return strcmp(a->name, b->name);
 }
 
-/* Texts of the caller, or the usual one; then the ties, which are sorted by name. A text for a name
- * that a tensor has now would be misread as its tie. */
-static int selection_make_texts(selection *s, const berth_value *metadata)
+/* Texts of the caller, or the usual one; then the ties, which are sorted by name. Where ties are
+ * written, a text for a name that a tensor has now would be misread as its tie. */
+static int selection_make_texts(selection *s, const berth_value *metadata, bool has_ties)
 {
     bth_safetensors_text *ties = s->texts;
     size_t n_ties = s->n_texts, n = berth_value_count(metadata) + 1 + n_ties;
@@ -269,7 +269,8 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
         const named_tensor wanted = {(char *)(uintptr_t)name, NULL};
         if (!name || !text)
             (void)bth_fail_argument(s->error, "the metadata are no dict of texts");
-        else if (!bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_names))
+        else if (!has_ties ||
+                 !bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_names))
             s->texts[s->n_texts++] = (bth_safetensors_text){name, text};
     }
     if (s->error->code == 0 && n_ties > 0)
@@ -365,7 +366,7 @@ static int selection_make(selection *s, const berth_content *content)
         *s->error = walk_error;
     if (s->error->code != 0 || selection_add_tensors(s, content->value) < 0 ||
         selection_divide_into_entries_and_texts(s) < 0 ||
-        selection_make_texts(s, content->metadata) < 0)
+        selection_make_texts(s, content->metadata, !(content->flags & BERTH_COPY_TIES)) < 0)
         return s->error->code;
     /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
     for (size_t i = 0; i < s->n_entries; i++)

@@ -10,7 +10,7 @@ from berth._counters import count_weights
 from berth._errors import of_file, shown
 from berth._open import FLAGS_CONJ, FLAGS_META, FLAGS_NEG, File, numpy_dtype, tensor_of
 from berth._open import open as open_file
-from berth._source import Url, from_caller, is_path, name_of
+from berth._source import Url, from_caller, is_path, name_of, path_bytes
 from berth.safetensors import _prefetch
 from berth.safetensors._errors import SafetensorError, as_the_package
 from berth.safetensors._index import ranges_of
@@ -50,7 +50,7 @@ class _Listed:
         self.path, self.files, self.weight_map = paths[0], dict.fromkeys(paths), {}
 
     def path_of(self, path):
-        return path
+        return path if isinstance(path, Url) else path_bytes(path)
 
     def open(self):
         files = _set.Files(self, _load.MAPPED)
@@ -135,8 +135,7 @@ class safe_open:
         return self
 
     def __exit__(self, *_):
-        self._open_file().close()
-        self._file = None
+        self._file = None  # slices and loaders go on reading; the last of them closes it
 
     def _open_file(self):
         if self._file is None:
@@ -157,6 +156,7 @@ class safe_open:
         try:
             return self._names()[key]
         except KeyError:
+            key.encode()  # UnicodeEncodeError, as the package's
             raise SafetensorError(f"File does not contain tensor {shown(key)}") from None
 
     def keys(self):
@@ -180,14 +180,14 @@ class safe_open:
         """A tensor. Raises: SafetensorError: there is none of this name, or it cannot be read."""
         found = self._name(name)
         with as_the_package():
-            return self._moved(self._tensor(found))
+            return self._moved(self._tensor(self._file, found))
 
-    def _tensor(self, name):
+    def _tensor(self, file, name):
         """On the host, in the program's framework."""
         if self._framework == "np":
-            return self._file.numpy(name)
-        with of_file(name_of(self._file._opened)), _sparse.checked():
-            return self._file._file.value(name, True, True, False, None, True, None)
+            return file.numpy(name)
+        with of_file(name_of(file._opened)), _sparse.checked():  # as of File[...]
+            return file._file.value(name, True, True, False, None, True, None)
 
     def _moved(self, tensor):
         return tensor if self._device == "cpu" else tensor.to(self._device)
@@ -200,7 +200,7 @@ class safe_open:
                 with of_file(name_of(self._file._opened)):
                     location = self._device if self._device == "cpu" else _torch_device(self._device)
                     return _load._value_of(self._file._file, location, True, [])
-            return {key: self._moved(self._tensor(name)) for key, name in names.items()}
+            return {key: self._moved(self._tensor(self._file, name)) for key, name in names.items()}
 
     def get_slice(self, name):
         """A tensor of which only parts are read: f.get_slice("weight")[:, ::8]."""
@@ -227,13 +227,13 @@ class safe_open:
         plan: {name: None, a slice, or a tuple of slices, of step 1 and one for each dimension at most}; None: all
             tensors, whole. Each is read once, in the order of their bytes.
         device: where tensors go; None: where safe_open said
-        threads: that read
+        threads: that read; never more than there are tensors, or 64
         window_nbytes: what may be read and not taken at a time; one tensor at least
         Returns: a PrefetchLoader. Close it, or use it as a context manager.
         Raises: SafetensorError: a name is not there, a slice has a step or too many dimensions.
         """
         if self._framework != "pt":
-            raise SafetensorError("prefetch needs framework pt")
+            raise SafetensorError('prefetch needs framework="pt"')
         wanted = dict.fromkeys(self._names()) if plan is None else plan
         if not isinstance(wanted, dict):
             raise TypeError(f"argument 'plan': a dict of names and slices, not {type(plan).__name__}")
@@ -276,7 +276,7 @@ class PySafeSlice:
 
     def __init__(self, opened, name):
         self._opened, self._name = opened, name
-        self._file = opened._file  # it is read after safe_open was closed, too, where it is mapped
+        self._file = opened._file  # which a closed safe_open does not have any more
         self._dtype, self._shape = _head(self._file, name)
 
     def get_shape(self):
@@ -286,23 +286,23 @@ class PySafeSlice:
         return self._dtype
 
     def __getitem__(self, index):
-        """What PyTorch's or numpy's index gives of the whole tensor.
+        """The elements of an index. If they are pages of the file and PyTorch's, any index of PyTorch's will do. Else
+        it has ints, slices of a positive step and one `...`, and only what it asks for is read.
 
-        Raises: with "pt" what torch raises; with "np" SafetensorError: the index has other things than ints, slices
-            of a positive step and one `...`, or is not inside.
+        Raises: what PyTorch raises; SafetensorError: the index has something else, or is not inside.
         """
-        opened = self._opened
+        opened, file = self._opened, self._file._file
         with as_the_package():
             if opened._framework == "pt" and opened._is_mapped:
-                return opened._moved(opened._tensor(self._name)[index])
-            dtype, shape, _, _, flags = self._file._file.tensor(self._name)
-            found = ranges_of(index, shape, opened._framework == "np")
-            if found is None or dtype.startswith("q") or flags & (FLAGS_CONJ | FLAGS_NEG | FLAGS_META):
-                return opened._moved(opened._tensor(self._name)[index])
-            starts, lengths, rest = found
-            data = self._file._file.slice(self._name, starts, lengths)
+                return opened._moved(opened._tensor(self._file, self._name)[index])
+            dtype, shape, _, _, flags = file.tensor(self._name)
+            starts, lengths, rest = ranges_of(index, shape)
+            if dtype.startswith("q") or flags & (FLAGS_CONJ | FLAGS_NEG | FLAGS_META):
+                return opened._moved(opened._tensor(self._file, self._name)[index])
+            data = file.slice(self._name, starts, lengths)
             if opened._framework == "np":
                 import numpy
 
-                return numpy.frombuffer(data, numpy_dtype(numpy, dtype)).reshape(lengths)[rest]
+                whole = numpy.frombuffer(data, numpy_dtype(numpy, dtype)).reshape(lengths)
+                return numpy.asarray(whole[rest])
             return opened._moved(tensor_of(data, dtype, lengths)[rest])

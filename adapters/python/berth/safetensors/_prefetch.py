@@ -122,14 +122,14 @@ class PrefetchLoader:
     """
 
     def __init__(self, file, plan, device, n_threads, window_nbytes):
-        if not 1 <= n_threads <= MOST_THREADS:
-            raise ValueError(f"threads: 1 to {MOST_THREADS}, not {n_threads}")
+        if n_threads < 1:
+            raise ValueError(f"threads: 1 or more, not {n_threads}")
         self._device = device
         self._wanted = {key: _wanted_of(file, key, *item) for key, item in plan.items()}
         self._reader = _Reader(file, self._wanted.values(), window_nbytes)
         self._end = weakref.finalize(self, self._reader.close)
         options = config.get_config_copy()  # of this thread
-        for _ in range(min(n_threads, len(self._wanted))):
+        for _ in range(min(n_threads, len(self._wanted), MOST_THREADS)):
             threading.Thread(target=self._reader.work, args=(options, ), daemon=True).start()
 
     def names(self):
@@ -206,9 +206,9 @@ def _wanted_of(file, key, name, part):
         dtype, shape, _, _, _ = file._file.tensor(name)
     items = [part] if isinstance(part, slice) else list(part) if isinstance(part, tuple) else []
     if part is not None and not items or not all(isinstance(item, slice) for item in items):
-        raise SafetensorError(f"{shown(key)}: a plan has None, a slice or a tuple of slices, not {part!r:.100}")
+        raise SafetensorError(f"{shown(key)}: a plan has None or a slice, or a tuple of slices, not {part!r:.100}")
     if len(items) > len(shape):
-        raise SafetensorError(f"{shown(key)}: {len(items)} slices for a tensor of {len(shape)} dimensions")
+        raise SafetensorError(f"{shown(key)}: {len(items)} slices for a tensor of {len(shape)}-d")
     if any(item.step not in (None, 1) for item in items):
         raise SafetensorError(f"{shown(key)}: a plan has slices of step 1, not {part!r:.100}")
     starts, lengths = [], []
