@@ -2,6 +2,7 @@
 """Tensors that are read ahead of their use, within a window of memory."""
 
 import collections
+import math
 import threading
 import weakref
 
@@ -65,7 +66,7 @@ class _Reader:
         pieces = wanted.pieces() if wanted.nbytes else []
         wanted.n_left = len(pieces)
         wanted.is_done = not pieces
-        self.pieces.extend((wanted, *piece) for piece in pieces)
+        self.pieces.extend((wanted, wanted.tensor, *piece) for piece in pieces)
 
     def _next(self):
         """A piece to read; None: there is no more. Begins tensors as the window has room."""
@@ -95,14 +96,14 @@ class _Reader:
                 if piece is None:
                     return
                 self._read(*piece)
+                piece = None  # which holds a tensor
 
-    def _read(self, wanted, starts, lengths, at):
+    def _read(self, wanted, tensor, starts, lengths, at):
+        """The piece holds the tensor: one whose loader is closed has no other owner."""
         error = None
         try:
-            nbytes = wanted.tensor.element_size()
-            for length in lengths:
-                nbytes *= length
-            self.file._file.read_slice(wanted.name, starts, lengths, wanted.tensor.data_ptr() + at, nbytes)
+            nbytes = tensor.element_size() * math.prod(lengths)
+            self.file._file.read_slice(wanted.name, starts, lengths, tensor.data_ptr() + at, nbytes)
         except (Error, ValueError, MemoryError) as failed:
             error = failed.with_traceback(None)
         with self.changed:
