@@ -745,9 +745,9 @@ typedef struct berth_verdict {
     size_t n_unverified; /* records with bytes but without a CRC */
     size_t n_bad;        /* records with an error */
     uint64_t nbytes;     /* of all records */
-    bool is_intact; /* the file is whole: nothing of it is missing or changed. It can be refused
-                       all the same, for what it is or for what its pickle names */
-    uint64_t reserved[3];
+    bool is_intact; /* nothing of the file is missing or changed; it can be refused all the same */
+    uint64_t behind_nbytes; /* as in berth_info: the objects there are verified as well */
+    uint64_t reserved[2];
 } berth_verdict;
 
 /*

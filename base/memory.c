@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "berth.h"
 #include "berth/more.h"
 
 static berth_allocator allocator;
@@ -63,6 +62,20 @@ void bth_release(void *pointer)
         (void)allocator_call_hook(pointer, 0);
     else
         free(pointer);
+}
+
+void *bth_items_grow(void *items, size_t n, size_t more, size_t *room, size_t item_nbytes,
+                     berth_error *error)
+{
+    if (items && more <= *room - n)
+        return items;
+    size_t larger = 2 * *room + more + 16, nbytes = bth_array_nbytes(larger, item_nbytes);
+    void *grown = bth_reallocate(items, nbytes);
+    if (!grown)
+        (void)bth_fail_memory(error, nbytes);
+    else
+        *room = larger;
+    return grown;
 }
 
 char *bth_duplicate_text(const char *text, size_t n)

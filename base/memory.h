@@ -7,12 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "berth.h"
+
 /* NULL: out of memory, or nbytes is 0. Any thread may call these. */
 void *bth_allocate(size_t nbytes);
 void *bth_allocate_zeroed(size_t nbytes);
 /* As realloc: on failure it returns NULL, and the old block stays valid. */
 void *bth_reallocate(void *pointer, size_t nbytes);
 void bth_release(void *pointer); /* does nothing for NULL */
+/* Room for `more` items behind n: the items, perhaps at another place. NULL: the error is set, and
+ * the old ones stay. */
+void *bth_items_grow(void *items, size_t n, size_t more, size_t *room, size_t item_nbytes,
+                     berth_error *error);
 /* A copy of n bytes, with a NUL at its end. */
 char *bth_duplicate_text(const char *text, size_t n);
 

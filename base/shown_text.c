@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* F7: texts of files, as terminals may show them. */
+/* F7: texts of files, as terminals may show them; and how alike two texts are. */
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/shown_text.h"
 #include "base/utf8.h"
 #include "berth.h"
@@ -88,4 +89,23 @@ size_t berth_show_text(const char *text, size_t nbytes, berth_text_form form, ch
     if (out_nbytes > 0)
         out[written] = '\0';
     return length;
+}
+
+size_t bth_text_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
+{
+    size_t rows[3][BTH_MAX_DISTANCE_NBYTES + 1]; /* the last three of the table */
+
+    for (size_t k = 0; k <= b_nbytes; k++)
+        rows[0][k] = k;
+    for (size_t i = 1; i <= a_nbytes; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i - 1) % 3];
+        row[0] = i;
+        for (size_t k = 1; k <= b_nbytes; k++) {
+            size_t changed = above[k - 1] + (a[i - 1] != b[k - 1]);
+            row[k] = (size_t)bth_min(bth_min(above[k], row[k - 1]) + 1, changed);
+            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
+                row[k] = (size_t)bth_min(row[k], rows[(i - 2) % 3][k - 2] + 1);
+        }
+    }
+    return rows[a_nbytes % 3][b_nbytes];
 }

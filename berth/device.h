@@ -36,7 +36,7 @@ extern "C" {
  *
  * Errors: BERTH_E_DEVICE: there is no driver or no such device, or it failed. The message names the
  * device and ends in the driver's name for the error. BERTH_E_UNAVAILABLE: the library was built
- * without CUDA.
+ * without CUDA, or without devices.
  */
 
 /* ---- saving from devices ---- */

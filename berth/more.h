@@ -117,7 +117,8 @@ typedef struct berth_stats {
     const char *pages;      /* new memory of 2 MiB or more, by io.large_pages: "large", "small",
                                "large and small"; NULL: there was none */
     const char *pages_reason; /* why; NULL: there was none */
-    uint64_t reserved[3];
+    uint64_t behind_nbytes;   /* loads: as in berth_info */
+    uint64_t reserved[2];
 } berth_stats;
 
 /* What is known of a record's CRC. */
@@ -788,7 +789,9 @@ typedef struct berth_info {
                           readers that calculate them misread it. Saving its values again mends it */
     size_t n_deflated; /* storages that are compressed: each is inflated when it is asked for, as a
                           whole (load.inflate). Saving the values again mends it */
-    uint64_t reserved[7];
+    uint64_t behind_nbytes; /* of the legacy format: bytes of further objects that torch.save wrote
+                               to the same file. Berth reads the first, as torch.load(path) does */
+    uint64_t reserved[6];
 } berth_info;
 
 /*

@@ -13,14 +13,6 @@
 
 #include "base/memory.h"
 
-void bth_layer_merge(bth_layer *layer, const bth_layer *more)
-{
-    bth_layer_apply(more, &layer->values);
-    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
-        if (more->source[i])
-            layer->source[i] = more->source[i];
-}
-
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config)
 {
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
@@ -48,7 +40,7 @@ const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes
 typedef struct text_line {
     const char *text; /* without white space at the ends and comments */
     size_t n;
-    size_t number; /* from 1; 0 before the first */
+    size_t number; /* from 1; 0 of a word, and before the first line */
 } text_line;
 
 /* Drops white space at both ends. */
@@ -77,58 +69,6 @@ static int line_divide(const text_line *line, const char **name, size_t *name_n,
     return 0;
 }
 
-static void layer_note_unknown(const char *name, size_t n, const char *source, bth_notes *notes)
-{
-    char nearest[BTH_NEAREST_TEXT_NBYTES];
-
-    bth_option_print_nearest(name, n, nearest);
-    bth_notes_add(notes, "%.*s: no such option%s; it is skipped (%s)", (int)(n < 64 ? n : 64), name,
-                  nearest, source);
-}
-
-/* Refuses unknown names, or skips them. `where` is for messages. */
-static int layer_parse_assignment(bth_layer *layer, const text_line *line, const char *where,
-                                  const char *source, bool skip_unknown, bth_notes *notes,
-                                  berth_error *error)
-{
-    const char *name, *value;
-    char nearest[BTH_NEAREST_TEXT_NBYTES];
-    size_t name_n, value_n;
-
-    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
-        return error->code;
-    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
-    if (!row && skip_unknown) {
-        layer_note_unknown(name, name_n, where, notes);
-        return 0;
-    }
-    if (!row) {
-        bth_option_print_nearest(name, name_n, nearest);
-        return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
-                               (int)(name_n < 100 ? name_n : 100), name, nearest, where);
-    }
-    row = bth_option_use(row, notes);
-    layer->source[bth_option_index(row)] = source;
-    return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
-                            error);
-}
-
-int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
-                          berth_error *error)
-{
-    char where[40];
-
-    (void)snprintf(where, sizeof where, "in a %s", source);
-    if (!text)
-        return bth_fail_argument(error, "the assignments are NULL (%s)", where);
-    for (text_line word; *(text += strspn(text, SPACE)); text += word.n) {
-        word = (text_line){.text = text, .n = strcspn(text, SPACE)};
-        if (layer_parse_assignment(layer, &word, where, source, false, notes, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
 static bool text_next_line(const char **at, text_line *line)
 {
     while (**at) {
@@ -144,20 +84,68 @@ static bool text_next_line(const char **at, text_line *line)
     return false;
 }
 
-int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
-                          berth_error *error)
+static bool text_next_word(const char **at, text_line *word)
 {
-    text_line line = {0};
-    char where[40];
+    word->text = *at + strspn(*at, SPACE);
+    word->n = strcspn(word->text, SPACE);
+    *at = word->text + word->n;
+    return word->n > 0;
+}
 
-    if (!text)
-        return bth_fail_argument(error, "the text is NULL");
-    while (text_next_line(&text, &line)) {
-        (void)snprintf(where, sizeof where, "in line %zu", line.number);
-        if (layer_parse_assignment(layer, &line, where, source, true, notes, error) < 0)
-            return error->code;
+static void layer_note_unknown(const char *name, size_t n, const char *where, bth_notes *notes)
+{
+    char nearest[BTH_NEAREST_TEXT_NBYTES];
+
+    bth_option_print_nearest(name, n, nearest);
+    bth_notes_add(notes, "%.*s: no such option%s; it is skipped (%s)", (int)(n < 64 ? n : 64), name,
+                  nearest, where);
+}
+
+/* Adds one assignment. Unknown names of lines are noted, those of words refused. */
+static int layer_add_assignment(bth_layer *layer, const text_line *line, const char *source,
+                                bth_notes *notes, berth_error *error)
+{
+    char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
+    const char *name, *value;
+    size_t name_n, value_n;
+
+    if (line->number > 0)
+        (void)snprintf(where, sizeof where, "in line %zu", line->number);
+    else
+        (void)snprintf(where, sizeof where, "in a %s", source);
+    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
+        return error->code;
+    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
+    if (row) {
+        row = bth_option_use(row, notes);
+        layer->source[bth_option_index(row)] = source;
+        return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
+                                error);
     }
-    return 0;
+    if (line->number > 0) {
+        layer_note_unknown(name, name_n, where, notes);
+        return 0;
+    }
+    bth_option_print_nearest(name, name_n, nearest);
+    return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
+                           (int)(name_n < 100 ? name_n : 100), name, nearest, where);
+}
+
+int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const char *source,
+                    berth_error *error)
+{
+    bth_notes notes = {0};
+    text_line line = {0};
+
+    if (!text && are_lines)
+        return bth_fail_argument(error, "the text is NULL");
+    if (!text)
+        return bth_fail_argument(error, "the assignments are NULL (in a %s)", source);
+    while (error->code == BERTH_OK &&
+           (are_lines ? text_next_line(&text, &line) : text_next_word(&text, &line)))
+        (void)layer_add_assignment(layer, &line, source, &notes, error);
+    bth_notes_log(&notes);
+    return error->code;
 }
 
 /* ---- the environment ---- */

@@ -18,8 +18,6 @@ typedef struct bth_layer {
     const char *source[BTH_MAX_OPTIONS]; /* what set it; it stays. NULL: it is not set here */
 } bth_layer;
 
-/* Adds the values that `more` sets to the layer. */
-void bth_layer_merge(bth_layer *layer, const bth_layer *more);
 /* Copies the values that the layer sets to `config`. */
 void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
 
@@ -29,14 +27,12 @@ void bth_layer_apply(const bth_layer *layer, struct berth_config *config);
 const bth_option_row *bth_option_use(const bth_option_row *row, bth_notes *notes);
 
 /*
- * Adds "name=value" words. `source`: of these values, such as "patch"; it must stay. After a
- * failure the layer is undefined.
+ * Adds "name=value" words; or lines, in which `#` starts a comment, and unknown names are noted and
+ * skipped. `source`: of these values, such as "patch"; it must stay. After a failure the layer is
+ * undefined. It logs: the caller holds no lock.
  */
-int bth_layer_parse_words(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
-                          berth_error *error);
-/* Adds "name=value" lines; `#` starts a comment. Unknown names are noted and skipped. */
-int bth_layer_parse_lines(bth_layer *layer, const char *text, const char *source, bth_notes *notes,
-                          berth_error *error);
+int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const char *source,
+                    berth_error *error);
 
 /* Variables of options, and the file that BERTH_CONFIG names. */
 typedef struct bth_environment {
@@ -61,17 +57,10 @@ int bth_patch_begin(const bth_layer *values, berth_error *error);
 bool bth_patch_end(void);
 
 /*
- * Changes an option in the patch that has it, until that patch ends. False: no patch of this thread
- * has it.
+ * Begins a scope of this thread whose assignments were refused, or ends one (NULL): as long as
+ * there is one, every operation fails with the first of these errors.
  */
-bool bth_patch_set_value(const bth_option_row *row, int64_t value);
-
-/*
- * Scopes of this thread whose assignments were refused: as long as there is one, every operation
- * fails with the first of these errors.
- */
-void bth_patch_begin_refused_scope(const berth_error *error);
-void bth_patch_end_refused_scope(void);
+void bth_patch_refuse_scope(const berth_error *error);
 
 /* ---- options.c: the values in force ---- */
 
@@ -86,7 +75,10 @@ bool bth_option_is_set_by_environment(const bth_option_row *row);
 /* The option that a name means; logs once if the name is deprecated. NULL: an error is set. */
 const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error);
 
-/* Changes the program's values. */
+/*
+ * Puts values in force on this thread: in its patches, as far as they have the options; the others
+ * become the program's.
+ */
 void bth_program_set_values(const bth_layer *values);
 /* Removes the value of a row, NULL: of all; in the patch that has the option, its place is taken.
  */

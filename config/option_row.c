@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include "base/shown_text.h"
 #include "berth/config.h"
 #include "berth/more.h"
 
@@ -145,26 +145,6 @@ void bth_option_print_variable(const bth_option_row *row, char *text, size_t tex
 
 #define MAX_NAME_NBYTES 63
 
-/* How many letters must change, be added, left out, or change places with the next one. */
-static size_t text_distance(const char *a, size_t a_n, const char *b, size_t b_n)
-{
-    size_t rows_of[3][MAX_NAME_NBYTES + 1]; /* the last three rows of the table */
-
-    for (size_t k = 0; k <= b_n; k++)
-        rows_of[0][k] = k;
-    for (size_t i = 1; i <= a_n; i++) {
-        size_t *row = rows_of[i % 3], *above = rows_of[(i - 1) % 3];
-        row[0] = i;
-        for (size_t k = 1; k <= b_n; k++) {
-            uint64_t changed = above[k - 1] + (a[i - 1] != b[k - 1]);
-            row[k] = (size_t)bth_min(bth_min(above[k], row[k - 1]) + 1, changed);
-            if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-                row[k] = (size_t)bth_min(row[k], rows_of[(i - 2) % 3][k - 2] + 1);
-        }
-    }
-    return rows_of[a_n % 3][b_n];
-}
-
 /* A name is near if at most a quarter of its letters differ: "io.treads", "SAVE_METOD". */
 const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool as_variable)
 {
@@ -180,9 +160,9 @@ const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool a
         (void)snprintf(own, sizeof own, "%s", rows[i].name);
         if (as_variable)
             bth_option_print_variable(&rows[i], own, sizeof own);
-        size_t distance = text_distance(name, n, own, strlen(own));
+        size_t distance = bth_text_distance(name, n, own, strlen(own));
         /* The section may be left out. */
-        if (text_distance(name, n, own + section_n, strlen(own) - section_n) == 0)
+        if (bth_text_distance(name, n, own + section_n, strlen(own) - section_n) == 0)
             distance = 0;
         if (distance < best) {
             best = distance;

@@ -108,13 +108,10 @@ int berth_config_patch(const char *assignments, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
-    bth_notes notes = {0};
     watch_state before;
 
-    int status = bth_layer_parse_words(&layer, assignments, "patch", &notes, error);
-    bth_notes_log(&notes);
-    if (status < 0)
-        return status;
+    if (bth_layer_parse(&layer, assignments, false, "patch", error) < 0)
+        return error->code;
     watch_begin_change(&before);
     if (bth_patch_begin(&layer, error) < 0)
         return error->code;
@@ -140,7 +137,7 @@ berth_config_scope berth_config_open_scope(const char *assignments)
 
     if (berth_config_patch(assignments, &error) == 0)
         return (berth_config_scope){.runs = true, .is_patched = true};
-    bth_patch_begin_refused_scope(&error);
+    bth_patch_refuse_scope(&error);
     return (berth_config_scope){.runs = true};
 }
 
@@ -149,27 +146,17 @@ void berth_config_close_scope(berth_config_scope *scope)
     if (scope->is_patched)
         (void)berth_config_unpatch(NULL);
     else
-        bth_patch_end_refused_scope();
+        bth_patch_refuse_scope(NULL);
 }
 
 /* ---- the program's values ---- */
 
-/*
- * Puts values in force on this thread: in its patches, as far as they have the options; the others
- * become the program's.
- */
 static void options_change_values(const bth_layer *changes)
 {
-    bth_layer others = *changes;
     watch_state before;
 
     watch_begin_change(&before);
-    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
-        const bth_option_row *row = bth_option_at(i);
-        if (others.source[i] && bth_patch_set_value(row, bth_option_value(&others.values, row)))
-            others.source[i] = NULL;
-    }
-    bth_program_set_values(&others);
+    bth_program_set_values(changes);
     watch_end_change(&before);
 }
 
@@ -228,12 +215,9 @@ int berth_config_parse(const char *text, const char *source, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
-    bth_notes notes = {0};
 
-    int status = bth_layer_parse_lines(&layer, text, source_copy(source), &notes, error);
-    bth_notes_log(&notes);
-    if (status < 0)
-        return status;
+    if (bth_layer_parse(&layer, text, true, source_copy(source), error) < 0)
+        return error->code;
     options_change_values(&layer);
     return 0;
 }

@@ -81,14 +81,6 @@ static bool option_is_in_bytes(const bth_option_row *row)
     return strcmp(row->unit, "bytes") == 0;
 }
 
-/* Appends n bytes, as many as text_nbytes has room for. */
-static void text_append(char *text, size_t text_nbytes, const char *more, size_t n)
-{
-    size_t length = strlen(text);
-
-    (void)snprintf(text + length, text_nbytes - length, "%.*s", (int)n, more);
-}
-
 /* Choice i, without a NUL at its end; "" after the last. */
 static const char *option_choice_at(const bth_option_row *row, int64_t i, size_t *n)
 {
@@ -114,33 +106,26 @@ static void option_print_number(const bth_option_row *row, int64_t value, char *
 
 void bth_option_print(const bth_option_row *row, int64_t value, char text[BTH_OPTION_TEXT_NBYTES])
 {
+    const bool is_flags = row->kind == BTH_OPTION_FLAGS;
     const char *word;
+    int length;
     size_t n;
 
     switch (row->kind) {
-    case BTH_OPTION_BOOL:
-    case BTH_OPTION_CHOICE:
-        text[0] = '\0';
-        word = option_choice_at(row, value, &n);
-        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
-        break;
     case BTH_OPTION_INT:
     case BTH_OPTION_BYTES:
         option_print_number(row, value, text, BTH_OPTION_TEXT_NBYTES);
         break;
-    case BTH_OPTION_FLAGS: /* the first two exclude each other; the others are added */
-        text[0] = '\0';
-        word = option_choice_at(row, value & 1, &n);
-        text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
-        for (int64_t i = 2; *(word = option_choice_at(row, i, &n)); i++)
-            if (value & BIT(i - 1)) {
-                text_append(text, BTH_OPTION_TEXT_NBYTES, ",", 1);
-                text_append(text, BTH_OPTION_TEXT_NBYTES, word, n);
-            }
-        break;
     case BTH_OPTION_TEXT:
         (void)snprintf(text, BTH_OPTION_TEXT_NBYTES, "%s", bth_option_text(value));
         break;
+    default: /* of flags the first two exclude each other; the others are added */
+        word = option_choice_at(row, is_flags ? value & 1 : value, &n);
+        length = snprintf(text, BTH_OPTION_TEXT_NBYTES, "%.*s", (int)n, word);
+        for (int64_t i = 2; is_flags && *(word = option_choice_at(row, i, &n)); i++)
+            if (value & BIT(i - 1))
+                length += snprintf(text + length, BTH_OPTION_TEXT_NBYTES - (size_t)length, ",%.*s",
+                                   (int)n, word);
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "config/layers.h"
 
 /* ---- layers of the process ---- */
@@ -146,9 +147,12 @@ int bth_patch_begin(const bth_layer *values, berth_error *error)
     inner->outer = outer;
     if (outer)
         inner->values = outer->values;
-    bth_layer_merge(&inner->values, values);
-    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++)
+    bth_layer_apply(values, &inner->values.values);
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++) {
         inner->is_own[i] = values->source[i] != NULL;
+        if (inner->is_own[i])
+            inner->values.source[i] = values->source[i];
+    }
     if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
         bth_release(inner);
         return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
@@ -167,8 +171,9 @@ bool bth_patch_end(void)
     return true;
 }
 
-/* Patches inside the one that has the option hold copies of its value. */
-bool bth_patch_set_value(const bth_option_row *row, int64_t value)
+/* Changes an option in the patch that has it, until that ends; patches inside hold copies of the
+ * value. False: no patch of this thread has it. */
+static bool patch_set_value(const bth_option_row *row, int64_t value)
 {
     size_t i = bth_option_index(row);
     patch *at = patch_innermost();
@@ -187,15 +192,12 @@ static _Thread_local struct {
     berth_error error;
 } refused_scopes;
 
-void bth_patch_begin_refused_scope(const berth_error *error)
+void bth_patch_refuse_scope(const berth_error *error)
 {
-    if (refused_scopes.n++ == 0)
+    if (!error)
+        refused_scopes.n--;
+    else if (refused_scopes.n++ == 0)
         refused_scopes.error = *error;
-}
-
-void bth_patch_end_refused_scope(void)
-{
-    refused_scopes.n--;
 }
 
 static void patch_check_scopes(berth_error *error)
@@ -285,6 +287,11 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
     }
     if (error->code == BERTH_OK && config->debug && config->load_check < BTH_CHECK_HEADERS)
         config->load_check = BTH_CHECK_HEADERS;
+    if (error->code == BERTH_OK && config->trace != 0 && !bth_wing_trace.enter) {
+        config->trace = 0;
+        return bth_fail_status(error, BERTH_E_UNAVAILABLE,
+                               "trace: this library was built without traces");
+    }
     return error->code;
 }
 
@@ -292,7 +299,16 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
 
 void bth_program_set_values(const bth_layer *values)
 {
-    bth_layer_merge(program_layer_begin_change(), values);
+    bth_layer *layer = program_layer_begin_change();
+
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        int64_t value = bth_option_value(&values->values, row);
+        if (values->source[i] && !patch_set_value(row, value)) {
+            layer->source[i] = values->source[i];
+            *bth_option_field(&layer->values, row) = value;
+        }
+    }
     program_layer_end_change();
 }
 
@@ -307,7 +323,7 @@ void bth_program_reset_values(const bth_option_row *only)
     for (size_t i = 0, count = bth_option_count(); i < count; i++) {
         const bth_option_row *row = bth_option_at(i);
         int64_t below = plain->source[i] ? bth_option_value(&plain->values, row) : row->initial;
-        if ((!only || row == only) && !bth_patch_set_value(row, below))
+        if ((!only || row == only) && !patch_set_value(row, below))
             layer->source[i] = NULL;
     }
     program_layer_end_change();
@@ -362,15 +378,11 @@ int berth_config_apply(berth_config *config, const char *assignments, berth_erro
 {
     BTH_ERROR_BEGIN(error);
     bth_layer layer = {0};
-    bth_notes notes = {0};
 
     if (!config)
         return bth_fail_argument(error, "the configuration is NULL");
-    int status =
-        bth_layer_parse_words(&layer, assignments, "configuration of its own", &notes, error);
-    bth_notes_log(&notes);
-    if (status < 0)
-        return status;
+    if (bth_layer_parse(&layer, assignments, false, "configuration of its own", error) < 0)
+        return error->code;
     /* Options that were registered after the configuration was made get their defaults. */
     for (; config->n_values < bth_option_count(); config->n_values++) {
         const bth_option_row *row = bth_option_at(config->n_values);

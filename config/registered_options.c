@@ -184,24 +184,6 @@ static void row_free(bth_option_row *row)
     }
 }
 
-static int rows_register(const char *section, const berth_option_row *rows, size_t n,
-                         berth_error *error)
-{
-    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
-    size_t n_made = 0;
-
-    while (n_made < n && error->code == BERTH_OK) {
-        (void)row_make(section, &rows[n_made], &made[n_made], made, n_made, error);
-        n_made++;
-    }
-    if (error->code == BERTH_OK)
-        bth_options_register_rows(made, n);
-    else
-        while (n_made > 0)
-            row_free(&made[--n_made]);
-    return error->code;
-}
-
 /* How many options the section has, and whether these are the rows' names, in their order. */
 static size_t section_count(const char *section, const berth_option_row *rows, size_t n,
                             bool *is_same)
@@ -226,6 +208,7 @@ int berth_config_register(const char *section, const berth_option_row *rows, siz
 {
     BTH_ERROR_BEGIN(error);
     static const char *const reserved[] = {"force", "config", "debug", "trace"};
+    bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
     bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES), is_same;
 
     for (size_t i = 0; is_valid && i < sizeof reserved / sizeof *reserved; i++)
@@ -244,8 +227,15 @@ int berth_config_register(const char *section, const berth_option_row *rows, siz
     else if (count == 0 && n > BTH_MAX_OPTIONS - bth_option_count())
         (void)bth_fail_argument(error, "section %s: %zu options: there is room for %zu more",
                                 section, n, BTH_MAX_OPTIONS - bth_option_count());
-    else if (count == 0)
-        (void)rows_register(section, rows, n, error);
+    else if (count == 0) {
+        size_t n_made = 0;
+        for (; n_made < n && error->code == BERTH_OK; n_made++)
+            (void)row_make(section, &rows[n_made], &made[n_made], made, n_made, error);
+        if (error->code == BERTH_OK)
+            bth_options_register_rows(made, n);
+        while (error->code != BERTH_OK && n_made > 0)
+            row_free(&made[--n_made]);
+    }
     bth_lock_release(&registration_lock);
     return error->code;
 }

@@ -32,10 +32,8 @@ typedef struct bth_layout_entry {
     uint32_t descriptor_nbytes; /* 0, 16 or 24 */
 } bth_layout_entry;
 
-/*
- * Computes the entry of a record whose local header begins at `cursor`. alignment: 1 to
- * BTH_MAX_ALIGNMENT_READ, any number. -1: a sum exceeds 63 bits, or a length its field.
- */
+/* Computes the entry of a record whose local header begins at `cursor`. alignment: 1 to
+ * BTH_MAX_ALIGNMENT_READ, any number. -1: a sum exceeds 63 bits, or a length its field. */
 int bth_layout_entry_compute(uint64_t cursor, size_t name_nbytes, uint64_t nbytes,
                              uint32_t alignment, bth_layout_entry *entry);
 

@@ -10,12 +10,10 @@
 #include "base/memory.h"
 #include "format/bytes.h"
 
-/*
- * The numbers of buckets that a set takes one after the other as it grows by one name at a time.
+/* The numbers of buckets that a set takes one after the other as it grows by one name at a time.
  * Printed by a program that asked libstdc++ 12: bucket_count() of a set up to 20 million elements,
  * then std::__detail::_Prime_rehash_policy::_M_next_bkt(2 * n). A set grows when it would have more
- * names than buckets.
- */
+ * names than buckets. */
 static const uint64_t primes[] = {
     13,        29,        59,         127,        257,       541,      1109,      2357,
     5087,      10273,     20753,      42043,      85229,     172933,   351061,    712697,
@@ -37,7 +35,6 @@ static uint64_t name_hash(const char *name, size_t nbytes)
 {
     bth_cursor cursor = bth_cursor_make((const uint8_t *)name, nbytes);
     uint64_t hash = NAME_SEED ^ nbytes * NAME_MULTIPLIER;
-
     while (bth_cursor_left(&cursor) >= 8) {
         uint64_t word = name_shift_and_mix(bth_cursor_u64(&cursor) * NAME_MULTIPLIER);
         hash = (hash ^ word * NAME_MULTIPLIER) * NAME_MULTIPLIER;
@@ -54,7 +51,6 @@ static uint64_t name_hash(const char *name, size_t nbytes)
 static void names_insert(bth_id_names *names, uint32_t place, uint32_t bucket)
 {
     uint32_t in_front = 0;
-
     if (names->buckets[bucket] > 0) {
         in_front = names->buckets[bucket] - 1;
     } else {
@@ -73,7 +69,6 @@ static void names_insert_range(bth_id_names *names, size_t first, size_t last)
 {
     enum { AHEAD = 32 };
     uint32_t buckets[AHEAD];
-
     for (size_t at = first; at <= last; at += AHEAD) {
         size_t n = last + 1 - at < AHEAD ? last + 1 - at : AHEAD;
         for (size_t i = 0; i < n; i++) {
@@ -90,7 +85,6 @@ static void names_insert_range(bth_id_names *names, size_t first, size_t last)
 static void names_grow(bth_id_names *names, size_t n)
 {
     size_t n_sorted = 0;
-
     for (uint32_t place = names->next[0]; place > 0; place = names->next[place])
         names->sorted[n_sorted++] = names->hashes[place];
     assert(n_sorted == n);
@@ -104,7 +98,6 @@ static void names_grow(bth_id_names *names, size_t n)
 int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
 {
     const uint64_t *last = primes;
-
     assert(room <= UINT32_MAX - 2);
     while (*last < room)
         last++;
@@ -130,7 +123,6 @@ uint64_t bth_id_names_hash(bth_id_names *names)
 {
     size_t n_inserted = 0;
     uint64_t hash = 0;
-
     while (n_inserted < names->n) {
         if (n_inserted > 0)
             names_grow(names, n_inserted);
@@ -169,7 +161,6 @@ uint64_t bth_id_combine_record(uint64_t hash, const uint8_t start[BTH_ID_START_N
 void bth_id_write(uint64_t names, uint64_t crc32s, char digits[BTH_ID_NBYTES])
 {
     char text[BTH_ID_NBYTES + 1];
-
     (void)snprintf(text, sizeof text, "%020" PRIu64 "%020" PRIu64, names, crc32s);
     memcpy(digits, text, BTH_ID_NBYTES);
 }

@@ -41,11 +41,9 @@ static inline uint64_t bth_id_combine(uint64_t hash, uint64_t number)
     return hash ^ (number + UINT64_C(0x9e3779b9) + (hash << 6) + (hash >> 2));
 }
 
-/*
- * The same by what PyTorch takes for the CRC of a record: the number behind the signature of a
+/* The same by what PyTorch takes for the CRC of a record: the number behind the signature of a
  * descriptor. It looks at the beginning of each piece that it writes, a record's data among them:
- * data of 8 bytes and more that begin as a descriptor count too.
- */
+ * data of 8 bytes and more that begin as a descriptor count too. */
 #define BTH_ID_START_NBYTES 8
 uint64_t bth_id_combine_record(uint64_t hash, const uint8_t start[BTH_ID_START_NBYTES],
                                uint64_t nbytes, uint32_t crc32);

@@ -227,45 +227,29 @@ int bth_file_write_at_current_offset(int fd, const void *buffer, size_t nbytes, 
     return file_write_all(fd, buffer, nbytes, BERTH_NO_OFFSET, error);
 }
 
-/* Drops n bytes at the front of the pieces, and empty pieces there. */
-static void pieces_drop_front(struct iovec **pieces, size_t *n_pieces, size_t n)
-{
-    while (*n_pieces > 0 && n >= (*pieces)->iov_len) {
-        n -= (*pieces)->iov_len;
-        ++*pieces;
-        --*n_pieces;
-    }
-    if (n > 0) {
-        (*pieces)->iov_base = (uint8_t *)(*pieces)->iov_base + n;
-        (*pieces)->iov_len -= n;
-    }
-}
-
-static uint64_t pieces_nbytes(const struct iovec *pieces, size_t n_pieces)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < n_pieces; i++)
-        sum += pieces[i].iov_len; /* cannot overflow: all are in memory */
-    return sum;
-}
-
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                           berth_error *error)
 {
-    if (!file_range_is_valid(offset, pieces_nbytes(pieces, n_pieces)))
-        return file_fail_write(error, EFBIG, offset, pieces_nbytes(pieces, n_pieces));
-    pieces_drop_front(&pieces, &n_pieces, 0);
-    while (n_pieces > 0) {
-        int n_now = n_pieces < PIECES_MAX ? (int)n_pieces : PIECES_MAX;
+    const struct iovec *behind = pieces + n_pieces;
+    uint64_t left = 0; /* cannot overflow: all are in memory */
+
+    for (const struct iovec *piece = pieces; piece < behind; piece++)
+        left += piece->iov_len;
+    if (!file_range_is_valid(offset, left))
+        return file_fail_write(error, EFBIG, offset, left);
+    for (size_t done = 0; left > 0; left -= done, offset += done) {
+        for (; done >= pieces->iov_len; pieces++)
+            done -= pieces->iov_len;
+        pieces->iov_base = (uint8_t *)pieces->iov_base + done;
+        pieces->iov_len -= done;
+        done = 0;
+        int n_now = behind - pieces < PIECES_MAX ? (int)(behind - pieces) : PIECES_MAX;
         ssize_t n = bth_system.pwritev(fd, pieces, n_now, (off_t)offset);
         if (n < 0 && bth_file_can_retry_after_wait(fd, errno, POLLOUT))
             continue;
         if (n <= 0)
-            return file_fail_write(error, n < 0 ? errno : EIO, offset,
-                                   pieces_nbytes(pieces, n_pieces));
-        pieces_drop_front(&pieces, &n_pieces, (size_t)n);
-        offset += (uint64_t)n;
+            return file_fail_write(error, n < 0 ? errno : EIO, offset, left);
+        done = (size_t)n;
     }
     return 0;
 }

@@ -24,19 +24,22 @@
  * the kernel has for the group. Its limit of swap includes the memory.
  */
 struct version {
-    const char *mount, *limit, *used, *file[2], *slab, *kernel, *swap_limit, *swap_used;
+    const char *controller, *mount, *limit, *used, *file[2], *slab, *kernel, *swap_limit,
+        *swap_used;
     bool swap_has_memory;
 };
 
 static const struct version versions[] = {
-    {.mount = "/sys/fs/cgroup",
+    {.controller = "",
+     .mount = "/sys/fs/cgroup",
      .limit = "memory.max",
      .used = "memory.current",
      .file = {"\ninactive_file ", "\nactive_file "},
      .slab = "\nslab_reclaimable ",
      .swap_limit = "memory.swap.max",
      .swap_used = "memory.swap.current"},
-    {.mount = "/sys/fs/cgroup/memory",
+    {.controller = "memory",
+     .mount = "/sys/fs/cgroup/memory",
      .limit = "memory.limit_in_bytes",
      .used = "memory.usage_in_bytes",
      .file = {"\ntotal_inactive_file ", "\ntotal_active_file "},
@@ -51,53 +54,54 @@ struct totals {
     uint64_t available, swap, slab;
 };
 
-/* Reads a short file. A newline is added before it, so that each line begins with one. */
-static bool kernel_file_read_text(const char *folder, const char *name, char *text,
+/* Reads a short file; nothing if it cannot be read. A newline is added before it, so that each line
+ * begins with one. */
+static void kernel_file_read_text(const char *folder, const char *name, char *text,
                                   size_t text_nbytes)
 {
     char path[PATH_NBYTES + 64];
 
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     text[0] = '\n';
-    return bth_file_read_start_as_text(path, text + 1, text_nbytes - 1);
+    if (!bth_file_read_start_as_text(path, text + 1, text_nbytes - 1))
+        text[1] = '\0';
 }
 
-/* The number after a label. False: the label is missing, or its value is "max". */
-static bool kernel_text_find_number(const char *text, const char *label, uint64_t *number)
+/* The number after a label; `otherwise` if the label is missing, or its value is "max". */
+static uint64_t kernel_text_number(const char *text, const char *label, uint64_t otherwise)
 {
     const char *at = strstr(text, label);
     char *end;
 
     if (!at)
-        return false;
+        return otherwise;
     at += strlen(label);
-    *number = strtoull(at, &end, 10);
-    return end != at;
+    uint64_t number = strtoull(at, &end, 10);
+    return end != at ? number : otherwise;
 }
 
-static bool kernel_file_read_number(const char *folder, const char *name, uint64_t *number)
+/* UINT64_MAX: there is no number. */
+static uint64_t kernel_file_number(const char *folder, const char *name)
 {
     char text[64];
 
-    return kernel_file_read_text(folder, name, text, sizeof text) &&
-           kernel_text_find_number(text, "\n", number);
+    kernel_file_read_text(folder, name, text, sizeof text);
+    return kernel_text_number(text, "\n", UINT64_MAX);
 }
 
 static struct totals meminfo_read_totals(const char *root)
 {
     struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
     char text[TEXT_NBYTES];
-    uint64_t number;
 
-    if (!kernel_file_read_text(root, "proc/meminfo", text, sizeof text))
-        return totals;
-    if (kernel_text_find_number(text, "\nSwapFree:", &number))
-        totals.swap = number * 1024;
-    if (kernel_text_find_number(text, "\nMemAvailable:", &number))
-        totals.available = number * 1024 + totals.swap;
-    /* In containers, lxcfs shows 0 for unknown. */
-    if (kernel_text_find_number(text, "\nSReclaimable:", &number) && number > 0)
-        totals.slab = number * 1024;
+    kernel_file_read_text(root, "proc/meminfo", text, sizeof text);
+    uint64_t available = kernel_text_number(text, "\nMemAvailable:", UINT64_MAX);
+    uint64_t slab = kernel_text_number(text, "\nSReclaimable:", 0);
+    totals.swap = kernel_text_number(text, "\nSwapFree:", 0) * 1024;
+    if (available != UINT64_MAX)
+        totals.available = available * 1024 + totals.swap;
+    if (slab > 0) /* in containers, lxcfs shows 0 for unknown */
+        totals.slab = slab * 1024;
     return totals;
 }
 
@@ -105,10 +109,10 @@ static struct totals meminfo_read_totals(const char *root)
 static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_name,
                                           const char *used_name, uint64_t reclaimable)
 {
-    uint64_t limit, used;
+    uint64_t limit = kernel_file_number(folder, limit_name);
+    uint64_t used = kernel_file_number(folder, used_name);
 
-    if (!kernel_file_read_number(folder, limit_name, &limit) ||
-        !kernel_file_read_number(folder, used_name, &used))
+    if (limit == UINT64_MAX || used == UINT64_MAX)
         return UINT64_MAX;
     used = used > reclaimable ? used - reclaimable : 0;
     return limit > used ? limit - used : 0;
@@ -118,7 +122,6 @@ static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_
 static uint64_t cgroup_free_nbytes(const char *folder, const struct version *version,
                                    const struct totals *totals)
 {
-    uint64_t inactive = 0, active = 0, slab = 0, reclaimable;
     char text[TEXT_NBYTES];
 
     /*
@@ -126,15 +129,13 @@ static uint64_t cgroup_free_nbytes(const char *folder, const struct version *ver
      * memory, and at most all slabs of the system. The larger number is right here: only requests
      * that certainly do not fit may be refused.
      */
-    if (kernel_file_read_text(folder, "memory.stat", text, sizeof text)) {
-        (void)kernel_text_find_number(text, version->file[0], &inactive);
-        (void)kernel_text_find_number(text, version->file[1], &active);
-        if (version->slab)
-            (void)kernel_text_find_number(text, version->slab, &slab);
-    }
-    if (version->kernel && kernel_file_read_number(folder, version->kernel, &slab))
-        slab = bth_min(slab, totals->slab);
-    reclaimable = inactive + active + slab;
+    kernel_file_read_text(folder, "memory.stat", text, sizeof text);
+    uint64_t slab = version->slab ? kernel_text_number(text, version->slab, 0) : 0;
+    uint64_t kernel = version->kernel ? kernel_file_number(folder, version->kernel) : UINT64_MAX;
+    if (kernel != UINT64_MAX)
+        slab = bth_min(kernel, totals->slab);
+    uint64_t reclaimable = kernel_text_number(text, version->file[0], 0) +
+                           kernel_text_number(text, version->file[1], 0) + slab;
 
     uint64_t left = cgroup_nbytes_below_limit(folder, version->limit, version->used, reclaimable);
     if (left == UINT64_MAX || totals->swap == 0)
@@ -192,17 +193,14 @@ static bool cgroup_find_path(const char *text, const char *controller, char grou
 
 uint64_t bth_free_memory_nbytes(const char *root)
 {
-    static const char *const controllers[] = {"", "memory"};
     char text[TEXT_NBYTES], group[PATH_NBYTES];
     const struct totals totals = meminfo_read_totals(root);
     uint64_t min = totals.available;
 
-    for (size_t i = 0; i < 2; i++) {
-        if (!kernel_file_read_text(root, "proc/self/cgroup", text, sizeof text) ||
-            !cgroup_find_path(text, controllers[i], group))
-            continue;
-        min = bth_min(min, cgroup_min_free_nbytes(root, group, &versions[i], &totals));
-    }
+    kernel_file_read_text(root, "proc/self/cgroup", text, sizeof text);
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+        if (cgroup_find_path(text, versions[i].controller, group))
+            min = bth_min(min, cgroup_min_free_nbytes(root, group, &versions[i], &totals));
     return min;
 }
 
@@ -255,16 +253,6 @@ static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
     return n < 0 && errno == EAGAIN ? BTH_PAGE_CACHE_COLD : BTH_PAGE_CACHE_UNKNOWN;
 }
 
-/* Another number at each call: pages that an earlier probe loaded are not sampled again. */
-static uint64_t number_mix_with_time(uint64_t number)
-{
-    struct timespec time = {0};
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    number += (uint64_t)time.tv_nsec * UINT64_C(0x9E3779B97F4A7C15);
-    return number ^ number >> 29;
-}
-
 bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 {
     assert(nbytes > 0);
@@ -283,7 +271,11 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
         (void)bth_system.posix_fadvise(again, 0, 0, POSIX_FADV_RANDOM);
 
     for (uint64_t i = 0, n_missing = 0; i < n_samples && result == BTH_PAGE_CACHE_WARM; i++) {
-        uint64_t page = first + i * stride + number_mix_with_time(i) % stride;
+        /* Another page at each call: those that an earlier probe loaded are not sampled again. */
+        struct timespec time = {0};
+        (void)clock_gettime(CLOCK_MONOTONIC, &time);
+        uint64_t number = i + (uint64_t)time.tv_nsec * UINT64_C(0x9E3779B97F4A7C15);
+        uint64_t page = first + i * stride + (number ^ number >> 29) % stride;
         bth_page_cache sample = page_cache_probe_page(again < 0 ? fd : again, page * page_nbytes);
         if (sample == BTH_PAGE_CACHE_UNKNOWN ||
             (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))

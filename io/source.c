@@ -9,10 +9,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 const char *bth_source_name(const berth_source *source)
 {

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 #define WATCH_SECONDS 0.1
 
@@ -73,30 +73,14 @@ static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_p
 
 /* ---- workers ---- */
 
-/* Gets the next task in order. False: all are claimed, or the pool stops. */
-static bool pool_claim_task(struct pool *pool, uint64_t *task)
-{
-    bool claimed = false;
-
-    pthread_mutex_lock(&pool->lock);
-    if (!pool->stop && pool->next_task < pool->n_tasks) {
-        *task = pool->next_task++;
-        claimed = true;
-    }
-    pthread_mutex_unlock(&pool->lock);
-    return claimed;
-}
-
-/* Keeps the first failure; no worker begins another task (W8). */
+/* Keeps the first failure; no worker begins another task (W8). The caller holds the lock. */
 static void pool_stop_with_error(struct pool *pool, int status, const berth_error *error)
 {
-    pthread_mutex_lock(&pool->lock);
     if (pool->first.code == BERTH_OK) {
         pool->first = *error;
         (void)task_fail_with_status_text(&pool->first, status);
     }
     pool->stop = true;
-    pthread_mutex_unlock(&pool->lock);
 }
 
 static void *pool_run_worker(void *argument)
@@ -105,19 +89,21 @@ static void *pool_run_worker(void *argument)
     struct pool *pool = worker->pool;
     bth_trace_scope traced = {0};
     berth_error error;
-    uint64_t task;
 
     bth_thread_disable_cancel();
     bth_trace_enter_worker(&traced, pool->traced);
     bth_error_clear(&error);
-    while (pool_claim_task(pool, &task)) {
+    pthread_mutex_lock(&pool->lock);
+    while (!pool->stop && pool->next_task < pool->n_tasks) {
+        uint64_t task = pool->next_task++;
+        pthread_mutex_unlock(&pool->lock);
         int status = pool->function(pool->context, task, worker->number, &error);
-        if (status < 0) {
+        pthread_mutex_lock(&pool->lock);
+        if (status < 0)
             pool_stop_with_error(pool, status, &error);
-            break;
-        }
     }
-    bth_trace_leave_worker(&traced);
+    pthread_mutex_unlock(&pool->lock);
+    bth_trace_leave_lazily(&traced);
     pthread_mutex_lock(&pool->lock);
     pool->n_running--;
     pthread_cond_signal(&pool->finished);
@@ -143,8 +129,8 @@ static unsigned pool_start_workers(struct pool *pool, struct worker *workers, un
         bth_error_clear(&error);
         (void)bth_fail_system(&error, failure, "worker thread %u of %u cannot be started", n + 1,
                               n_workers);
-        pool_stop_with_error(pool, error.code, &error);
         pthread_mutex_lock(&pool->lock);
+        pool_stop_with_error(pool, error.code, &error);
         pool->n_running -= n_workers - n;
         pthread_mutex_unlock(&pool->lock);
     }
@@ -165,13 +151,14 @@ static void pool_wait_and_call_watch(struct pool *pool, bth_pool_watch watch)
         if (pthread_cond_timedwait(&pool->finished, &pool->lock, &next_watch) == 0)
             continue;
         pthread_mutex_unlock(&pool->lock); /* the watch is the caller's code, and may take long */
-        if (watch(pool->context) != 0) {
+        bool is_cancelled = watch(pool->context) != 0;
+        next_watch = bth_time_after(WATCH_SECONDS);
+        pthread_mutex_lock(&pool->lock);
+        if (is_cancelled) {
             berth_error error;
             bth_error_clear(&error);
             pool_stop_with_error(pool, pool_fail_cancelled(&error), &error);
         }
-        next_watch = bth_time_after(WATCH_SECONDS);
-        pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
 }
@@ -182,7 +169,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     struct pool pool = {.function = function,
                         .context = context,
                         .n_tasks = n_tasks,
-                        .traced = bth_trace_is_on() ? bth_trace_current() : NULL};
+                        .traced = bth_trace_current()};
 
     if (n_workers <= 1 || n_tasks <= 1)
         return pool_run_serially(n_tasks, function, watch, context, error);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_archive: the records of an archive; data.pkl is not read. */
+#include "load/archive.h"
+
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/json/safetensors.h"
 #include "format/layout.h"
 #include "format/pickle/pickle.h"
 #include "format/zip/zip.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "load/verify_records.h"
 
 /* Enough for the small records after data.pkl. */
 #define SMALL_NBYTES 4096

@@ -6,10 +6,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "io/device/device.h"
+#include "base/lock.h"
 #include "io/memory_region.h"
 #include "load/open/open.h"
-#include "load/prefetch/prefetch.h"
 #include "load/transfer/sinks.h"
 #include "load/transfer/source_access.h"
 #include "load/transfer/to_device.h"
@@ -66,6 +65,14 @@ typedef struct bth_storages {
     bth_device_memory_list *device_memory;
 } bth_storages;
 
+/* All prefetches of one checkpoint. */
+typedef struct bth_prefetches {
+    bth_lock lock;          /* protects all prefetches */
+    pthread_cond_t changed; /* the state of any of them */
+    struct berth_prefetch *first;
+    struct berth_prefetch *own; /* load.prefetch: opening begins it, closing ends it */
+} bth_prefetches;
+
 struct berth_checkpoint {
     bth_checkpoint_source source;
     bth_contents contents;
@@ -109,187 +116,36 @@ static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
     bth_checkpoint_unlock(checkpoint);
 }
 
-/* ---- errors_with_names.c: what a caller passes is checked; names, and errors that carry them ----
- */
+/* ---- the checkpoint's own prefetch ---- */
 
-static inline const berth_storage *bth_storage_root(const berth_storage *storage)
+/* The functions of the wing load/prefetch/. Without it they are NULL. */
+typedef struct bth_prefetch_functions {
+    /* load.prefetch: starts the checkpoint's own prefetch, of all storages. */
+    int (*begin)(berth_checkpoint *checkpoint, berth_error *error);
+    void (*end)(struct berth_prefetch *own);
+    void (*consume_tensor)(struct berth_prefetch *own, const berth_tensor *tensor, int64_t first,
+                           int64_t n);
+    void (*consume_storage)(struct berth_prefetch *own, const berth_storage *storage);
+} bth_prefetch_functions;
+
+extern const bth_prefetch_functions bth_wing_prefetch;
+
+/*
+ * Elements [first, first + n) of a tensor, or a whole storage, are used now: the checkpoint's own
+ * prefetch may load more bytes after them. Does not wait. Thread-safe.
+ */
+static inline void bth_prefetch_consume_tensor(const berth_checkpoint *checkpoint,
+                                               const berth_tensor *tensor, int64_t first, int64_t n)
 {
-    return storage->root ? storage->root : storage;
+    if (checkpoint->prefetches.own)
+        bth_wing_prefetch.consume_tensor(checkpoint->prefetches.own, tensor, first, n);
 }
-
-/*
- * Checks that the storage belongs to this checkpoint: only then its context is a bth_storage_state.
- */
-int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
-                                        const berth_storage *storage, berth_error *error);
-/*
- * T2: the caller may have made the tensor, as a part of a tensor of the file. It gets the same
- * checks as those. BERTH_E_ARGUMENT: of another checkpoint, or a meta tensor.
- */
-int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
-                                       const berth_tensor *tensor, berth_error *error);
-/* *offset: the byte of the first element in the storage. False: the element begins inside it. */
-bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
-
-/* The names of all tensors, made at the first call. NULL after an error. */
-const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);
-/* The same with the lock held. */
-const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error);
-/*
- * Writes the name of a tensor that begins at byte `offset` of the storage (BERTH_NO_OFFSET: at any
- * byte). False: there is none. Not under the lock: it is slow.
- */
-bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                  uint64_t offset, char *name, size_t name_nbytes);
-/*
- * Adds the storage's record (in a legacy file: its key) to the error that is set, and the name of a
- * tensor that views the storage. Returns the code. Not under the lock.
- */
-int bth_error_in_storage(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                         berth_error *error);
-/*
- * Adds the storage's record and the tensor's name to an error that names no record yet. Nothing if
- * there is no error, or if the tensor is NULL or of another checkpoint. Returns the code. Not under
- * the lock.
- */
-int bth_error_in_tensor(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                        berth_error *error);
-/*
- * Public functions end with it: adds the file's name to an error, if one is set. Returns the code.
- * The checkpoint may be NULL.
- */
-int bth_error_in_checkpoint(const berth_checkpoint *checkpoint, berth_error *error);
-
-/* ---- storage_state.c: the life of a storage ---- */
-
-/* Sets the read hooks of all storages, so that they can be read and saved. Their offsets are set.
- */
-int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *error);
-void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint);
-/* Sets the address of the storage's bytes, in this machine's order and aligned for its dtype. */
-int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_storage *storage,
-                                    const uint8_t **memory, berth_error *error);
-/* Copies a range of those bytes without loading the storage. Thread-safe. */
-int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
-                     size_t nbytes, uint64_t offset, berth_error *error);
-/* Whether bth_storage_load_and_get_memory reads nothing: it is loaded, or will be mapped.
- * Thread-safe. */
-bool bth_storage_is_loaded_or_will_be_mapped(berth_checkpoint *checkpoint,
-                                             const berth_storage *storage);
-/* The alignment of its address (T5). That of a complex number is that of its parts. */
-size_t bth_storage_alignment(const berth_storage *storage);
-int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error);
-/* Its memory, or NULL if it is not loaded. Thread-safe. */
-static inline const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
+static inline void bth_prefetch_consume_storage(const berth_checkpoint *checkpoint,
+                                                const berth_storage *storage)
 {
-    bth_checkpoint_reset_if_forked(checkpoint);
-    return atomic_load(&checkpoint->storages.stored[index].memory);
+    if (checkpoint->prefetches.own)
+        bth_wing_prefetch.consume_storage(checkpoint->prefetches.own, storage);
 }
-/* A copy. Its device is NULL if the storage is loaded to the host. Thread-safe. */
-bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root);
-/* Under the lock: the I/O method for a storage that is not loaded yet. Respects T5. */
-bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_config *config,
-                              bth_conditions *conditions, const berth_storage *root);
-/* Whether that method is map. Thread-safe. */
-bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root);
-/* Compares the CRC of the whole storage, once, before ranges of it are read. Thread-safe. */
-int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, berth_error *error);
-/* The same for a transfer's ranges, which are whole storages and were read, if it has computed
- * CRCs. BERTH_E_CHECKSUM: one differs (Z10). */
-int bth_ranges_check_crc32s(berth_checkpoint *checkpoint, const bth_transfer *transfer,
-                            berth_error *error);
-/* A bth_transfer_calls.name; its context is the checkpoint, the ranges' owners are roots. */
-int bth_range_add_storage_to_error(void *context, const bth_range *range, berth_error *error);
-/* Adds the statistics of a transfer; `stats` may be NULL. */
-void bth_stats_add_transfer(berth_stats *stats, const bth_transfer *transfer);
-/* Deflated storages (Z12): */
-/* The record of a storage, or of its root, if it is deflated; else NULL. */
-const bth_zip_entry *bth_storage_deflated_record(const berth_storage *storage);
-/* BERTH_E_UNSUPPORTED: it is deflated, and `what` needs the bytes in the file as they are, or
- * load.inflate=off. `what` NULL: inflating it is enough. */
-int bth_storage_check_may_inflate(const berth_checkpoint *checkpoint, const berth_storage *root,
-                                  const char *what, berth_error *error);
-
-/* ---- storages_load.c: loads storages, one when its memory is needed, or many at once ---- */
-
-typedef struct bth_load_request {
-    const struct berth_config *config; /* load.check=data: CRCs are compared (Z10) */
-    const berth_params *params;        /* progress and statistics; or NULL */
-    bool at_once; /* true: returns when all bytes are on the host or on devices. False: sets host
-                     addresses, mapped bytes are read when touched, devices are an error */
-} bth_load_request;
-
-/* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
-int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
-                      const berth_storage *const *roots, size_t n, berth_error *error);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
-
-/* ---- storage_rules.c: the tensors and storages that a berth_selection selects ---- */
-
-/* Called with each tensor. An error ends the visit. */
-typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
-
-/*
- * Visits selected tensors that have bytes. Without pattern and tensors: all, in the list's order.
- * Else those whose name fits the pattern, in the list's order, and then selection->tensors, which
- * are checked (T2). A tensor can be visited twice. BERTH_E_NOT_FOUND: no name fits the pattern.
- */
-int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
-                        bth_visit visit, void *context, berth_error *error);
-
-/*
- * The storages of these tensors; all storages if everything is selected. Only roots, each once, in
- * the file's order. The caller frees *storages; it is NULL if there are none.
- */
-int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_selection *selection,
-                                const berth_storage ***storages, size_t *n, berth_error *error);
-
-/* ---- verify_records.c ---- */
-
-/* Whether the error describes the file's content. If not, verification itself failed. */
-bool bth_verify_is_verdict(const berth_error *error);
-
-typedef struct bth_verify_request {
-    bth_scan scan;
-    bool only_mapped;             /* skips storages that a load reads, so that they are read once */
-    berth_record_function report; /* or NULL */
-    void *context;
-    berth_verdict verdict; /* zeros */
-} bth_verify_request;
-
-/*
- * Reads all records. Compares their CRCs, and the headers and descriptors that were not compared
- * before. In the legacy format: reads all storages. Reports all bad records; the error is the first
- * of them in the file's order. The directory is parsed. Not thread-safe.
- */
-int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
-                          berth_error *error);
-/* The same for an archive that is not a checkpoint; its local headers were read. */
-int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
-                       bth_container *container, bth_verify_request *request, berth_error *error);
-
-/* ---- archive.c ---- */
-
-/* Opens an archive, verifies it, closes it. BERTH_E_NOT_CHECKPOINT: it is none. */
-int bth_archive_verify(const berth_source *source, const struct berth_config *config,
-                       const berth_params *params, bth_verify_request *request, berth_error *error);
-
-/* ---- tensor_bytes.c ---- */
-
-/* Sets the hook for views of all storages, so that they can be saved. */
-void bth_storages_set_read_elements(berth_checkpoint *checkpoint);
-/* berth_tensor_read with checked arguments. */
-int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
-                    int64_t n, void *buffer, berth_error *error);
-
-/* ---- sparse_indices.c ---- */
-
-/*
- * T6: berth_tensor_check_indices of every sparse tensor. With load.inflate=off those whose indices
- * are deflated are left out.
- */
-int bth_checkpoint_check_all_indices(berth_checkpoint *checkpoint, const berth_params *params,
-                                     berth_error *error);
 
 /* ---- load.c ---- */
 

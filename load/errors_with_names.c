@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tensors and storages that a caller passes: checks, names, and errors that carry these. */
+#include "load/errors_with_names.h"
+
 #include <assert.h>
 #include <stdio.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
 
 /* ---- checks ---- */
 

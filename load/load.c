@@ -5,8 +5,17 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "base/trace.h"
+#include "load/errors_with_names.h"
+#include "load/sparse_indices.h"
+#include "load/storage_rules.h"
+#include "load/storage_state.h"
+#include "load/storages_load.h"
+#include "load/tensor_bytes.h"
+#include "load/verify_records.h"
+
+/* The wing's own definition, where it is linked, stands in its place. */
+__attribute__((weak)) const bth_prefetch_functions bth_wing_prefetch;
 
 /* ---- open and close ---- */
 
@@ -53,6 +62,7 @@ void bth_params_set_checkpoint_stats(berth_checkpoint *checkpoint, const berth_p
                       .n_storages = checkpoint->storages.n,
                       .calculated_offsets = contents->calculated_offsets,
                       .repacked = contents->repacked,
+                      .behind_nbytes = contents->behind_nbytes,
                       .method = bth_choice_method_name(choice, conditions.is_memory, false),
                       .reason = choice.reason};
 }
@@ -72,7 +82,8 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     atomic_init(&checkpoint->process, bth_process_unique_number());
     (void)pthread_cond_init(&checkpoint->storages.finished, NULL);
     checkpoint->has_lock = true;
-    bth_prefetches_initialize(&checkpoint->prefetches);
+    bth_lock_initialize(&checkpoint->prefetches.lock);
+    (void)pthread_cond_init(&checkpoint->prefetches.changed, NULL);
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0) {
@@ -82,10 +93,14 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
          * they are loaded, so that nothing is read twice; only the indices of sparse tensors are
          * needed now (T6).
          */
-        if (checkpoint->config.load_check < BTH_CHECK_DATA ||
-            (bth_verify_checkpoint(checkpoint, &request, error) == 0 &&
-             bth_checkpoint_check_all_indices(checkpoint, params, error) == 0))
-            (void)bth_prefetch_begin_own(checkpoint, error);
+        if (checkpoint->config.load_check == BTH_CHECK_DATA &&
+            bth_verify_checkpoint(checkpoint, &request, error) == 0)
+            (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
+        if (error->code == 0 && checkpoint->config.load_prefetch != BTH_PREFETCH_OFF)
+            (void)(bth_wing_prefetch.begin
+                       ? bth_wing_prefetch.begin(checkpoint, error)
+                       : bth_fail_status(error, BERTH_E_UNAVAILABLE,
+                                         "load.prefetch: this library was built without it"));
     }
     checkpoint->open_seconds = bth_seconds() - checkpoint->begin_seconds;
     bth_params_set_checkpoint_stats(checkpoint, params);
@@ -148,6 +163,17 @@ int berth_open_source(const berth_source *source, const berth_params *params,
     return bth_checkpoint_open(source, NULL, params, checkpoint, error);
 }
 
+/* The caller has freed all but the checkpoint's own. */
+static void checkpoint_end_prefetches(bth_prefetches *prefetches)
+{
+    if (prefetches->own)
+        bth_wing_prefetch.end(prefetches->own);
+    if (bth_lock_is_of_this_process(&prefetches->lock)) {
+        (void)pthread_cond_destroy(&prefetches->changed);
+        bth_lock_destroy(&prefetches->lock);
+    }
+}
+
 void berth_close(berth_checkpoint *checkpoint)
 {
     BTH_HOLD_CANCEL(true);
@@ -155,7 +181,7 @@ void berth_close(berth_checkpoint *checkpoint)
         return;
     if (checkpoint->has_lock) {
         bth_checkpoint_reset_if_forked(checkpoint);
-        bth_prefetches_end_own_and_destroy(&checkpoint->prefetches);
+        checkpoint_end_prefetches(&checkpoint->prefetches);
     }
     bth_trace_flush(checkpoint->config.trace);
     bth_storages_free_memory_and_map(checkpoint);
@@ -235,6 +261,7 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
         stats->n_records = stats->n_storages = n;
         stats->calculated_offsets = checkpoint->contents.calculated_offsets;
         stats->repacked = checkpoint->contents.repacked;
+        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         for (size_t i = 0; i < n; i++)
             stats->requested_nbytes += roots[i]->nbytes;
         load_stats_set_common_method(checkpoint, roots, n, stats);
@@ -415,7 +442,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .n_tensors = bth_names_tensor_count(names),
                          .calculated_offsets = checkpoint->contents.calculated_offsets,
                          .repacked = checkpoint->contents.repacked,
-                         .n_deflated = checkpoint->contents.n_deflated};
+                         .n_deflated = checkpoint->contents.n_deflated,
+                         .behind_nbytes = checkpoint->contents.behind_nbytes};
     for (const berth_storage *storage = berth_storage_next(checkpoint, NULL); storage;
          storage = berth_storage_next(checkpoint, storage)) {
         info->n_storages++;

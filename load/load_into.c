@@ -5,9 +5,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/values/value.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
+#include "load/tensor_bytes.h"
 #include "load/transfer/transfer.h"
 
 typedef unsigned long long ull;
@@ -236,6 +238,7 @@ static int load_into(struct load_into *into, berth_error *error)
         stats->n_storages = stats->n_records = into->n;
         stats->calculated_offsets = checkpoint->contents.calculated_offsets;
         stats->repacked = checkpoint->contents.repacked;
+        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         bth_stats_add_transfer(stats, &transfer);
     }
     bth_traced_call_end(&traced, error);

@@ -3,6 +3,8 @@
  * T6: the indices of sparse tensors. They are read in order through one buffer, whatever their
  * strides. What is refused is what torch.load refuses with check_sparse_tensor_invariants.
  */
+#include "load/sparse_indices.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +14,8 @@
 #include "base/memory.h"
 #include "format/pickle/pickle.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 
 /*
  * Views can repeat their storage's elements, 2^60 times from 8 bytes. Where all repetitions are one

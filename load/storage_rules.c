@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
-#include "load/checkpoint.h"
+#include "load/storage_rules.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "config/options.h"
-#include "io/device/device.h"
+#include "io/devices.h"
+#include "load/errors_with_names.h"
 
 /* Called with each name and its tensor; NULL if that has no bytes. An error ends the visit. */
 typedef int (*name_visit)(void *context, const berth_tensor *tensor, const char *name,
@@ -241,7 +242,7 @@ static int device_target_set_from_choice(const berth_storage_choice *choice,
         return bth_fail_argument(error, "the caller's function set device to NULL");
     if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
         device = storage->location;
-    if (strcmp(device, "cpu") != 0 && bth_device_open(device, &target->device, error) < 0)
+    if (strcmp(device, "cpu") != 0 && bth_wing_device.open(device, &target->device, error) < 0)
         return error->code;
     if (choice->address == 0)
         return 0;
@@ -253,12 +254,13 @@ static int device_target_set_from_choice(const berth_storage_choice *choice,
     if (choice->nbytes < storage->nbytes)
         return bth_fail_argument(
             error, "%s: the memory at the address has %llu bytes, but %llu are needed",
-            bth_device_name(target->device), (unsigned long long)choice->nbytes,
+            bth_wing_device.name(target->device), (unsigned long long)choice->nbytes,
             (unsigned long long)storage->nbytes);
     target->address = choice->address;
-    target->life = bth_device_life(target->device);
+    target->life = bth_wing_device.life(target->device);
     target->ready = choice->ready;
-    return bth_device_check_memory(target->device, choice->address, (size_t)storage->nbytes, error);
+    return bth_wing_device.check_memory(target->device, choice->address, (size_t)storage->nbytes,
+                                        error);
 }
 
 static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,

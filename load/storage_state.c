@@ -3,13 +3,16 @@
  * The life of a storage: its state from opening to closing, and in a child that was forked; how it
  * is loaded; reading it from memory, a device or the file; the verdict on its CRC.
  */
+#include "load/storage_state.h"
+
 #include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/values/value.h"
-#include "io/trace/trace.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storages_load.h"
 
 /* The largest alignment of any dtype: an untyped storage can be viewed as each of them. */
 #define WIDEST_UNIT 8
@@ -448,10 +451,11 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     if (!target.is_there)
         return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
     /* The caller may have freed its device memory by now. */
-    if (bth_device_check_life(there->device, there->life, error) < 0 ||
-        bth_device_check_memory(there->device, there->address, (size_t)root->nbytes, error) < 0)
+    if (bth_wing_device.check_life(there->device, there->life, error) < 0 ||
+        bth_wing_device.check_memory(there->device, there->address, (size_t)root->nbytes, error) <
+            0)
         return error->code;
-    return bth_device_copy_to_host_and_wait(
+    return bth_wing_device.copy_to_host_and_wait(
         there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
 }
 
@@ -524,7 +528,7 @@ int berth_storage_get_stats(berth_checkpoint *checkpoint, const berth_storage *s
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
     const bth_device_handle *device = bth_storage_get_target(checkpoint, root).range.device;
     bth_checkpoint_lock(checkpoint);
-    stats->device = device ? bth_device_name(device) : "cpu";
+    stats->device = device ? bth_wing_device.name(device) : "cpu";
     stats->nbytes = root->nbytes;
     stats->crc32 = (berth_crc_verdict)stored->crc32;
     stats->moved_nbytes = stored->moved_nbytes;

@@ -1,16 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/checkpoint.h"
+#include "load/storages_load.h"
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/page_cache.h"
-#include "io/trace/trace.h"
+#include "io/worker_counts.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 
 /* For fewer bytes, free memory is not measured. */
 #define MEASURED_MIN_NBYTES ((uint64_t)16 * 1024 * 1024)
 
 typedef unsigned long long ull;
+
+/* The wing's own definition, where it is linked, stands in its place. */
+__attribute__((weak)) const bth_to_device_functions bth_wing_to_device;
 
 /* The address of an empty storage: it is not NULL, and 0 bytes may be read from it. */
 static const _Alignas(BTH_MEMORY_ALIGNMENT) uint8_t no_bytes[BTH_MEMORY_ALIGNMENT];
@@ -250,7 +256,7 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
             "it is on %s, where the host cannot follow an address: "
             "berth_tensor_device_address returns that address, berth_tensor_read "
             "copies the bytes",
-            bth_device_name(target->range.device));
+            bth_wing_device.name(target->range.device));
     if (storage_is_loaded(phase->checkpoint, root))
         return 0;
     if (phase_leaves_storage_to_others(phase, root)) {
@@ -403,7 +409,7 @@ static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error 
     if (phase->device.n == 0)
         return 0;
     if (bth_transfer_cut(&to->transfer, NULL, NULL, error) == 0 &&
-        bth_to_device_run(to, error) == 0)
+        bth_wing_to_device.run(to, error) == 0)
         (void)bth_ranges_check_crc32s(phase->checkpoint, &to->transfer, error);
     phase->device_memory = to->memory;
     if (stats) {
@@ -417,6 +423,22 @@ static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error 
     return error->code;
 }
 
+/* The longest request to a device: what one staging buffer holds. */
+static uint64_t device_request_nbytes(const struct berth_config *config)
+{
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
+    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
+    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
+
+    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
+        chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
+    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
+        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
+    if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
+        return BTH_MAX_DIRECT_BLOCK_NBYTES;
+    return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
+}
+
 static int phase_run(struct phase *phase, berth_error *error)
 {
     bth_transfer host = phase_make_transfer(phase, &phase->host, BTH_USE_MEMORY);
@@ -424,7 +446,7 @@ static int phase_run(struct phase *phase, berth_error *error)
     double begin_seconds = bth_seconds();
 
     BTH_HOLD_CANCEL(true);
-    device.transfer.requests.chunk_nbytes = bth_to_device_request_nbytes(phase->request->config);
+    device.transfer.requests.chunk_nbytes = device_request_nbytes(phase->request->config);
     if (bth_transfer_measure_requests(&host, error) < 0 ||
         bth_transfer_measure_requests(&device.transfer, error) < 0)
         return error->code;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The public side of loading: bytes of tensors and storages, and their addresses on devices. */
+/* The public side of loading: bytes of tensors and storages. */
+#include "load/tensor_bytes.h"
+
 #include <stdio.h>
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "berth/device.h"
 #include "format/values/value.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 #include "load/transfer/transfer.h"
 
 /* ---- addresses ---- */
@@ -18,7 +20,7 @@ static int tensor_fail_subbyte(const berth_tensor *tensor, const char *why, bert
                            berth_dtype_name(tensor->dtype), why);
 }
 
-static int tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
+int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
 {
     if (bth_tensor_begins_at_whole_byte(tensor, offset))
         return 0;
@@ -34,7 +36,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
         bth_prefetch_consume_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
-        if (tensor_find_first_byte(tensor, &offset, error) == 0 &&
+        if (bth_tensor_find_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
             /* T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at
              * any byte of it. */
@@ -83,7 +85,7 @@ static int tensor_check_expected(const berth_tensor *tensor, const char *name, b
 
     if (rank < 0 || (rank > 0 && !shape))
         return bth_fail_argument(error, "berth_expect needs a rank and a shape");
-    if (tensor->flags & BERTH_META || !tensor->storage)
+    if (!tensor->storage) /* which only a meta tensor has not */
         return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
     if (tensor->dtype != dtype)
         return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
@@ -127,53 +129,6 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
         (void)bth_storage_load_and_get_memory(checkpoint, storage, &memory, error);
     }
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
-}
-
-/* ---- addresses on devices ---- */
-
-/* *address: the storage's; 0 if it is empty. */
-static int storage_load_and_get_device_address(berth_checkpoint *checkpoint,
-                                               const berth_storage *storage, uintptr_t *address,
-                                               berth_error *error)
-{
-    const berth_storage *root = bth_storage_root(storage);
-    bth_load_request request = {.config = &checkpoint->config, .at_once = true};
-    bth_storage_target target = bth_storage_get_target(checkpoint, root);
-
-    if (target.range.device && !target.is_there &&
-        bth_storages_load(checkpoint, &request, &root, 1, error) < 0)
-        return error->code;
-    target = bth_storage_get_target(checkpoint, root);
-    if (!target.is_there)
-        return bth_fail_argument(error, "it is in the memory of the host: call berth_tensor_data");
-    if (target.range.address == 0)
-        return 0;
-    /* X18: if the context died, the address may be invalid, or belong to other memory now. */
-    if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
-        bth_device_check_memory(target.range.device, target.range.address, 1, error) < 0)
-        return bth_error_in_storage(checkpoint, root, error);
-    *address = target.range.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
-    return 0;
-}
-
-int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                uintptr_t *address, berth_error *error)
-{
-    uint64_t offset = 0;
-
-    BTH_ERROR_BEGIN(error);
-    if (!address)
-        (void)bth_fail_argument(error, "the pointer for the address is NULL");
-    else {
-        *address = 0;
-        if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-            tensor_find_first_byte(tensor, &offset, error) == 0 &&
-            storage_load_and_get_device_address(checkpoint, tensor->storage, address, error) == 0 &&
-            *address != 0)
-            *address += (uintptr_t)offset;
-        (void)bth_error_in_tensor(checkpoint, tensor, error);
-    }
-    return bth_error_in_checkpoint(checkpoint, error);
 }
 
 /* ---- elements ---- */

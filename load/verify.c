@@ -1,9 +1,19 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_verify: opens a source, verifies it, closes it; looks for damage in what is refused. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
-#include "io/trace/trace.h"
+#include "base/memory.h"
+#include "base/trace.h"
+#include "load/archive.h"
 #include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/sparse_indices.h"
+#include "load/verify_records.h"
 
 /*
  * Opening checks everything that the scan does not check. If it refuses the file, opens it again
@@ -48,6 +58,7 @@ static int verify_checkpoint(berth_checkpoint *checkpoint, const berth_params *p
                              bth_verify_request *request, berth_error *error)
 {
     request->scan.goes_on = bth_contents_are_zip(&checkpoint->contents);
+    request->verdict.behind_nbytes = checkpoint->contents.behind_nbytes;
     if (bth_verify_checkpoint(checkpoint, request, error) == 0)
         (void)bth_checkpoint_check_all_indices(checkpoint, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
@@ -144,6 +155,109 @@ static int verify_source(const berth_source *source, const struct berth_config *
     return error->code;
 }
 
+/* ---- further objects behind one of the legacy format ---- */
+
+/* No program is known that writes so many. Each is opened by itself, which takes a read of a head.
+ */
+enum { MAX_LATER_OBJECTS = 1000 };
+
+/* What is behind an object, as a source of its own. */
+typedef struct later_objects {
+    bth_reader file;
+    uint64_t begin;
+    const bth_verify_request *request; /* of the first object */
+} later_objects;
+
+static int later_read(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    later_objects *later = context;
+    berth_error error;
+
+    bth_error_clear(&error);
+    if (bth_reader_read(&later->file, buffer, nbytes, later->begin + offset, &error) == 0)
+        return 0;
+    return error.system_errno ? error.system_errno : EIO;
+}
+
+static void later_report(void *context, const berth_record_verdict *record)
+{
+    const later_objects *later = context;
+    berth_record_verdict moved = *record;
+
+    moved.offset += later->begin;
+    later->request->report(later->request->context, &moved);
+}
+
+/* Adds what was found of a further object to the verdict on the first. */
+static void verdict_add(berth_verdict *all, const berth_verdict *later)
+{
+    all->n_records += later->n_records;
+    all->n_storages += later->n_storages;
+    all->n_verified += later->n_verified;
+    all->n_unverified += later->n_unverified;
+    all->n_bad += later->n_bad;
+    all->nbytes += later->nbytes;
+    all->is_intact = later->is_intact;
+}
+
+/* The object at later->begin. *rest: the bytes behind it. A refusal of one before it stays. */
+static int later_verify(later_objects *later, const struct berth_config *config,
+                        const berth_params *params, bth_verify_request *request, uint64_t *rest,
+                        berth_error *error)
+{
+    bth_verify_request own = {.report = request->report ? later_report : NULL, .context = later};
+    berth_params quiet = params ? *params : (berth_params){.progress = NULL};
+    berth_error found;
+    size_t capacity = strlen(later->file.name) + 64;
+    char *name = bth_allocate(capacity);
+
+    if (!name)
+        return bth_fail_memory(error, capacity);
+    (void)snprintf(name, capacity, "%s from byte %" PRIu64 " on", later->file.name, later->begin);
+    bth_error_clear(&found);
+    quiet.stats = NULL; /* those of the first opening stay */
+    const berth_source source =
+        berth_from_function(later_read, later, later->file.nbytes - later->begin, name);
+    if (verify_source(&source, config, &quiet, &own, &found) < 0)
+        (void)bth_later_object_explain(&later->file, later->begin, &found);
+    verdict_add(&request->verdict, &own.verdict);
+    *rest = own.verdict.behind_nbytes;
+    if (found.code < 0 && (error->code == 0 || !own.verdict.is_intact))
+        *error = found;
+    bth_release(name);
+    return error->code;
+}
+
+/* All that are behind the first, which is whole, up to one that is not. */
+static int verify_later_objects(const berth_source *source, const struct berth_config *config,
+                                const berth_params *params, bth_verify_request *request,
+                                berth_error *error)
+{
+    later_objects later = {.request = request};
+    uint64_t rest = request->verdict.behind_nbytes;
+    berth_error unopened;
+
+    bth_error_clear(&unopened);
+    if (bth_reader_open_source(source, &later.file, &unopened) < 0) {
+        *error = unopened;
+        return bth_error_prefix(error, bth_source_name(source));
+    }
+    for (size_t i = 0; i < MAX_LATER_OBJECTS && rest > 0 && request->verdict.is_intact; i++) {
+        later.begin = later.file.nbytes - rest;
+        (void)later_verify(&later, config, params, request, &rest, error);
+    }
+    if (rest > 0 && request->verdict.is_intact && error->code == 0) {
+        request->verdict.is_intact = false;
+        (void)bth_fail(
+            error, BERTH_E_UNSUPPORTED, NULL, later.file.nbytes - rest,
+            "more than %d objects behind the first: those from here on were not looked at",
+            MAX_LATER_OBJECTS);
+        (void)bth_error_prefix(error, later.file.name);
+    }
+    bth_reader_close(&later.file);
+    return error->code;
+}
+
 int berth_verify(const berth_source *source, const berth_params *params,
                  berth_record_function report, void *context, berth_verdict *verdict,
                  berth_error *error)
@@ -160,7 +274,10 @@ int berth_verify(const berth_source *source, const berth_params *params,
         return error->code;
     params = bth_traced_call_begin(&traced, config.trace, "verify",
                                    source ? bth_source_name(source) : NULL, bth_seconds(), params);
-    (void)verify_source(source, &config, params, &request, error);
+    if ((verify_source(source, &config, params, &request, error) == 0 ||
+         request.verdict.is_intact) &&
+        request.verdict.behind_nbytes > 0)
+        (void)verify_later_objects(source, &config, params, &request, error);
     /* The seconds of the statistics are those of openings, not all of them. */
     bth_traced_call_end_at(&traced, bth_seconds(), error);
     if (verdict)

@@ -4,6 +4,8 @@
  * headers and descriptors in between. Records that it could not check, or that differ, are read
  * again by functions that give the exact message.
  */
+#include "load/verify_records.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +13,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/zip/zip.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 
 typedef struct verification {
     bth_reader *reader;

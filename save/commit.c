@@ -6,12 +6,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/lock.h"
+#include "base/trace.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/map.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 #include "save/output.h"
 
 /* One call of the system that can take long. */

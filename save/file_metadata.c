@@ -72,7 +72,7 @@ bool bth_acl_is_valid(const uint8_t *bytes, size_t nbytes)
     bth_cursor head = bth_cursor_make(bytes, nbytes);
     unsigned seen = 0, last = 0;
 
-    if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || !head.good ||
+    if (bth_cursor_u32(&head) != POSIX_ACL_XATTR_VERSION || /* 0, if there are less bytes */
         bth_cursor_left(&head) % ENTRY_NBYTES != 0)
         return false;
     for (size_t i = 0; i < acl_count_entries(&acl); i++) {

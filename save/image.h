@@ -117,4 +117,7 @@ void bth_image_compute_id(bth_image *image);
 int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                          berth_error *error);
 
+/* memcpy for bytes that a device reads next: it writes past the processor's caches if it can. */
+void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes);
+
 #endif

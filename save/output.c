@@ -7,11 +7,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/trace.h"
 #include "io/file.h"
 #include "io/file_system.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 #include "save/image.h"
 
 /* ---- a function of the caller ---- */

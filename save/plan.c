@@ -12,7 +12,7 @@
 #include "format/serialization_id.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
-#include "io/device/device.h"
+#include "io/devices.h"
 
 /*
  * PyTorch's reader keeps this many bytes of a name: MZ_ZIP_MAX_ARCHIVE_FILENAME_SIZE less its NUL.
@@ -564,10 +564,10 @@ int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storag
     *number = 0;
     if (!memory || storage->nbytes == 0)
         return 0;
-    if (bth_device_check_life(memory->device, memory->life, error) < 0 ||
-        bth_device_check_memory(memory->device,
-                                memory->address + (uintptr_t)(bottom->root_offset + at),
-                                (size_t)storage->nbytes, error) < 0)
+    if (bth_wing_device.check_life(memory->device, memory->life, error) < 0 ||
+        bth_wing_device.check_memory(memory->device,
+                                     memory->address + (uintptr_t)(bottom->root_offset + at),
+                                     (size_t)storage->nbytes, error) < 0)
         return error->code;
     while (*number < plan->n_devices)
         if (plan->devices[(*number)++] == memory->device)

@@ -8,10 +8,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/file.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
-#include "io/trace/trace.h"
 #include "io/worker_counts.h"
 #include "save/image.h"
 #include "save/output_check.h"
@@ -390,7 +390,7 @@ static int tile_begin_slots(run_state *run, uint64_t task, unsigned worker, bth_
     for (uint64_t i = task; i < task + n && i < run->n_tiles && !run->is_tail; i++) {
         bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : i % n];
         tile_set_range(run, i, &next);
-        if (slot->offset != next.offset && bth_staging_slot_begin(slot, &next, error) < 0)
+        if (slot->offset != next.offset && bth_wing_slots.begin(slot, &next, error) < 0)
             return error->code;
     }
     bth_staging_slot *slot = &run->slots.slots[n == 1 ? worker : task % n];
@@ -723,7 +723,7 @@ static int run_prepare(run_state *run, berth_error *error)
         run->image.pages = bth_pagemap_open();
     run_choose_sizes(run);
     if (plan->n_devices > 0) { /* each worker has one slot; a single worker has them all */
-        if (bth_staging_slots_open(&run->slots, plan, &run->staging, error) < 0)
+        if (bth_wing_slots.open(&run->slots, plan, &run->staging, error) < 0)
             return error->code;
         run->n_workers = (unsigned)bth_min(run->n_workers, run->slots.n);
         run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;

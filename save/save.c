@@ -128,7 +128,7 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
                      .scratch = copy->scratch + worker * copy->image.plan->max_header_nbytes,
                      .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
 
-    if (tile.slot && bth_staging_slot_begin(tile.slot, &tile, error) < 0)
+    if (tile.slot && bth_wing_slots.begin(tile.slot, &tile, error) < 0)
         return error->code;
     double begin_seconds = bth_trace_seconds();
     bth_pages_touch(&snapshot->pages, &snapshot->front, tile.bytes, tile.nbytes);
@@ -173,7 +173,7 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
     if (plan->n_devices > 0) {
         const bth_staging_need need =
             bth_staging_slots_compute_need(&settings, settings.n_workers, settings.memory_nbytes);
-        if (bth_staging_slots_open(&copy.slots, plan, &need, error) == 0) {
+        if (bth_wing_slots.open(&copy.slots, plan, &need, error) == 0) {
             copy.tile_nbytes = bth_min(copy.tile_nbytes, copy.slots.ring.buffer_nbytes);
             copy.n_workers = (unsigned)bth_min(copy.n_workers, copy.slots.n);
         }

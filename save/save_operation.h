@@ -9,8 +9,8 @@
 
 #include <stdatomic.h>
 
+#include "base/trace.h"
 #include "io/large_pages.h"
-#include "io/trace/trace.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output.h"

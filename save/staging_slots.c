@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "save/staging_slots.h"
 
-#include "base/clock.h"
-#include "base/error.h"
 #include "base/memory.h"
-#include "format/values/value.h"
-#include "io/memory_region.h"
-#include "io/trace/trace.h"
 
 /* Staging slots of a single worker: while it writes one, the next ones are copied. */
 #define SLOTS_OF_SINGLE 3
+
+/* The wing's own definition, where it is linked, stands in its place. */
+__attribute__((weak)) const bth_slot_functions bth_wing_slots;
 
 bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at)
 {
@@ -18,69 +16,6 @@ bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes
 
     return record->device && at % unit == 0 && nbytes % unit == 0;
 }
-
-/* Begins to copy a share of record i into the slot's buffer, after the program's event. */
-static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *tile, size_t i,
-                                     const bth_range *share, berth_error *error)
-{
-    const bth_plan_record *record = &slot->plan->records[i];
-    uint64_t at = share->offset - record->layout.data_offset;
-    const berth_storage *storage = bth_storage_resolve_view(record->storage, &at);
-    const bth_device_memory *memory = storage->device;
-    bth_slot_device *device = &slot->devices[record->device - 1];
-
-    if (memory->ready && memory->ready != device->awaited) {
-        if (bth_device_stream_wait_for_event(&device->stream, memory->ready, error) < 0)
-            return error->code;
-        device->awaited = memory->ready;
-    }
-    device->is_pending = true;
-    return bth_device_copy_to_host(
-        &device->stream, slot->buffer->bytes + (share->offset - tile->offset),
-        memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
-}
-
-int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
-{
-    const berth_plan *plan = slot->plan;
-    uint64_t end = tile->offset + tile->nbytes;
-
-    slot->offset = tile->offset;
-    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
-         bth_plan_begins_before(plan, i, end); i++) {
-        bth_range data = bth_plan_data_range(plan, i), share;
-        if (plan->records[i].device && bth_tile_intersect_range(tile, data, &share) &&
-            bth_staging_slot_can_copy(plan, i, share.nbytes, share.offset - data.offset) &&
-            slot_begin_copy_of_record(slot, tile, i, &share, error) < 0)
-            return bth_error_add_record(error, bth_plan_record_name(plan, i));
-    }
-    for (unsigned i = 0; i < plan->n_devices; i++) {
-        bth_slot_device *device = &slot->devices[i];
-        if (device->is_pending &&
-            bth_device_event_record(&device->copied, &device->stream, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
-int bth_staging_slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_error *error)
-{
-    bth_slot_device *device = &slot->devices[slot->plan->records[i].device - 1];
-
-    if (!device->is_pending)
-        return 0;
-    double begin = bth_seconds();
-    if (bth_device_event_wait(&device->copied, error) < 0)
-        bth_error_add_record(error, bth_plan_record_name(slot->plan, i));
-    double end = bth_seconds();
-    slot->wait_seconds += end - begin;
-    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin,
-              .end_seconds = end);
-    device->is_pending = false;
-    return error->code;
-}
-
-/* ---- opening and closing ---- */
 
 bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings,
                                                 unsigned n_workers, uint64_t max_nbytes)
@@ -101,56 +36,4 @@ bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings
                               .max_nbytes = max_nbytes,
                               .large_pages = settings->large_pages,
                               .is_pinned = settings->is_pinned};
-}
-
-static int slots_allocate_and_open_streams(bth_staging_slots *slots, const berth_plan *plan,
-                                           berth_error *error)
-{
-    size_t n_devices = (size_t)slots->n * plan->n_devices;
-
-    slots->n_devices = plan->n_devices;
-    slots->slots = bth_allocate_zeroed(slots->n * sizeof *slots->slots);
-    slots->devices = bth_allocate_zeroed(n_devices * sizeof *slots->devices);
-    if (!slots->slots || !slots->devices)
-        return bth_fail_memory(error, n_devices * sizeof *slots->devices);
-    for (unsigned i = 0; i < slots->n; i++) {
-        bth_staging_slot *slot = &slots->slots[i];
-        *slot = (bth_staging_slot){.plan = plan,
-                                   .buffer = &slots->ring.buffers[i],
-                                   .devices = slots->devices + (size_t)i * plan->n_devices,
-                                   .offset = BERTH_NO_OFFSET};
-        for (unsigned j = 0; j < plan->n_devices; j++)
-            if (bth_device_stream_open(plan->devices[j], &slot->devices[j].stream, error) < 0 ||
-                bth_device_event_open(plan->devices[j], &slot->devices[j].copied, error) < 0)
-                return error->code;
-    }
-    return 0;
-}
-
-int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
-                           const bth_staging_need *need, berth_error *error)
-{
-    *slots = (bth_staging_slots){0};
-    if (bth_staging_open(plan->devices[0], need, &slots->ring, error) < 0)
-        return error->code;
-    slots->n = slots->ring.n_buffers;
-    if (slots_allocate_and_open_streams(slots, plan, error) < 0)
-        bth_staging_slots_close(slots);
-    return error->code;
-}
-
-/*
- * Streams first: closing one waits until nothing is copied into the buffers any more. If another
- * slot failed (W8), this one may have copies under way.
- */
-void bth_staging_slots_close(bth_staging_slots *slots)
-{
-    for (unsigned i = 0; slots->devices && i < slots->n * slots->n_devices; i++) {
-        bth_device_stream_close(&slots->devices[i].stream);
-        bth_device_event_close(&slots->devices[i].copied);
-    }
-    bth_staging_close(&slots->ring);
-    bth_release(slots->devices);
-    bth_release(slots->slots);
-    *slots = (bth_staging_slots){0};
 }

@@ -7,7 +7,7 @@
 #ifndef BTH_SAVE_STAGING_SLOTS_H
 #define BTH_SAVE_STAGING_SLOTS_H
 
-#include "io/device/staging_buffers.h"
+#include "io/devices.h"
 #include "save/run.h"
 
 /* One slot's part of one device. */
@@ -42,18 +42,30 @@ typedef struct bth_staging_slots {
 bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings,
                                                 unsigned n_workers, uint64_t max_nbytes);
 
-/* As many slots as the ring gets buffers. On failure *slots is of zeros. */
-int bth_staging_slots_open(bth_staging_slots *slots, const berth_plan *plan,
-                           const bth_staging_need *need, berth_error *error);
-/* Waits for copies that are under way. Of zeros: nothing. */
-void bth_staging_slots_close(bth_staging_slots *slots);
-
-/* Begins to copy the tile's bytes of all devices. After a failure the slot can only be closed. */
-int bth_staging_slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error);
-/* Waits until the tile's bytes of record i's device are in the buffer. */
-int bth_staging_slot_wait_for_record(bth_staging_slot *slot, size_t i, berth_error *error);
 /* Whether a slot copies this share of record i. False if elements are to be swapped and the tile's
  * border cuts one: bth_record_data_read reads them. */
 bool bth_staging_slot_can_copy(const berth_plan *plan, size_t i, uint64_t nbytes, uint64_t at);
+
+/* The functions of the wing, save/device/. Of a plan without devices none is called. */
+typedef struct bth_slot_functions {
+    /* As many slots as the ring gets buffers. On failure *slots is of zeros. */
+    int (*open)(bth_staging_slots *slots, const berth_plan *plan, const bth_staging_need *need,
+                berth_error *error);
+    /* Waits for copies that are under way. */
+    void (*close)(bth_staging_slots *slots);
+    /* Begins to copy the tile's bytes of all devices. After a failure the slot can only be closed.
+     */
+    int (*begin)(bth_staging_slot *slot, const bth_tile *tile, berth_error *error);
+    /* Waits until the tile's bytes of record i's device are in the buffer. */
+    int (*wait_for_record)(bth_staging_slot *slot, size_t i, berth_error *error);
+} bth_slot_functions;
+
+extern const bth_slot_functions bth_wing_slots;
+
+static inline void bth_staging_slots_close(bth_staging_slots *slots)
+{
+    if (slots->n > 0)
+        bth_wing_slots.close(slots);
+}
 
 #endif

@@ -483,6 +483,8 @@ int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *f
     bth_temporary_close_and_remove(folder, other, created);
     if (*fd < 0)
         temporary_remove(folder, name);
+    if (failure == EEXIST) /* some mounts rename only to a name that is free */
+        return bth_fail_system(error, failure, "its file system cannot replace a file by a rename");
     return failure ? bth_fail_system(error, failure, "its file system cannot rename files")
                    : error->code;
 }

@@ -27,12 +27,10 @@ typedef struct bth_exported_text {
     const void *context;
 } bth_exported_text;
 
-/*
- * *weights: a dict of the model's weights by name, in the text's order: tensors and Parameters, as
+/* *weights: a dict of the model's weights by name, in the text's order: tensors and Parameters, as
  * its state_dict has them (E1 to E3). Makes storages without data and offsets in `tree`; the key of
- * each is its record's name without "data/".
- * Errors: BERTH_E_UNAVAILABLE: this build has no JSON library.
- */
+ * each is its record's name without "data/". Errors: BERTH_E_UNAVAILABLE: this build has no JSON
+ * library. */
 int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
                               berth_value **weights, berth_error *error);
 

@@ -30,29 +30,27 @@ typedef struct weight {
 } weight;
 
 /* By the number in the text. Source: torch/_export/serde/schema.py, ScalarType. */
-static const berth_dtype dtypes[] = {
-    [1] = BERTH_UINT8,
-    [2] = BERTH_INT8,
-    [3] = BERTH_INT16,
-    [4] = BERTH_INT32,
-    [5] = BERTH_INT64,
-    [6] = BERTH_FLOAT16,
-    [7] = BERTH_FLOAT32,
-    [8] = BERTH_FLOAT64,
-    [9] = BERTH_COMPLEX32,
-    [10] = BERTH_COMPLEX64,
-    [11] = BERTH_COMPLEX128,
-    [12] = BERTH_BOOL,
-    [13] = BERTH_BFLOAT16,
-    [28] = BERTH_UINT16,
-    [29] = BERTH_FLOAT8_E4M3FN,
-    [30] = BERTH_FLOAT8_E5M2,
-    [31] = BERTH_FLOAT8_E4M3FNUZ,
-    [32] = BERTH_FLOAT8_E5M2FNUZ,
-    [33] = BERTH_FLOAT8_E8M0FNU,
-    [34] = BERTH_UINT32,
-    [35] = BERTH_UINT64,
-};
+static const berth_dtype dtypes[] = {[1] = BERTH_UINT8,
+                                     [2] = BERTH_INT8,
+                                     [3] = BERTH_INT16,
+                                     [4] = BERTH_INT32,
+                                     [5] = BERTH_INT64,
+                                     [6] = BERTH_FLOAT16,
+                                     [7] = BERTH_FLOAT32,
+                                     [8] = BERTH_FLOAT64,
+                                     [9] = BERTH_COMPLEX32,
+                                     [10] = BERTH_COMPLEX64,
+                                     [11] = BERTH_COMPLEX128,
+                                     [12] = BERTH_BOOL,
+                                     [13] = BERTH_BFLOAT16,
+                                     [28] = BERTH_UINT16,
+                                     [29] = BERTH_FLOAT8_E4M3FN,
+                                     [30] = BERTH_FLOAT8_E5M2,
+                                     [31] = BERTH_FLOAT8_E4M3FNUZ,
+                                     [32] = BERTH_FLOAT8_E5M2FNUZ,
+                                     [33] = BERTH_FLOAT8_E8M0FNU,
+                                     [34] = BERTH_UINT32,
+                                     [35] = BERTH_UINT64};
 
 static int weight_fail(const weight *of, int code, const char *why, berth_error *error)
 {
@@ -61,38 +59,13 @@ static int weight_fail(const weight *of, int code, const char *why, berth_error 
     return error->code;
 }
 
-/* ---- numbers ---- */
-
-/* An integer of 0 or more. -1: none. */
-static int64_t json_read_size(const json_t *value)
-{
-    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value)
-                                                                    : -1;
-}
-
-/* A list of {"as_int": n}. Returns its length; -1: it is none. */
-static int32_t json_read_sizes(const json_t *list, int64_t *sizes)
-{
-    size_t n = json_array_size(list);
-
-    if (!json_is_array(list) || n > BERTH_MAX_RANK)
-        return -1;
-    for (size_t i = 0; i < n; i++) {
-        sizes[i] = json_read_size(json_object_get(json_array_get(list, i), "as_int"));
-        if (sizes[i] < 0)
-            return -1;
-    }
-    return (int32_t)n;
-}
-
 /* ---- one weight ---- */
 
 /* E2: a strided tensor of a known dtype, with sizes and strides. */
 static int weight_read_meta(weight *of, berth_error *error)
 {
-    int64_t dtype = json_read_size(json_object_get(of->meta, "dtype"));
+    int64_t dtype = bth_json_read_size(json_object_get(of->meta, "dtype"));
     berth_tensor *tensor = &of->tensor;
-
     if (!json_is_false(json_object_get(of->entry, "use_pickle")))
         return weight_fail(of, BERTH_E_UNSUPPORTED,
                            "a tensor subclass, which torch.export stores as a pickle of its own: "
@@ -104,15 +77,15 @@ static int weight_read_meta(weight *of, berth_error *error)
         tensor->dtype = dtypes[dtype];
     if (tensor->dtype == BERTH_DTYPE_NONE)
         return weight_fail(of, BERTH_E_UNSUPPORTED, "its dtype is not known", error);
-    if (json_read_size(json_object_get(of->meta, "layout")) != LAYOUT_STRIDED)
+    if (bth_json_read_size(json_object_get(of->meta, "layout")) != LAYOUT_STRIDED)
         return weight_fail(of, BERTH_E_UNSUPPORTED, "it is no strided tensor", error);
-    tensor->rank = json_read_sizes(json_object_get(of->meta, "sizes"), of->shape);
+    tensor->rank = bth_json_read_sizes(json_object_get(of->meta, "sizes"), true, of->shape);
     tensor->shape = of->shape;
     tensor->stride = of->stride;
     tensor->storage_offset =
-        json_read_size(json_object_get(json_object_get(of->meta, "storage_offset"), "as_int"));
+        bth_json_read_size(json_object_get(json_object_get(of->meta, "storage_offset"), "as_int"));
     if (tensor->rank < 0 || tensor->storage_offset < 0 ||
-        json_read_sizes(json_object_get(of->meta, "strides"), of->stride) != tensor->rank)
+        bth_json_read_sizes(json_object_get(of->meta, "strides"), true, of->stride) != tensor->rank)
         return weight_fail(of, BERTH_E_TENSOR, "its sizes, strides or offset are no numbers",
                            error);
     return 0;
@@ -126,12 +99,11 @@ static int weight_find_storage(weight *of, berth_error *error)
     berth_dtype dtype = bth_dtype_to_storage_dtype(of->tensor.dtype);
     const json_t *device = json_object_get(of->meta, "device");
     const char *type = json_string_value(json_object_get(device, "type"));
-    int64_t index = json_read_size(json_object_get(device, "index"));
+    int64_t index = bth_json_read_size(json_object_get(device, "index"));
     char location[32]; /* "cpu", "cuda:0", as PyTorch names devices */
     uint64_t nbytes;
     int n =
         snprintf(of->record, sizeof of->record, BTH_EXPORTED_WEIGHTS_PREFIX "%s", path ? path : "");
-
     if (!path || n >= (int)sizeof of->record ||
         !of->text->find_record(of->text->context, of->record, &nbytes))
         return weight_fail(of, BERTH_E_ARCHIVE, "the archive does not hold its record", error);
@@ -160,7 +132,6 @@ static berth_value *weight_make_value(weight *of, berth_error *error)
     bool is_parameter = json_is_true(json_object_get(of->entry, "is_param"));
     bool requires_grad = json_is_true(json_object_get(of->meta, "requires_grad"));
     berth_value *value;
-
     if (!is_parameter && requires_grad)
         of->tensor.flags |= BERTH_REQUIRES_GRAD;
     value = berth_make_tensor(of->tree, &of->tensor);
@@ -182,7 +153,6 @@ static int weights_read(const bth_exported_text *text, const json_t *entries, be
 {
     const char *name;
     json_t *entry;
-
     json_object_foreach((json_t *)(uintptr_t)entries, name, entry)
     {
         weight of = {.text = text,
@@ -212,7 +182,6 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
                             .offset = text->offset,
                             .min_object_nbytes = MIN_OBJECT_NBYTES};
     json_t *json = bth_json_parse(&parsed, error);
-
     if (!json)
         return error->code;
     const json_t *entries = json_object_get(json, "config");

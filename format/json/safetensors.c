@@ -8,39 +8,37 @@
 
 /* ---- dtypes ---- */
 
-/* In the order in which the safetensors package writes them: larger items come first. */
+/* In the order in which the safetensors package writes them: larger items come first. Shapes of F4
+ * count elements, two a byte; PyTorch's count bytes. */
 static const struct {
     berth_dtype dtype;
     const char *name;
-} dtypes[] = {
-    {BERTH_UINT64, "U64"},
-    {BERTH_INT64, "I64"},
-    {BERTH_FLOAT64, "F64"},
-    {BERTH_COMPLEX64, "C64"},
-    {BERTH_FLOAT32, "F32"},
-    {BERTH_UINT32, "U32"},
-    {BERTH_INT32, "I32"},
-    {BERTH_BFLOAT16, "BF16"},
-    {BERTH_FLOAT16, "F16"},
-    {BERTH_UINT16, "U16"},
-    {BERTH_INT16, "I16"},
-    {BERTH_FLOAT8_E5M2FNUZ, "F8_E5M2FNUZ"},
-    {BERTH_FLOAT8_E4M3FNUZ, "F8_E4M3FNUZ"},
-    {BERTH_FLOAT8_E8M0FNU, "F8_E8M0"},
-    {BERTH_FLOAT8_E4M3FN, "F8_E4M3"},
-    {BERTH_FLOAT8_E5M2, "F8_E5M2"},
-    {BERTH_INT8, "I8"},
-    {BERTH_UINT8, "U8"},
-    {BERTH_FLOAT4_E2M1FN_X2, "F4"}, /* whose shape counts elements, two a byte, PyTorch's bytes */
-    {BERTH_BOOL, "BOOL"},
-};
+} dtypes[] = {{BERTH_UINT64, "U64"},
+              {BERTH_INT64, "I64"},
+              {BERTH_FLOAT64, "F64"},
+              {BERTH_COMPLEX64, "C64"},
+              {BERTH_FLOAT32, "F32"},
+              {BERTH_UINT32, "U32"},
+              {BERTH_INT32, "I32"},
+              {BERTH_BFLOAT16, "BF16"},
+              {BERTH_FLOAT16, "F16"},
+              {BERTH_UINT16, "U16"},
+              {BERTH_INT16, "I16"},
+              {BERTH_FLOAT8_E5M2FNUZ, "F8_E5M2FNUZ"},
+              {BERTH_FLOAT8_E4M3FNUZ, "F8_E4M3FNUZ"},
+              {BERTH_FLOAT8_E8M0FNU, "F8_E8M0"},
+              {BERTH_FLOAT8_E4M3FN, "F8_E4M3"},
+              {BERTH_FLOAT8_E5M2, "F8_E5M2"},
+              {BERTH_INT8, "I8"},
+              {BERTH_UINT8, "U8"},
+              {BERTH_FLOAT4_E2M1FN_X2, "F4"},
+              {BERTH_BOOL, "BOOL"}};
 
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
 size_t bth_safetensors_dtype_position(berth_dtype dtype)
 {
     size_t i = 0;
-
     while (i < N_DTYPES && dtypes[i].dtype != dtype)
         i++;
     return i;
@@ -49,7 +47,6 @@ size_t bth_safetensors_dtype_position(berth_dtype dtype)
 const char *bth_safetensors_dtype_name(berth_dtype dtype)
 {
     size_t i = bth_safetensors_dtype_position(dtype);
-
     return i < N_DTYPES ? dtypes[i].name : NULL;
 }
 
@@ -69,7 +66,6 @@ berth_dtype bth_safetensors_dtype_from_name(const char *name)
 uint64_t bth_safetensors_header_nbytes(const uint8_t *head, size_t nbytes)
 {
     uint64_t length = 0;
-
     if (nbytes < BTH_SAFETENSORS_HEAD_NBYTES || head[BTH_SAFETENSORS_LENGTH_NBYTES] != '{')
         return 0;
     for (size_t i = BTH_SAFETENSORS_LENGTH_NBYTES; i-- > 0;)

@@ -33,18 +33,14 @@ typedef struct bth_safetensors {
 
 /* Refuses a length that does not fit the file, or the format (S1). */
 int bth_safetensors_check_length(uint64_t header_nbytes, uint64_t file_nbytes, berth_error *error);
-/*
- * Parses a header whose length was checked. `head`: the file's first bytes, the header among them.
+/* Parses a header whose length was checked. `head`: the file's first bytes, the header among them.
  * Makes the values, and storages with offsets but without data, in `tree` (S1 to S4).
- * BERTH_E_UNAVAILABLE: this build has no JSON library.
- */
+ * BERTH_E_UNAVAILABLE: this build has no JSON library. */
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error);
 
-/*
- * Adds tensors for names that a text of __metadata__ ties to one of the file's, with its storage,
- * as save_model of the safetensors package writes them. by_rule: only what no remark looks like.
- */
+/* Adds tensors for names that a text of __metadata__ ties to one of the file's, with its storage,
+ * as save_model of the safetensors package writes them. by_rule: only what no remark looks like. */
 int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
                                    berth_error *error);
 
@@ -68,10 +64,8 @@ typedef struct bth_safetensors_new {
     size_t n_texts;
 } bth_safetensors_new;
 
-/*
- * *bytes: the length and the header, padded with spaces to a multiple of 8. The caller releases it.
- * BERTH_E_UNSUPPORTED: the header is longer than the format allows.
- */
+/* *bytes: the length and the header, padded with spaces to a multiple of 8. The caller releases it.
+ * BERTH_E_UNSUPPORTED: the header is longer than the format allows. */
 int bth_safetensors_write(const bth_safetensors_new *contents, uint8_t **bytes, size_t *nbytes,
                           berth_error *error);
 

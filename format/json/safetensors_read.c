@@ -38,7 +38,6 @@ typedef struct header_reading {
 static int fail_in_tensor(const char *name, int code, const char *why, berth_error *error)
 {
     char quoted[104];
-
     (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
     (void)bth_fail_status(error, code, "%s", why);
     return bth_error_prefix(error, quoted);
@@ -51,43 +50,25 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
 {
     const char *key;
     json_t *text;
-
     if (json_is_null(metadata))
         return 0;
-    if (!json_is_object(metadata))
-        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
+    bool is_map = json_is_object(metadata);
     berth_value *dict = berth_make_dict(reading->tree, BERTH_KIND_DICT);
     json_object_foreach((json_t *)(uintptr_t)metadata, key, text)
     {
-        if (!json_is_string(text))
-            return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
-        if (berth_dict_set(dict, key,
-                           berth_make_str(reading->tree, json_string_value(text),
-                                          json_string_length(text))) < 0)
+        is_map &= json_is_string(text);
+        if (is_map && berth_dict_set(dict, key,
+                                     berth_make_str(reading->tree, json_string_value(text),
+                                                    json_string_length(text))) < 0)
             return berth_tree_error(reading->tree, error);
     }
+    if (!is_map)
+        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
     reading->contents->metadata = dict;
     return 0;
 }
 
 /* ---- one tensor ---- */
-
-/* Reads the sizes into an array of BERTH_MAX_RANK; false: not a shape. */
-static bool json_read_shape(const json_t *array, int64_t *shape, int32_t *rank)
-{
-    size_t n = json_array_size(array);
-
-    if (!json_is_array(array) || n > BERTH_MAX_RANK)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(array, i);
-        if (!json_is_integer(item) || json_integer_value(item) < 0)
-            return false;
-        shape[i] = json_integer_value(item);
-    }
-    *rank = (int32_t)n;
-    return true;
-}
 
 /* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
 static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
@@ -103,7 +84,6 @@ static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
 static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
 {
     uint64_t product = item;
-
     for (int32_t i = 0; i < rank; i++)
         if (!bth_try_multiply(product, (uint64_t)shape[i], &product))
             return false;
@@ -116,7 +96,6 @@ static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uin
 {
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     char why[128];
-
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
         return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
                               error);
@@ -137,7 +116,6 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
     header_tensor *tensor = &reading->tensors[reading->n_tensors];
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
     char why[80];
-
     *tensor = (header_tensor){.name = name,
                               .index = reading->n_tensors,
                               .dtype = bth_safetensors_dtype_from_name(dtype_name),
@@ -161,8 +139,8 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     berth_tensor tensor = {.dtype = from->dtype, .shape = shape};
     uint64_t nbytes = from->end - from->begin;
     const char *why = NULL;
-
-    if (!json_read_shape(from->shape, shape, &tensor.rank))
+    tensor.rank = bth_json_read_sizes(from->shape, false, shape);
+    if (tensor.rank < 0)
         why = "its shape is no list of at most 64 sizes";
     else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
         why = "PyTorch has F4 in pairs only: its last dimension must be even";
@@ -188,7 +166,6 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
 static int compare_tensors(const void *left, const void *right)
 {
     const header_tensor *a = left, *b = right;
-
     if (a->begin != b->begin)
         return a->begin < b->begin ? -1 : 1;
     if (a->end != b->end)
@@ -200,7 +177,6 @@ static int compare_tensors(const void *left, const void *right)
 static int header_check_ranges(header_reading *reading, berth_error *error)
 {
     uint64_t at = 0;
-
     qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         if (reading->tensors[i].begin != at)
@@ -215,15 +191,12 @@ static int header_check_ranges(header_reading *reading, berth_error *error)
     return 0;
 }
 
-/*
- * S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
+/* S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
  * say what the tensor is in its module: "weight". A remark such as "best_layer": "weight" has no
- * parts.
- */
+ * parts. */
 static bool name_is_tied_by_rule(const char *name, const char *other)
 {
     const char *part = strrchr(name, '.'), *other_part = strrchr(other, '.');
-
     return part && other_part && strcmp(part, other_part) == 0 && strcmp(name, other) > 0;
 }
 
@@ -232,7 +205,6 @@ int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, 
 {
     berth_value *root = contents->root, *metadata = contents->metadata;
     size_t n = berth_value_count(metadata);
-
     for (size_t i = 0; i < n; i++) {
         berth_value *key, *value;
         (void)berth_dict_at(metadata, i, &key, &value);
@@ -252,7 +224,6 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     size_t nbytes = bth_array_nbytes(json_object_size(reading->json) + 1, sizeof *reading->tensors);
     const char *name;
     json_t *entry;
-
     reading->tensors = bth_allocate(nbytes);
     if (!reading->tensors)
         return bth_fail_memory(error, nbytes);
@@ -278,22 +249,6 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     return 0;
 }
 
-/* The parser takes -0 for 0; the package refuses it. The metadata are all texts. */
-static int text_check_no_minus_zero(const bth_json_text *text, berth_error *error)
-{
-    bool in_string = false;
-
-    for (size_t i = 0; i + 1 < text->nbytes; i++)
-        if (in_string && text->bytes[i] == '\\')
-            i++;
-        else if (text->bytes[i] == '"')
-            in_string = !in_string;
-        else if (!in_string && text->bytes[i] == '-' && text->bytes[i + 1] == '0')
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, text->offset + i,
-                            "%s: a size or an offset with a minus sign", text->what);
-    return 0;
-}
-
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error)
 {
@@ -302,16 +257,15 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
                               .data_nbytes = file_nbytes - data_offset,
                               .tree = tree,
                               .contents = contents};
-
     bth_json_text text = {.bytes = head + BTH_SAFETENSORS_LENGTH_NBYTES,
                           .nbytes = (size_t)header_nbytes,
                           .what = "the safetensors header",
                           .offset = BTH_SAFETENSORS_LENGTH_NBYTES,
-                          .min_object_nbytes = MIN_OBJECT_NBYTES};
+                          .min_object_nbytes = MIN_OBJECT_NBYTES,
+                          .refuses_minus_zero = true}; /* as the package does */
 
     *contents = (bth_safetensors){0};
-    if (text_check_no_minus_zero(&text, error) == 0)
-        reading.json = bth_json_parse(&text, error);
+    reading.json = bth_json_parse(&text, error);
     if (reading.json && header_read_entries(&reading, error) == 0)
         (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     bth_release(reading.tensors);

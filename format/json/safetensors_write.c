@@ -14,7 +14,6 @@ static json_t *entry_make_json(const berth_tensor *tensor, uint64_t begin)
 {
     json_t *shape = json_array();
     uint64_t end = begin + berth_tensor_nbytes(tensor);
-
     for (int32_t i = 0; i < tensor->rank; i++) {
         bool doubles = tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && i == tensor->rank - 1;
         if (json_array_append_new(shape, json_integer(tensor->shape[i] * (doubles ? 2 : 1))) < 0) {
@@ -32,7 +31,6 @@ static json_t *header_make_json(const bth_safetensors_new *contents)
     json_t *header = json_object(), *metadata = contents->n_texts > 0 ? json_object() : NULL;
     uint64_t at = 0;
     int failed = 0;
-
     for (size_t i = 0; i < contents->n_texts && !failed; i++)
         failed = json_object_set_new(metadata, contents->texts[i].key,
                                      json_string(contents->texts[i].text));
@@ -54,7 +52,6 @@ static json_t *header_make_json(const bth_safetensors_new *contents)
 static uint8_t *header_make_bytes(const json_t *header, size_t padded)
 {
     uint8_t *bytes = bth_allocate(BTH_SAFETENSORS_LENGTH_NBYTES + padded);
-
     if (!bytes)
         return NULL;
     for (int i = 0; i < BTH_SAFETENSORS_LENGTH_NBYTES; i++)
@@ -71,7 +68,6 @@ int bth_safetensors_write(const bth_safetensors_new *contents, uint8_t **bytes, 
 {
     json_t *header = header_make_json(contents);
     size_t n = header ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0, padded = (n + 7) / 8 * 8;
-
     if (n == 0)
         (void)bth_fail_memory(error, contents->n_entries * sizeof(json_t));
     else if (padded > BTH_SAFETENSORS_MAX_HEADER_NBYTES)

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/seeded_hash.h"
-#include "format/values/value.h"
 
 #include <string.h>
 
@@ -52,8 +51,8 @@ static uint64_t prime_power(uint64_t base, size_t n)
     return result;
 }
 
-static uint64_t name_hash_append_bytes(const bth_names *names, uint64_t hash, const char *text,
-                                       size_t nbytes)
+uint64_t bth_name_hash_append(const bth_names *names, uint64_t hash, const char *text,
+                              size_t nbytes)
 {
     const uint8_t *at = (const uint8_t *)text;
     /* Eight digits at a time: the chain of products is eight times shorter. */
@@ -66,11 +65,6 @@ static uint64_t name_hash_append_bytes(const bth_names *names, uint64_t hash, co
         hash = prime_plus(prime_times(hash, names->powers[n]), prime_remainder(sum));
     }
     return hash;
-}
-
-uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes)
-{
-    return name_hash_append_bytes(names, 0, name, nbytes);
 }
 
 static struct names_key *long_key_find_slot(struct names_key *keys, size_t mask, const void *text)
@@ -100,7 +94,7 @@ static const struct names_key *long_key_find_or_add(bth_names *names, const char
     struct names_key *key = long_key_find_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
         *key = (struct names_key){.text = text,
-                                  .hash = name_hash_append_bytes(names, 0, text, nbytes),
+                                  .hash = bth_name_hash_append(names, 0, text, nbytes),
                                   .power = prime_power(names->powers[1], nbytes)};
         names->n_keys++;
     }
@@ -113,7 +107,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
 {
     *hash = parent->hash & ~BTH_NAME_SHARED;
     if (parent != names->entries)
-        *hash = name_hash_append_bytes(names, *hash, ".", 1);
+        *hash = bth_name_hash_append(names, *hash, ".", 1);
     const berth_value *key =
         index < BTH_STEP_LIST_ITEMS ? bth_value_key(parent->value, index) : NULL;
     size_t nbytes;
@@ -125,12 +119,12 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return kept != NULL;
     }
     if (text) {
-        *hash = name_hash_append_bytes(names, *hash, text, nbytes);
+        *hash = bth_name_hash_append(names, *hash, text, nbytes);
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
     bth_name_text_append_short_name_step(&out, parent->value, index);
-    *hash = name_hash_append_bytes(names, *hash, out.text, out.nbytes);
+    *hash = bth_name_hash_append(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
 }
@@ -146,7 +140,7 @@ static void *naming_grow_array(struct naming *naming, void *items, uint32_t n, u
     berth_error *error = naming->error;
     uint64_t larger = (uint64_t)n + n / 2 + (n ? 8 : naming->n_expected);
     if (larger >= BTH_STEP_LIST_ITEMS) {
-        bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET, "too many tensors to name");
+        bth_fail_status(error, BERTH_E_UNSUPPORTED, "too many tensors to name");
         return NULL;
     }
     void *grown = bth_reallocate(items, (size_t)larger * nbytes);
@@ -229,10 +223,8 @@ static int naming_push_value_if_new(struct naming *naming, const berth_value *va
     return 0;
 }
 
-/*
- * A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
- * A tensor inside another one (BTH_STEP_INNER) is not listed by itself.
- */
+/* A tensor and its parts are listed at each edge that leads to it. Its attributes are entered once.
+ * A tensor inside another one (BTH_STEP_INNER) is not listed by itself. */
 static int naming_push_container_or_add_tensor(struct naming *naming, const berth_value *value,
                                                uint32_t step)
 {
@@ -317,7 +309,7 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
     struct naming naming = {.error = error, .walk = {.edges = BTH_WALK_MEMBERS}};
     *made = NULL;
     if (!tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no value to name");
+        return bth_fail_argument(error, "no value to name");
     bth_names *names = naming.names = bth_allocate_zeroed(sizeof(*names));
     if (!names)
         return bth_fail_memory(error, sizeof(*names));

@@ -18,10 +18,8 @@ void bth_names_free(bth_names *names);
 size_t bth_names_tensor_count(const bth_names *names);
 const berth_value *bth_names_tensor_value(const bth_names *names, size_t i);
 
-/*
- * A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; if memory is short,
- * `failed`.
- */
+/* A text that grows. Beyond `limit` bytes nothing is added and `cut` is set; if memory is short,
+ * `failed`. */
 typedef struct bth_name_text {
     char *text; /* of bth_allocate */
     size_t nbytes;
@@ -31,11 +29,9 @@ typedef struct bth_name_text {
     bool failed;
 } bth_name_text;
 
-/*
- * Texts of tensor i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
+/* Texts of tensor i: the short name ("a.0.b"; the path if that is ambiguous, empty, begins like a
  * path, or holds NULs or surrogates), and the path ("['a'][0]['b']"). The texts begin as zeros and
- * can be used again.
- */
+ * can be used again. */
 int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_name_text *name,
                                          bth_name_text *path, berth_error *error);
 /* The same in new texts, which the caller releases. */
@@ -46,11 +42,9 @@ int bth_names_allocate_tensor_name_and_path(const bth_names *names, size_t i, ch
  * may have any form, does not begin like a path; NULL: none of these. */
 const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any_form);
 
-/*
- * Any value by short name or path: see berth_find. A listed tensor comes before other values of the
+/* Any value by short name or path: see berth_find. A listed tensor comes before other values of the
  * same short name. The empty name is the root. Paths, and short names of other values, also follow
- * edges that the walk did not enter again.
- */
+ * edges that the walk did not enter again. */
 const berth_value *bth_names_find_value(const bth_names *names, const char *name,
                                         berth_error *error);
 
@@ -90,16 +84,12 @@ struct bth_names {
     uint64_t powers[9]; /* of the hash's base */
 };
 
-/*
- * P3: n bytes of pickle can make a tuple whose repr has 2^n characters. So the repr of a tuple ends
- * after this many, with "...)".
- */
+/* P3: n bytes of pickle can make a tuple whose repr has 2^n characters. So the repr of a tuple ends
+ * after this many, with "...)". */
 enum { BTH_TUPLE_REPR_NBYTES = 256 };
 
-/*
- * P3: a pickle can use one long key on many levels for a few bytes each, and a name contains it
- * each time. A million levels of short keys stay below this.
- */
+/* P3: a pickle can use one long key on many levels for a few bytes each, and a name contains it
+ * each time. A million levels of short keys stay below this. */
 #define BTH_MAX_NAME_NBYTES ((size_t)16 << 20)
 
 void bth_name_text_append_bytes(bth_name_text *out, const char *text, size_t nbytes);
@@ -123,8 +113,9 @@ void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, 
 /* The name of a step that is no item: "indices", "__dict__", …; NULL for items. */
 const char *bth_step_attribute_name(const berth_value *parent, uint32_t step);
 
-/* The hash of a short name, as of an entry. */
-uint64_t bth_name_hash(const bth_names *names, const char *name, size_t nbytes);
+/* The hash of a short name, as of an entry: that of its beginning (0: none), and more text. */
+uint64_t bth_name_hash_append(const bth_names *names, uint64_t hash, const char *text,
+                              size_t nbytes);
 /* The position in `tensors` of the first tensor of that hash, or UINT32_MAX. */
 uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash);
 

@@ -4,13 +4,19 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/shown_text.h"
 #include "format/values/value.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Limits of the search for values without an entry, and of the search for similar names. */
-enum { MAX_READINGS = 10000, MAX_NEAR = 10000, MAX_NEAR_NBYTES = 128, MAX_STEPS = 4 };
+enum {
+    MAX_READINGS = 10000,
+    MAX_NEAR = 10000,
+    MAX_NEAR_NBYTES = BTH_MAX_DISTANCE_NBYTES,
+    MAX_STEPS = 4
+};
 
 /* A message must have room for two names. */
 enum { MAX_SHOWN_NBYTES = 200 };
@@ -42,11 +48,9 @@ static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_erro
     return out->failed;
 }
 
-/*
- * Finds up to two keys that are no str, by the text between the brackets of a path: an int64, or
+/* Finds up to two keys that are no str, by the text between the brackets of a path: an int64, or
  * keys of other kinds by their repr. Returns how many. Several keys can have one repr: long tuples
- * with the same beginning, NaNs.
- */
+ * with the same beginning, NaNs. */
 static int keys_find_non_str_by_text(const berth_value *dict, const char *text, size_t nbytes,
                                      size_t found[2], berth_error *error)
 {
@@ -73,31 +77,23 @@ static int keys_find_non_str_by_text(const berth_value *dict, const char *text, 
     return n_found;
 }
 
-/* The step is one of an attribute or a part. */
-static bool step_has_name(const berth_value *value, uint32_t step, const char *text, size_t nbytes)
-{
-    const char *name = bth_step_attribute_name(value, step);
-    return strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
-           bth_value_child_at_step(value, step);
-}
-
 /* Finds an attribute or a part of a tensor by name; false if the value does not have it. */
 static bool step_find_attribute_or_part(const berth_value *value, const char *text, size_t nbytes,
-                                        uint32_t *index)
+                                        uint32_t *step)
 {
-    for (*index = BTH_STEP_LIST_ITEMS; *index <= BTH_STEP_STATE; ++*index)
-        if (step_has_name(value, *index, text, nbytes))
+    const char *name;
+    *step = BTH_STEP_LIST_ITEMS;
+    while ((name = bth_step_attribute_name(value, *step))) {
+        if (strlen(name) == nbytes && memcmp(name, text, nbytes) == 0 &&
+            bth_value_child_at_step(value, *step))
             return true;
-    for (*index = 0; bth_step_attribute_name(value, *index); ++*index)
-        if (step_has_name(value, *index, text, nbytes))
-            return true;
+        *step = *step == BTH_STEP_STATE ? 0 : *step + 1; /* the parts come last */
+    }
     return false;
 }
 
-/*
- * Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
- * repr, and an attribute.
- */
+/* Finds the steps that a part of a short name can mean: a str key, an int key or two keys with that
+ * repr, and an attribute. */
 static int steps_find_by_text(const berth_value *value, const char *text, size_t nbytes,
                               uint32_t steps[MAX_STEPS], berth_error *error)
 {
@@ -192,9 +188,8 @@ static bool path_parse_and_find_item(const berth_value *value, const char **at, 
                     ? keys_find_non_str_by_text(value, *at, nbytes, keys, error)
                     : 0;
         if (n == 2) {
-            bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-                     "two keys are written as %.*s",
-                     (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), *at);
+            bth_fail_status(error, BERTH_E_AMBIGUOUS, "two keys are written as %.*s",
+                            (int)(nbytes < MAX_SHOWN_NBYTES ? nbytes : MAX_SHOWN_NBYTES), *at);
             return false;
         }
         if (n == 1)
@@ -293,18 +288,12 @@ static void search_write_interpretation_path(bth_name_text *out, const struct se
     }
 }
 
-static const char *name_text_or_empty(bth_name_text *out)
-{
-    return out->text ? out->text : "";
-}
-
 static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
                                berth_error *error)
 {
-    bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-             "\"%.*s\" is the name of two values: %.*s and %.*s", MAX_SHOWN_NBYTES / 2, name,
-             MAX_SHOWN_NBYTES, name_text_or_empty(first), MAX_SHOWN_NBYTES,
-             name_text_or_empty(second));
+    bth_fail_status(error, BERTH_E_AMBIGUOUS, "\"%.*s\" is the name of two values: %.*s and %.*s",
+                    MAX_SHOWN_NBYTES / 2, name, MAX_SHOWN_NBYTES, first->text ? first->text : "",
+                    MAX_SHOWN_NBYTES, second->text ? second->text : "");
     bth_release(first->text);
     bth_release(second->text);
     return error->code;
@@ -314,7 +303,6 @@ static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_
 static const berth_value *value_find_by_short_name(const berth_value *root, const char *name,
                                                    berth_error *error)
 {
-    const berth_value *value = NULL;
     struct search search = {.name = name, .nbytes = strlen(name)};
     search.readings = bth_allocate(MAX_READINGS * sizeof(*search.readings));
     if (!search.readings) {
@@ -325,45 +313,22 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
     bool whole = true;
     for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
         whole = search_extend_interpretation(&search, i, error);
-    if (error->code != BERTH_OK) {
-        value = NULL;
-    } else if (search.n_found == 2) {
+    const berth_value *value = search.n_found ? search.readings[search.found[0]].value : NULL;
+    if (error->code == BERTH_OK && search.n_found == 2) {
         bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
         search_write_interpretation_path(&first, &search, search.found[0]);
         search_write_interpretation_path(&second, &search, search.found[1]);
         name_fail_ambiguous(name, &first, &second, error);
-    } else if (!whole) {
-        bth_fail(error, BERTH_E_AMBIGUOUS, NULL, BERTH_NO_OFFSET,
-                 "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
-                 MAX_SHOWN_NBYTES, name, MAX_READINGS);
-    } else if (search.n_found == 1) {
-        value = search.readings[search.found[0]].value;
+    } else if (error->code == BERTH_OK && !whole) {
+        bth_fail_status(error, BERTH_E_AMBIGUOUS,
+                        "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
+                        MAX_SHOWN_NBYTES, name, MAX_READINGS);
     }
     bth_release(search.readings);
-    return value;
+    return error->code == BERTH_OK ? value : NULL;
 }
 
 /* ---- similar names ---- */
-
-/* Levenshtein's distance of two texts of at most MAX_NEAR_NBYTES bytes. */
-static size_t name_edit_distance(const char *a, size_t a_nbytes, const char *b, size_t b_nbytes)
-{
-    size_t row[MAX_NEAR_NBYTES + 1];
-    for (size_t j = 0; j <= b_nbytes; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= a_nbytes; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= b_nbytes; j++) {
-            size_t above = row[j];
-            size_t other = above < row[j - 1] ? above + 1 : row[j - 1] + 1;
-            size_t changed = diagonal + (a[i - 1] != b[j - 1]);
-            row[j] = changed < other ? changed : other;
-            diagonal = above;
-        }
-    }
-    return row[b_nbytes];
-}
 
 /* The message shows the most similar of the first names. */
 static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
@@ -378,7 +343,7 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
             /* "weight" is similar to "decoder.weight", but more similar to "weigth". */
             bool within = nbytes > 2 && strstr(out.text, name);
             far =
-                within ? best - (best > 1) : name_edit_distance(name, nbytes, out.text, out.nbytes);
+                within ? best - (best > 1) : bth_text_distance(name, nbytes, out.text, out.nbytes);
         }
         if (far < best) {
             best = far;
@@ -388,9 +353,9 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
             bth_release(out.text);
         }
     }
-    bth_fail(error, BERTH_E_NOT_FOUND, NULL, BERTH_NO_OFFSET, "no value named \"%.*s\"%s%.*s%s",
-             MAX_SHOWN_NBYTES, name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
-             near ? "\"" : "");
+    bth_fail_status(error, BERTH_E_NOT_FOUND, "no value named \"%.*s\"%s%.*s%s", MAX_SHOWN_NBYTES,
+                    name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
+                    near ? "\"" : "");
     bth_release(near);
     return error->code;
 }
@@ -421,7 +386,7 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
 static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
                                                           berth_error *error)
 {
-    uint64_t hash = bth_name_hash(names, name, strlen(name));
+    uint64_t hash = bth_name_hash_append(names, 0, name, strlen(name));
     uint32_t first = bth_names_find_tensor_by_hash(names, hash);
     if (first != UINT32_MAX)
         first = tensor_find_next_by_name(names, first, hash, name, error);
@@ -444,7 +409,7 @@ const berth_value *bth_names_find_value(const bth_names *names, const char *name
                                         berth_error *error)
 {
     if (!name) {
-        bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the name is NULL");
+        bth_fail_argument(error, "the name is NULL");
         return NULL;
     }
     if (!*name)

@@ -4,7 +4,6 @@
 
 #include "base/memory.h"
 #include "base/shown_text.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -53,10 +52,8 @@ void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
 
 /* ---- numbers ---- */
 
-/*
- * The shortest digits that read back as the same double, without a decimal point, which the
- * process's locale could change.
- */
+/* The shortest digits that read back as the same double, without a decimal point, which the
+ * process's locale could change. */
 static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
 {
     char text[64];
@@ -218,16 +215,6 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
 
 /* ---- all kinds ---- */
 
-static void repr_device(bth_name_text *out, const berth_value *key)
-{
-    int64_t index;
-    const char *type = bth_value_device_type_and_index(key, &index);
-    if (index < 0)
-        bth_name_text_append_format(out, "device(type='%.40s')", type);
-    else
-        bth_name_text_append_format(out, "device(type='%.40s', index=%" PRId64 ")", type, index);
-}
-
 /* The name in getattr(object, name), as pickles say what is inside a class; NULL: another value. */
 static const char *call_get_attribute_name(const berth_value *value)
 {
@@ -243,10 +230,8 @@ static const char *call_get_attribute_name(const berth_value *value)
     return nbytes > 0 && strspn(name, identifier) == nbytes ? name : NULL;
 }
 
-/*
- * As Python shows objects: "<module Outer.Inner 7>", with a number instead of an address. More than
- * a few levels are not shown, so that names cost no more than P3.
- */
+/* As Python shows objects: "<module Outer.Inner 7>", with a number instead of an address. More than
+ * a few levels are not shown, so that names cost no more than P3. */
 static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 {
     enum { MAX_LEVELS = 4 };
@@ -271,6 +256,8 @@ static void repr_object_with_id(bth_name_text *out, const berth_value *key)
 /* All kinds that contain no other values. */
 static void repr_scalar(bth_name_text *out, const berth_value *key)
 {
+    const char *type;
+    int64_t index;
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
         bth_name_text_append_text(out, "None");
@@ -292,7 +279,11 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
         repr_quoted(out, key);
         break;
     case BERTH_KIND_DEVICE:
-        repr_device(out, key);
+        type = bth_value_device_type_and_index(key, &index);
+        bth_name_text_append_format(out, "device(type='%.40s'", type);
+        if (index >= 0)
+            bth_name_text_append_format(out, ", index=%" PRId64, index);
+        bth_name_text_append_text(out, ")");
         break;
     case BERTH_KIND_DTYPE:
         bth_name_text_append_text(out, "torch.");
@@ -304,45 +295,37 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
     }
 }
 
-struct open_tuple {
-    const berth_value *value;
-    size_t next;
-};
-
-static bool repr_is_tuple(const berth_value *value)
+void bth_name_text_append_repr(bth_name_text *out, const berth_value *key)
 {
-    return berth_value_kind(value) == BERTH_KIND_TUPLE ||
-           berth_value_kind(value) == BERTH_KIND_SIZE;
-}
-
-static void repr_open_tuple(bth_name_text *out, const berth_value *value, struct open_tuple *open)
-{
-    bth_name_text_append_text(out,
-                              berth_value_kind(value) == BERTH_KIND_SIZE ? "torch.Size([" : "(");
-    *open = (struct open_tuple){.value = value};
-}
-
-static void repr_tuple(bth_name_text *out, const berth_value *key)
-{
-    struct open_tuple open[BTH_TUPLE_REPR_NBYTES]; /* each has a bracket in the text */
-    size_t n_open = 1, outer = out->limit;
+    struct {
+        const berth_value *value;
+        size_t next;
+    } open[BTH_TUPLE_REPR_NBYTES]; /* tuples: each has a bracket in the text */
+    size_t n_open = 0, outer = out->limit;
+    if (berth_value_kind(key) != BERTH_KIND_TUPLE && berth_value_kind(key) != BERTH_KIND_SIZE) {
+        repr_scalar(out, key);
+        return;
+    }
     if (outer - out->nbytes > BTH_TUPLE_REPR_NBYTES)
         out->limit = out->nbytes + BTH_TUPLE_REPR_NBYTES;
-    repr_open_tuple(out, key, &open[0]);
-    while (!out->cut && !out->failed && n_open > 0 && n_open < BTH_TUPLE_REPR_NBYTES) {
-        struct open_tuple *top = &open[n_open - 1];
-        const berth_value *item = bth_value_item(top->value, top->next);
+    for (const berth_value *item = key;;) {
+        bool is_size = berth_value_kind(item) == BERTH_KIND_SIZE;
         if (!item) {
-            bool is_size = berth_value_kind(top->value) == BERTH_KIND_SIZE;
-            bth_name_text_append_text(out, is_size ? "])" : top->next == 1 ? ",)" : ")");
             n_open--;
-            continue;
-        }
-        bth_name_text_append_text(out, top->next++ ? ", " : "");
-        if (repr_is_tuple(item))
-            repr_open_tuple(out, item, &open[n_open++]);
-        else
+            is_size = berth_value_kind(open[n_open].value) == BERTH_KIND_SIZE;
+            bth_name_text_append_text(out, is_size ? "])" : open[n_open].next == 1 ? ",)" : ")");
+        } else if (is_size || berth_value_kind(item) == BERTH_KIND_TUPLE) {
+            bth_name_text_append_text(out, is_size ? "torch.Size([" : "(");
+            open[n_open].value = item;
+            open[n_open++].next = 0;
+        } else {
             repr_scalar(out, item);
+        }
+        if (out->cut || out->failed || n_open == 0 || n_open == BTH_TUPLE_REPR_NBYTES)
+            break;
+        item = bth_value_item(open[n_open - 1].value, open[n_open - 1].next);
+        if (item)
+            bth_name_text_append_text(out, open[n_open - 1].next++ ? ", " : "");
     }
     if (out->limit != outer && (out->cut || n_open)) {
         out->limit = outer;
@@ -350,12 +333,4 @@ static void repr_tuple(bth_name_text *out, const berth_value *key)
         bth_name_text_append_text(out, "...)");
     }
     out->limit = outer;
-}
-
-void bth_name_text_append_repr(bth_name_text *out, const berth_value *key)
-{
-    if (repr_is_tuple(key))
-        repr_tuple(out, key);
-    else
-        repr_scalar(out, key);
 }

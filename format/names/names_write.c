@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -14,11 +13,15 @@
 /* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
 static const char *tensor_part_name(const berth_value *value, uint32_t i)
 {
-    static const char *const coo[] = {"indices", "values"};
-    static const char *const by_row[] = {"crow_indices", "col_indices", "values"};
-    static const char *const by_column[] = {"ccol_indices", "row_indices", "values"};
     static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
     static const char *const quantized[] = {"scales", "zero_points"};
+    static const char *const sparse[][3] = {
+        [BERTH_SPARSE_COO] = {"indices", "values"},
+        [BERTH_SPARSE_CSR] = {"crow_indices", "col_indices", "values"},
+        [BERTH_SPARSE_CSC] = {"ccol_indices", "row_indices", "values"},
+        [BERTH_SPARSE_BSR] = {"crow_indices", "col_indices", "values"},
+        [BERTH_SPARSE_BSC] = {"ccol_indices", "row_indices", "values"},
+    };
     if (!bth_tensor_part(value, i))
         return NULL;
     const berth_value *plain = bth_value_unwrap_tensor(value);
@@ -26,15 +29,7 @@ static const char *tensor_part_name(const berth_value *value, uint32_t i)
         return quantized[i];
     if (berth_value_kind(plain) == BERTH_KIND_NESTED)
         return nested[i];
-    switch (bth_value_layout(plain)) {
-    case BERTH_SPARSE_COO:
-        return coo[i];
-    case BERTH_SPARSE_CSR:
-    case BERTH_SPARSE_BSR:
-        return by_row[i];
-    default:
-        return by_column[i];
-    }
+    return sparse[bth_value_layout(plain)][i];
 }
 
 const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
@@ -149,7 +144,6 @@ const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any
     const berth_value *key = entry->parent == 0 ? bth_value_key(names->root, entry->index) : NULL;
     size_t nbytes;
     const char *text = berth_value_kind(key) == BERTH_KIND_STR ? berth_as_text(key, &nbytes) : NULL;
-
     return text && (any_form || text[0] != '[') && text_can_be_name(text, nbytes) ? text : NULL;
 }
 
@@ -157,8 +151,7 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
                                          bth_name_text *path, berth_error *error)
 {
     if (i >= names->n_tensors)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tensor %zu of %u", i,
-                        names->n_tensors);
+        return bth_fail_argument(error, "no tensor %zu of %u", i, names->n_tensors);
     uint32_t entry = names->tensors[i];
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
@@ -171,8 +164,9 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
     if (name->failed || path->failed)
         return bth_fail_memory(error, name->nbytes + path->nbytes);
     if (path->cut)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, NULL, BERTH_NO_OFFSET,
-                        "the name of tensor %zu has more than %zu bytes", i, BTH_MAX_NAME_NBYTES);
+        return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                               "the name of tensor %zu has more than %zu bytes", i,
+                               BTH_MAX_NAME_NBYTES);
     return 0;
 }
 

@@ -22,7 +22,6 @@ static const char *value_walk_path(const berth_walk *public)
     bth_walk_frame *frames = state->walk.frames;
     bth_name_text *out = &state->path;
     size_t i = state->n_steps_written < state->n_steps ? state->n_steps_written : state->n_steps;
-
     out->nbytes = i ? frames[i - 1].note : 0;
     out->cut = false;
     for (bth_name_text_append_bytes(out, "", 0); i < state->n_steps; i++) {
@@ -50,7 +49,6 @@ static int value_walk_call_and_push_if_new(struct value_walk *state, const berth
     size_t n = state->walk.n_frames;
     bool is_new = bth_walk_mark_if_new(&state->walk, value);
     int code = value_walk_call(state, is_new ? walker->enter : walker->alias, value, n, error);
-
     if (code == BERTH_WALK_SKIP || (code == 0 && !is_new))
         return 0;
     return code ? code : bth_walk_push(&state->walk, value, error);
@@ -60,7 +58,6 @@ static int value_walk_run(struct value_walk *state, const berth_value *root, ber
 {
     bth_walk *walk = &state->walk;
     int code = value_walk_call_and_push_if_new(state, root, error);
-
     while (code == 0 && walk->n_frames > 0) {
         const berth_value *child = bth_walk_next_child(walk);
         if (state->n_steps_written >= walk->n_frames)
@@ -81,17 +78,15 @@ int berth_value_walk(const berth_value *value, const berth_walker *walker, berth
     struct value_walk state = {.public = {.path = value_walk_path},
                                .path = {.limit = BTH_MAX_NAME_NBYTES}};
     int code;
-
     BTH_ERROR_BEGIN(error);
     if (!value || !walker)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "the %s is NULL",
-                        value ? "walker" : "value");
+        return bth_fail_argument(error, "the %s is NULL", value ? "walker" : "value");
     if (BTH_CHECK_RESERVED(berth_walker, walker, error) < 0)
         return error->code;
     state.walker = *walker;
     if (state.walker.flags & ~BERTH_WALK_ITEMS)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET,
-                        "unknown flags 0x%x of a walk", (unsigned)state.walker.flags);
+        return bth_fail_argument(error, "unknown flags 0x%x of a walk",
+                                 (unsigned)state.walker.flags);
     state.walk.edges = state.walker.flags & BERTH_WALK_ITEMS ? BTH_WALK_ITEMS : BTH_WALK_ALL;
     code = bth_walk_allocate_seen(&state.walk, bth_value_tree(value), error);
     if (code == 0)

@@ -37,6 +37,14 @@ bool bth_is_legacy(const uint8_t *bytes, size_t nbytes)
            memcmp(bytes + HEAD_NBYTES, magic_number, sizeof magic_number) == 0;
 }
 
+bool bth_legacy_begins(const uint8_t *bytes, size_t nbytes)
+{
+    for (size_t at = 2; at + sizeof magic_number <= nbytes && bytes[0] == BTH_OP_PROTO; at++)
+        if (memcmp(bytes + at, magic_number, sizeof magic_number) == 0)
+            return true;
+    return false;
+}
+
 #define LEGACY_FAIL(error, pickle, ...)                                                            \
     bth_fail(error, BERTH_E_PICKLE, names[pickle], BERTH_NO_OFFSET, __VA_ARGS__)
 
@@ -95,7 +103,6 @@ int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickl
 {
     size_t begins[N_PICKLES + 1] = {0};
     berth_value *values[N_PICKLES];
-
     *legacy = (bth_legacy){0};
     /* Finds the end of each before anything is built, so that the caller can provide more bytes. */
     for (int i = 0; i < N_PICKLES; i++) {

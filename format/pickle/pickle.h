@@ -15,8 +15,8 @@ enum { BTH_FETCHED_BITS = 4096 };
 typedef struct bth_pickle_survey {
     size_t extent; /* bytes up to and including STOP; until STOP is found, where the scan goes on */
     size_t n_memo; /* one more than the largest memo index that is fetched */
-    uint64_t fetched[BTH_FETCHED_BITS /
-                     64]; /* a bit for each memo index, modulo their number: it may be fetched */
+    /* A bit for each memo index, modulo their number: it may be fetched. */
+    uint64_t fetched[BTH_FETCHED_BITS / 64];
 } bth_pickle_survey;
 
 typedef struct bth_pickle_rules {
@@ -29,18 +29,13 @@ typedef struct bth_pickle_rules {
     const bth_pickle_survey *survey; /* of these bytes; NULL: the reader makes it */
 } bth_pickle_rules;
 
-/*
- * Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
- * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing.
- */
+/* Finds the end of a pickle. BERTH_E_TRUNCATED if the bytes end before it: call again with more
+ * bytes and the same survey. Any other code: this is no pickle. Linear; allocates nothing. */
 int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
                                     const bth_pickle_rules *rules, bth_pickle_survey *survey,
                                     berth_error *error);
 
-/*
- * Reads one pickle of exactly nbytes bytes into the tree, with its storages. Keeps no pointer to
- * `bytes`.
- */
+/* Reads one pickle of exactly these bytes into the tree, with its storages. Keeps no pointer. */
 int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *rules,
                     berth_tree *tree, berth_value **root, berth_error *error);
 
@@ -60,27 +55,22 @@ typedef void (*bth_global_seen)(void *context, const char *module, const char *n
 typedef struct bth_found_global {
     char words[2 * BTH_GLOBAL_SHOWN_NBYTES + 16]; /* "the global os system"; "": there is none */
     bool is_pickle; /* the bytes are a pickle, though they do not begin with PROTO */
-    /* ---- the finder's own ---- */
-    bool is_dotted;
+    bool is_dotted; /* this and the rest: the finder's own */
     bool is_called;
     bool ignores_distributed;
     bth_global_seen report; /* NULL: the first is enough */
     void *context;
 } bth_found_global;
 
-/*
- * Looks for it in a pickle of any protocol, or in the BTH_LEGACY_N_PICKLES that follow each other
+/* Looks for it in a pickle of any protocol, or in the BTH_LEGACY_N_PICKLES that follow each other
  * there. Ends with the bytes, or where they are no opcode. `ignores_distributed`: the classes of
- * torch.distributed.checkpoint do not count. Linear; allocates nothing.
- */
+ * torch.distributed.checkpoint do not count. Linear; allocates nothing. */
 void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_distributed,
                             bth_found_global *found);
 
-/*
- * Reports all globals of n_pickles pickles that follow each other, of any protocol: of GLOBAL, INST
+/* Reports all globals of n_pickles pickles that follow each other, of any protocol: of GLOBAL, INST
  * and STACK_GLOBAL, whose texts can come from the memo, and extension codes. *is_whole: all of them
- * end in these bytes. Linear; 32 MiB of memory at most.
- */
+ * end in these bytes. Linear; 32 MiB of memory at most. */
 int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickles,
                             bth_global_seen report, void *context, bool *is_whole,
                             berth_error *error);
@@ -110,11 +100,8 @@ typedef struct bth_pickled {
     bool has_nested; /* PyTorch 2.15 loads nested tensors with weights_only=False alone */
 } bth_pickled;
 
-/*
- * Pickles a value as torch.save does. `foreign`: elements will be written in the other
- * byte order than this machine's; dtypes that PyTorch would not swap back are then refused
- * (FORMAT.md 7).
- */
+/* Pickles a value as torch.save does. `foreign`: elements will be written in the other byte order;
+ * dtypes that PyTorch would not swap back are then refused (FORMAT.md 7). */
 int bth_pickle_write(const berth_value *root, bool foreign, bth_pickled *pickled,
                      berth_error *error);
 void bth_pickled_free(bth_pickled *pickled);
@@ -126,32 +113,28 @@ extern const char *const bth_layout_names[];
 
 /* Whether a file that begins with these bytes (14 are enough) is in the legacy format. */
 bool bth_is_legacy(const uint8_t *bytes, size_t nbytes);
+/* The same in any protocol that has frames or not; so many bytes are enough. */
+#define BTH_LEGACY_MAGIC_NBYTES 32
+bool bth_legacy_begins(const uint8_t *bytes, size_t nbytes);
 
 typedef struct bth_legacy {
     berth_value *root;
-    /*
-     * The byte order of the machine that wrote the file, as recorded. Counts and elements are
-     * little-endian nevertheless: PyTorch writes them so, and ignores this on load.
-     */
+    /* Of the machine that wrote the file. PyTorch ignores it: all is little-endian nevertheless. */
     bool recorded_little_endian;
     const char **keys; /* storages in the file's order: the key list; memory of the tree */
     size_t n_keys;
     uint64_t payload_offset; /* of the first storage's count */
 } bth_legacy;
 
-/*
- * Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
+/* Reads the five pickles at the head. BERTH_E_TRUNCATED: call again with more bytes (the tree is
  * unchanged). common: `inert`, of the object, and `latin1`. Then call
- * bth_legacy_check_count_and_set_offset for each storage.
- */
+ * bth_legacy_check_count_and_set_offset for each storage. */
 int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules *common,
                             berth_tree *tree, bth_legacy *legacy, berth_error *error);
 
-/*
- * Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
+/* Checks the 8-byte element count of storage i, which was read at `count_offset`, against its size.
  * Sets the storage's offset (after the last storage also those of views) and *next_offset: the
- * offset of the next count, or of the file's end.
- */
+ * offset of the next count, or of the file's end. */
 int bth_legacy_check_count_and_set_offset(const bth_legacy *legacy, berth_tree *tree, size_t i,
                                           const uint8_t count[8], uint64_t count_offset,
                                           uint64_t file_nbytes, uint64_t *next_offset,

@@ -10,16 +10,20 @@
 
 #include "format/pickle/pickle_machine.h"
 
-/*
- * Makes the object of a REDUCE, of one row of pickle_globals.def, from checked arguments. NULL:
- * error or tree has failed.
- */
+/* Makes the object of a REDUCE, of one row of pickle_globals.def, from checked arguments. NULL:
+ * error or tree has failed. */
 #define BUILDER(name)                                                                              \
     static berth_value *build_##name(bth_unpickler *unpickler,                                     \
                                      __attribute__((unused)) const bth_known *known,               \
                                      berth_value *const *items, __attribute__((unused)) size_t n)
 #define BTH_CALLABLE(module, name, build, wanted, optional) BUILDER(build);
 #include "format/pickle/pickle_globals.def"
+
+static void *build_refuse(bth_unpickler *unpickler, const bth_known *known, const char *problem)
+{
+    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s %s", known->module, known->name,
+                               problem);
+}
 
 /* ---- values that are no tensors ---- */
 
@@ -72,30 +76,24 @@ BUILDER(device)
         "vulkan", "mps",  "meta", "hpu",  "mtia",   "privateuseone",
     };
     size_t nbytes;
-    const char *text = berth_as_text(items[0], &nbytes);
-    char type[40] = "";
-    int64_t index = -1;
+    const char *text = berth_as_text(items[0], &nbytes), *type = NULL;
     size_t type_nbytes = strcspn(text, ":");
-    bool good = nbytes < sizeof type && strlen(text) == nbytes && type_nbytes > 0;
-    if (good && n == 2) {
-        (void)berth_as_int(items[1], &index); /* it is an int: see reduce_check_arguments() */
-        good = type_nbytes == nbytes && index >= 0;
-    }
-    if (good && type_nbytes < nbytes) {
-        const char *digits = text + type_nbytes + 1;
-        good = *digits && strspn(digits, "0123456789") == strlen(digits) && strlen(digits) <= 3;
-        index = good ? strtol(digits, NULL, 10) : -1;
-    }
-    if (good) {
-        memcpy(type, text, type_nbytes);
-        type[type_nbytes] = 0;
-    }
-    bool known_type = false;
+    int64_t index = -1;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        known_type |= strcmp(type, types[i]) == 0;
-    if (!known_type)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of text that names no device",
-                                   known->module, known->name);
+        if (strncmp(text, types[i], type_nbytes) == 0 && types[i][type_nbytes] == '\0')
+            type = types[i];
+    bool good = type && strlen(text) == nbytes;
+    if (text[type_nbytes] == ':') {
+        const char *digits = text + type_nbytes + 1;
+        size_t n_digits = strspn(digits, "0123456789");
+        good &= n == 1 && n_digits > 0 && n_digits <= 3 && digits[n_digits] == '\0';
+        index = strtol(digits, NULL, 10);
+    } else if (n == 2) {
+        (void)berth_as_int(items[1], &index); /* it is an int: see reduce_check_arguments() */
+        good &= index >= 0;
+    }
+    if (!good)
+        return build_refuse(unpickler, known, "of text that names no device");
     return berth_make_device(unpickler->tree, type, index);
 }
 
@@ -106,16 +104,12 @@ static bool encoding_is_latin1(const berth_value *value)
     return strcmp(name, "latin1") == 0 || strcmp(name, "latin-1") == 0;
 }
 
-static berth_value *encoding_refuse(bth_unpickler *unpickler, const bth_known *known)
-{
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s wants the encoding latin1",
-                               known->module, known->name);
-}
+#define WANTS_LATIN1 "wants the encoding latin1"
 
 BUILDER(encode)
 {
     if (!encoding_is_latin1(items[1]))
-        return encoding_refuse(unpickler, known);
+        return build_refuse(unpickler, known, WANTS_LATIN1);
     return bth_bytes_from_latin1(unpickler->tree, items[0]);
 }
 
@@ -124,7 +118,7 @@ BUILDER(bytearray)
 {
     berth_value *bytes = n ? items[0] : NULL;
     if (n == 2 ? !encoding_is_latin1(items[1]) : n == 1 && bth_node_kind(bytes) != BERTH_KIND_BYTES)
-        return encoding_refuse(unpickler, known);
+        return build_refuse(unpickler, known, WANTS_LATIN1);
     if (n && bth_node_kind(bytes) == BERTH_KIND_STR)
         bytes = bth_bytes_from_latin1(unpickler->tree, bytes);
     if (n && !bytes)
@@ -138,8 +132,7 @@ BUILDER(layout)
     for (int layout = BERTH_SPARSE_COO; layout <= BERTH_JAGGED; layout++)
         if (strcmp(name, bth_layout_names[layout]) == 0)
             return berth_make_constant(unpickler->tree, BERTH_KIND_LAYOUT, layout);
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "%s %s of an unknown layout",
-                               known->module, known->name);
+    return build_refuse(unpickler, known, "of an unknown layout");
 }
 
 /* ---- tensors of a storage ---- */
@@ -185,10 +178,8 @@ static berth_dtype storage_class_tensor_dtype(const berth_value *storage)
     return dtype == BERTH_DTYPE_NONE ? BERTH_UINT8 : dtype;
 }
 
-/*
- * {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
- * readings and is refused. No program writes it.
- */
+/* {'conj': True, 'neg': True}. PyTorch checks only that the keys exist, so False would have two
+ * readings and is refused. No program writes it. */
 static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *known,
                                  const berth_value *metadata, uint32_t *flags)
 {
@@ -199,12 +190,8 @@ static bool tensor_read_metadata(bth_unpickler *unpickler, const bth_known *know
         uint32_t flag = name && strcmp(name, "conj") == 0  ? BERTH_CONJ
                         : name && strcmp(name, "neg") == 0 ? BERTH_NEG
                                                            : 0;
-        if (!flag || !bth_value_bool(value)) {
-            bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                              "%s %s with other metadata than conj and neg, True", known->module,
-                              known->name);
-            return false;
-        }
+        if (!flag || !bth_value_bool(value))
+            return build_refuse(unpickler, known, "with other metadata than conj and neg, True");
         *flags |= flag;
     }
     return true;
@@ -229,10 +216,8 @@ BUILDER(tensor_v3)
 {
     berth_tensor tensor = {.dtype = bth_value_as_dtype(items[6]),
                            .flags = argument_get_requires_grad_flag(items[4])};
-    if (bth_value_storage_class(items[STORAGE]) != BERTH_DTYPE_NONE)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s wants an UntypedStorage as argument 1", known->module,
-                                   known->name);
+    if (bth_value_as_dtype(items[STORAGE]) != BERTH_DTYPE_NONE)
+        return build_refuse(unpickler, known, "wants an UntypedStorage as argument 1");
     if (n > 7 && !tensor_read_metadata(unpickler, known, items[7], &tensor.flags))
         return NULL;
     return tensor_make(unpickler, &tensor, items);
@@ -288,10 +273,9 @@ BUILDER(qtensor)
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[5])};
     if (!quantizer_read(unpickler, items[4], &tensor))
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s wants (per_tensor_affine, scale, zero_point) or "
-                                   "(per_channel_affine, scales, zero_points, axis) as argument 5",
-                                   known->module, known->name);
+        return build_refuse(unpickler, known,
+                            "wants (per_tensor_affine, scale, zero_point) or "
+                            "(per_channel_affine, scales, zero_points, axis) as argument 5");
     return tensor_make(unpickler, &tensor, items);
 }
 
@@ -308,15 +292,11 @@ BUILDER(sparse)
     bool compressed = layout >= BERTH_SPARSE_CSR && layout <= BERTH_SPARSE_BSC;
     size_t n_tensors = coo ? 2 : 3;
     size_t n_parts = bth_node_tuple_items(items[1], &parts);
-    bool good = n_parts == n_tensors + 1 || (coo && n_parts == n_tensors + 2);
+    bool good = (coo && n_parts == 3) || ((coo || compressed) && n_parts == 4);
     for (size_t i = 0; good && i < n_tensors; i++)
         good = value_can_be_tensor_part(unpickler, parts[i]);
-    if (good && n_parts == 4 && coo)
-        good = bth_node_kind(parts[3]) == BERTH_KIND_BOOL;
-    if (!good || !(coo || compressed))
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "%s %s of parts that make no sparse tensor", known->module,
-                                   known->name);
+    if (!good || (coo && n_parts == 4 && bth_node_kind(parts[3]) != BERTH_KIND_BOOL))
+        return build_refuse(unpickler, known, "of parts that make no sparse tensor");
     if (!bth_value_as_shape(parts[n_tensors], &shape, &rank))
         return NULL;
     bool is_coalesced = coo && n_parts == 4 && bth_value_bool(parts[3]);
@@ -394,9 +374,8 @@ static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pendin
     if (pending->tensor) {
         if (!once || n != 3 || bth_node_kind(items[0]) != BERTH_KIND_BOOL ||
             bth_node_kind(items[1]) != BERTH_KIND_BOOL || !is_no_hooks(items[2]))
-            return bth_unpickle_fail(
-                unpickler, BERTH_E_PICKLE,
-                "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
+            return BTH_BAD_PICKLE(
+                unpickler, "BUILD of a Parameter wants (requires_grad, volatile, hooks), once");
         pending->value =
             berth_make_parameter(unpickler->tree, pending->tensor, bth_value_bool(items[0]));
     } else {
@@ -405,9 +384,8 @@ static int pending_finish_by_build(bth_unpickler *unpickler, bth_pending *pendin
             !berth_as_int(items[OFFSET], &offset) ||
             (pending->dtype != BERTH_DTYPE_NONE &&
              pending->dtype != storage_class_tensor_dtype(items[STORAGE])))
-            return bth_unpickle_fail(
-                unpickler, BERTH_E_PICKLE,
-                "BUILD of a tensor wants (storage, offset, size, stride), once");
+            return BTH_BAD_PICKLE(unpickler,
+                                  "BUILD of a tensor wants (storage, offset, size, stride), once");
         berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE])};
         pending->value = tensor_make(unpickler, &tensor, items);
     }
@@ -427,12 +405,10 @@ int bth_unpickle_build(bth_unpickler *unpickler, berth_value *slot, berth_value 
                                  "of old files, take a state",
                                  bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT && bth_node_kind(state) != BERTH_KIND_DICT)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "BUILD of an OrderedDict wants a dict, got %s",
-                                 berth_kind_name(bth_node_kind(state)));
+        return BTH_BAD_PICKLE(unpickler, "BUILD of an OrderedDict wants a dict, got %s",
+                              berth_kind_name(bth_node_kind(state)));
     if (berth_value_part(slot, BERTH_PART_STATE))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "BUILD of %s that has a state",
-                                 bth_kind_phrase(kind));
+        return BTH_BAD_PICKLE(unpickler, "BUILD of %s that has a state", bth_kind_phrase(kind));
     if (kind == BERTH_KIND_ORDERED_DICT)
         state->flags |= BTH_NODE_USED;
     if (berth_value_set_state(slot, state) < 0)
@@ -447,36 +423,24 @@ static const struct letter {
     uint32_t kinds; /* bits; 0: any */
     const char *words;
 } letters[128] = {
-#define KIND(name) (UINT32_C(1) << BERTH_KIND_##name)
-    ['S'] = {KIND(STORAGE), "a storage"},
-    ['i'] = {KIND(INT), "an int of 64 bits"},
-    ['h'] = {KIND(TUPLE) | KIND(SIZE), "a tuple of ints"},
-    ['b'] = {KIND(BOOL), "a bool"},
-    ['f'] = {KIND(FLOAT) | KIND(INT), "a float"},
-    ['D'] = {KIND(DTYPE), "a dtype"},
-    ['o'] = {KIND(NONE) | KIND(ORDERED_DICT), "an empty OrderedDict"},
-    ['m'] = {KIND(DICT) | KIND(NONE), "a dict"},
-    ['s'] = {KIND(STR), "a str"},
-    ['Y'] = {KIND(BYTES) | KIND(STR), "bytes"},
-    ['l'] = {KIND(LIST), "a list"},
-    ['d'] = {KIND(DICT), "a dict"},
-    ['u'] = {KIND(TUPLE), "a tuple"},
-    ['L'] = {KIND(LAYOUT), "a layout"},
-    ['t'] = {KIND(TENSOR), "a tensor"},
+    ['S'] = {BTH_KIND(STORAGE), "a storage"},
+    ['i'] = {BTH_KIND(INT), "an int of 64 bits"},
+    ['h'] = {BTH_KIND(TUPLE) | BTH_KIND(SIZE), "a tuple of ints"},
+    ['b'] = {BTH_KIND(BOOL), "a bool"},
+    ['f'] = {BTH_KIND(FLOAT) | BTH_KIND(INT), "a float"},
+    ['D'] = {BTH_KIND(DTYPE), "a dtype"},
+    ['o'] = {BTH_KIND(NONE) | BTH_KIND(ORDERED_DICT), "an empty OrderedDict"},
+    ['m'] = {BTH_KIND(DICT) | BTH_KIND(NONE), "a dict"},
+    ['s'] = {BTH_KIND(STR), "a str"},
+    ['Y'] = {BTH_KIND(BYTES) | BTH_KIND(STR), "bytes"},
+    ['l'] = {BTH_KIND(LIST), "a list"},
+    ['d'] = {BTH_KIND(DICT), "a dict"},
+    ['u'] = {BTH_KIND(TUPLE), "a tuple"},
+    ['L'] = {BTH_KIND(LAYOUT), "a layout"},
+    ['t'] = {BTH_KIND(TENSOR), "a tensor"},
     /* Not one with attributes: PyTorch's Parameters are made without them. */
-    ['T'] = {KIND(TENSOR) | KIND(SPARSE) | KIND(NESTED), "a tensor"},
-#undef KIND
+    ['T'] = {BTH_KIND(TENSOR) | BTH_KIND(SPARSE) | BTH_KIND(NESTED), "a tensor"},
 };
-
-static bool argument_has_expected_kind(char letter, const berth_value *value)
-{
-    uint32_t kinds = letters[(unsigned char)letter].kinds;
-    if (kinds && !(kinds >> value->kind & 1))
-        return false;
-    if (value->kind == BERTH_KIND_INT && kinds)
-        return !(value->flags & BTH_NODE_BIG);
-    return letter != 'o' || is_no_hooks(value);
-}
 
 static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *known,
                                   berth_value *const *items, size_t n)
@@ -488,16 +452,22 @@ static int reduce_check_arguments(bth_unpickler *unpickler, const bth_known *kno
             (void)snprintf(most, sizeof most, " %s %d",
                            known->max_arguments == known->min_arguments + 1 ? "or" : "to",
                            known->max_arguments);
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s %s wants %d%s argument%s, got %zu",
-                                 known->module, known->name, known->min_arguments, most,
-                                 known->max_arguments == 1 ? "" : "s", n);
+        return BTH_BAD_PICKLE(unpickler, "%s %s wants %d%s argument%s, got %zu", known->module,
+                              known->name, known->min_arguments, most,
+                              known->max_arguments == 1 ? "" : "s", n);
     }
-    for (size_t i = 0; i < n; i++)
-        if (!argument_has_expected_kind(wanted[i], items[i]))
-            return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                     "%s %s wants %s as argument %zu, got %s", known->module,
-                                     known->name, letters[(unsigned char)wanted[i]].words, i + 1,
-                                     berth_kind_name(bth_node_kind(items[i])));
+    for (size_t i = 0; i < n; i++) {
+        const struct letter *letter = &letters[(unsigned char)wanted[i]];
+        berth_kind kind = bth_node_kind(items[i]);
+        bool fits =
+            !letter->kinds || (letter->kinds >> kind & 1 &&
+                               !(kind == BERTH_KIND_INT && items[i]->flags & BTH_NODE_BIG) &&
+                               (wanted[i] != 'o' || is_no_hooks(items[i])));
+        if (!fits)
+            return BTH_BAD_PICKLE(unpickler, "%s %s wants %s as argument %zu, got %s",
+                                  known->module, known->name, letter->words, i + 1,
+                                  berth_kind_name(kind));
+    }
     return 0;
 }
 
@@ -543,10 +513,8 @@ BUILDER(from_type_v2)
     bool is_plain = type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
     bool is_allowed = is_plain || unpickler->rules->inert; /* reduce_is_kept_inert has looked */
     if (!function_rebuilds_tensor(items[0]) || !is_allowed)
-        return BTH_UNPICKLE_REFUSE(
-            unpickler, BERTH_E_PICKLE,
-            "%s %s wants a _rebuild function and torch Tensor as first arguments", known->module,
-            known->name);
+        return build_refuse(unpickler, known,
+                            "wants a _rebuild function and torch Tensor as first arguments");
     berth_value *tensor =
         reduce_check_and_build(unpickler, bth_node_known_global(items[0]), items[2]);
     if (tensor && !is_plain)
@@ -563,10 +531,8 @@ static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *kno
                                why);
 }
 
-/*
- * Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
- * rest.
- */
+/* Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
+ * rest. */
 static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_known *known,
                                          berth_value *arguments)
 {
@@ -574,11 +540,9 @@ static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_kno
     berth_value *const *items = &arguments;
     size_t n = bth_node_tuple_items(arguments, &items);
     bth_known checked = *known;
-    if (is_parameter) {
-        checked.arguments = "Tb";
-        checked.min_arguments = 1;
-        checked.max_arguments = 2;
-    }
+    if (is_parameter)
+        checked = (bth_known){known->module, known->name, .arguments = "Tb", .min_arguments = 1,
+                              .max_arguments = 2};
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
     bth_pending *pending = bth_tree_allocate(unpickler->tree, sizeof *pending);

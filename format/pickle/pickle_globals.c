@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/pickle/pickle_machine.h"
-#include "format/values/value.h"
 
 const char *const bth_layout_names[] = {
     [BERTH_SPARSE_COO] = "torch.sparse_coo", [BERTH_SPARSE_CSR] = "torch.sparse_csr",
@@ -80,22 +79,21 @@ static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 }
 
 static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
-                                                  const bth_argument *argument)
+                                                  const bth_argument *name)
 {
-    if (!global_text_is_printable_ascii(argument->text, argument->text_nbytes) ||
-        !global_text_is_printable_ascii(argument->name, argument->name_nbytes))
+    int most = BTH_GLOBAL_SHOWN_NBYTES;
+    if (!global_text_is_printable_ascii(name->text, name->text_nbytes) ||
+        !global_text_is_printable_ascii(name->name, name->name_nbytes))
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "GLOBAL with text that is not a dotted name");
     if (unpickler->rules->inert)
-        return bth_global_new(unpickler->tree, argument->text, argument->text_nbytes,
-                              argument->name, argument->name_nbytes, true);
-    size_t most = BTH_GLOBAL_SHOWN_NBYTES;
-    int module_shown = (int)(argument->text_nbytes < most ? argument->text_nbytes : most);
-    int name_shown = (int)(argument->name_nbytes < most ? argument->name_nbytes : most);
+        return bth_global_new(unpickler->tree, name->text, name->text_nbytes, name->name,
+                              name->name_nbytes, true);
     return BTH_UNPICKLE_REFUSE(
         unpickler, BERTH_E_FORBIDDEN,
-        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL, module_shown,
-        argument->text, name_shown, argument->name);
+        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL,
+        name->text_nbytes < (size_t)most ? (int)name->text_nbytes : most, name->text,
+        name->name_nbytes < (size_t)most ? (int)name->name_nbytes : most, name->name);
 }
 
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)
@@ -120,10 +118,8 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
     return node;
 }
 
-/*
- * What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
- * a memo that hold texts of the file and nothing else. Builds nothing.
- */
+/* What a pickle of any protocol names. Walks the opcodes as a pickle machine does, with a stack and
+ * a memo that hold texts of the file and nothing else. Builds nothing. */
 
 /* Of each, those that were used last; the memo also has its first ones. To list all globals, it is
  * larger: 32 MiB at most. */
@@ -169,7 +165,6 @@ static void finder_push(global_finder *finder, seen_value value)
 static seen_value finder_pop(global_finder *finder)
 {
     size_t floor = finder->n_marks > 0 ? finder->marks[finder->n_marks - 1] : 0;
-
     if (finder->depth == floor) {
         finder->underflows = true;
         return (seen_value){0};
@@ -184,32 +179,14 @@ static seen_value finder_pop(global_finder *finder)
 static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
 {
     uint64_t n = finder->n_kept;
-
     assert(n >= N_KEPT);
     return &finder->memo[index < n ? index : n + index % n];
-}
-
-static void finder_put(global_finder *finder, uint64_t index)
-{
-    seen_value value = finder_pop(finder);
-
-    finder_push(finder, value);
-    *finder_memo_slot(finder, index) = (seen_put){value, index};
-    finder->n_memo++;
-}
-
-static void finder_get(global_finder *finder, uint64_t index)
-{
-    const seen_put *put = finder_memo_slot(finder, index);
-
-    finder_push(finder, put->index == index ? put->value : (seen_value){0});
 }
 
 /* The decimal number of a PUT or GET. */
 static uint64_t line_number(const bth_argument *line)
 {
     uint64_t number = 0;
-
     for (size_t i = 0; i < line->text_nbytes && line->text[i] >= '0' && line->text[i] <= '9'; i++)
         number = number * 10 + (uint64_t)(line->text[i] - '0');
     return number;
@@ -227,7 +204,6 @@ typedef struct shown_name {
 static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint32_t *number)
 {
     size_t n = 0;
-
     for (*number = 0; n < nbytes; n++) {
         const char *digits = "0123456789abcdef";
         const char *digit = at[n] ? strchr(digits, at[n] | (at[n] >= 'A' ? 0x20 : 0)) : NULL;
@@ -248,7 +224,6 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
     const char *text = value->text + at;
     size_t left = value->nbytes - at, n;
     uint32_t number;
-
     for (size_t i = 0; left > 0 && i < sizeof rows / sizeof *rows; i++)
         if (*text == rows[i].letter && value->opcode == rows[i].opcode && left > rows[i].n_digits &&
             digits_read(text + 1, rows[i].n_digits, 16, &number) == rows[i].n_digits) {
@@ -266,7 +241,6 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
 static void name_read(seen_value value, shown_name *name)
 {
     bool is_escaped = value.opcode == BTH_OP_UNICODE || value.opcode == BTH_OP_STRING;
-
     if (value.opcode == BTH_OP_STRING && value.nbytes >= 2) {
         value.text++;
         value.nbytes -= 2;
@@ -313,7 +287,6 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
 {
     bth_found_global *found = finder->found;
     shown_name shown[2] = {{"?", 1}, {"?", 1}};
-
     if (!found->report && (*found->words || !module.text || !name.text))
         return;
     if (module.text)
@@ -339,7 +312,6 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
 static void finder_take_and_give(global_finder *finder, uint8_t opcode)
 {
     int takes = bth_opcodes[opcode].takes;
-
     if (takes == BTH_TO_MARK && finder->n_marks > 0) {
         finder->depth = finder->marks[--finder->n_marks];
         if (finder->lowest > finder->depth)
@@ -353,11 +325,32 @@ static void finder_take_and_give(global_finder *finder, uint8_t opcode)
         finder_push(finder, (seen_value){0});
 }
 
+static void finder_see_extension(const global_finder *finder, int64_t code)
+{
+    bth_found_global *found = finder->found;
+    char number[24];
+    (void)snprintf(number, sizeof number, "%" PRId64, code);
+    if (found->report)
+        found->report(found->context, "(extension code)", number, false);
+    if (!*found->words)
+        (void)snprintf(found->words, sizeof found->words, "the global of extension code %s",
+                       number);
+}
+
 static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_argument *argument)
 {
+    static const uint8_t texts[] = {
+        BTH_OP_BINUNICODE, BTH_OP_SHORT_BINUNICODE, BTH_OP_BINUNICODE8,    BTH_OP_UNICODE,
+        BTH_OP_STRING,     BTH_OP_BINSTRING,        BTH_OP_SHORT_BINSTRING};
+    static const uint8_t calls[] = {BTH_OP_REDUCE, BTH_OP_INST,      BTH_OP_OBJ,
+                                    BTH_OP_NEWOBJ, BTH_OP_NEWOBJ_EX, BTH_OP_BUILD};
     seen_value first = {argument->text, argument->text_nbytes, opcode};
     seen_value second = {argument->name, argument->name_nbytes, opcode};
-
+    bool has_line = opcode == BTH_OP_PUT || opcode == BTH_OP_GET;
+    uint64_t index = has_line                   ? line_number(argument)
+                     : opcode == BTH_OP_MEMOIZE ? finder->n_memo
+                                                : (uint32_t)argument->number;
+    seen_put *put = finder_memo_slot(finder, index);
     switch (opcode) {
     case BTH_OP_MARK:
         if (finder->n_marks < N_MARKS) {
@@ -374,40 +367,23 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
             (void)finder_pop(finder);
         break;
     case BTH_OP_DUP:
-        first = finder_pop(finder);
-        finder_push(finder, first);
-        finder_push(finder, first);
-        break;
-    case BTH_OP_BINUNICODE:
-    case BTH_OP_SHORT_BINUNICODE:
-    case BTH_OP_BINUNICODE8:
-    case BTH_OP_UNICODE:
-    case BTH_OP_STRING:
-    case BTH_OP_BINSTRING:
-    case BTH_OP_SHORT_BINSTRING:
-        finder_push(finder, first);
-        break;
     case BTH_OP_BINPUT:
     case BTH_OP_LONG_BINPUT:
-        finder_put(finder, (uint32_t)argument->number);
-        break;
     case BTH_OP_PUT:
-        finder_put(finder, line_number(argument));
-        break;
     case BTH_OP_MEMOIZE:
-        finder_put(finder, finder->n_memo);
+        first = finder_pop(finder);
+        finder_push(finder, first);
+        if (opcode == BTH_OP_DUP) {
+            finder_push(finder, first);
+        } else {
+            *put = (seen_put){first, index};
+            finder->n_memo++;
+        }
         break;
     case BTH_OP_BINGET:
     case BTH_OP_LONG_BINGET:
-        finder_get(finder, (uint32_t)argument->number);
-        break;
     case BTH_OP_GET:
-        finder_get(finder, line_number(argument));
-        break;
-    case BTH_OP_GLOBAL:
-    case BTH_OP_INST:
-        finder_see_global(finder, first, second);
-        finder_take_and_give(finder, opcode);
+        finder_push(finder, put->index == index ? put->value : (seen_value){0});
         break;
     case BTH_OP_STACK_GLOBAL:
         second = finder_pop(finder);
@@ -415,45 +391,30 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
         finder_see_global(finder, first, second);
         finder_push(finder, (seen_value){0});
         break;
-    case BTH_OP_EXT1:
-    case BTH_OP_EXT2:
-    case BTH_OP_EXT4: {
-        bth_found_global *found = finder->found;
-        char number[24];
-        (void)snprintf(number, sizeof number, "%" PRId64, argument->number);
-        if (found->report)
-            found->report(found->context, "(extension code)", number, false);
-        if (!*found->words)
-            (void)snprintf(found->words, sizeof found->words, "the global of extension code %s",
-                           number);
-        finder_take_and_give(finder, opcode);
-        break;
-    }
     default:
-        finder_take_and_give(finder, opcode);
+        if (opcode == BTH_OP_GLOBAL || opcode == BTH_OP_INST)
+            finder_see_global(finder, first, second);
+        else if (opcode == BTH_OP_EXT1 || opcode == BTH_OP_EXT2 || opcode == BTH_OP_EXT4)
+            finder_see_extension(finder, argument->number);
+        if (memchr(texts, opcode, sizeof texts))
+            finder_push(finder, first);
+        else
+            finder_take_and_give(finder, opcode);
     }
-    bool is_call = opcode == BTH_OP_REDUCE || opcode == BTH_OP_INST || opcode == BTH_OP_OBJ ||
-                   opcode == BTH_OP_NEWOBJ || opcode == BTH_OP_NEWOBJ_EX || opcode == BTH_OP_BUILD;
-    finder->found->is_called |= *finder->found->words && is_call;
+    finder->found->is_called |= *finder->found->words && memchr(calls, opcode, sizeof calls);
 }
 
 /* Walks one pickle. Returns its size, up to STOP; SIZE_MAX: it has no STOP, or no opcode. */
 static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nbytes)
 {
-    size_t at = 0;
-
-    while (at < nbytes) {
+    for (size_t at = 0, used; at < nbytes; at += used) {
         bth_argument argument = {0};
         uint8_t opcode = bytes[at++];
-        size_t used = bth_opcodes[opcode].name
-                          ? bth_scan_argument((bth_form)bth_opcodes[opcode].form, bytes + at,
-                                              nbytes - at, &argument)
-                          : SIZE_MAX;
-        if (used == SIZE_MAX)
-            return SIZE_MAX;
         if (opcode == BTH_OP_STOP)
             return at;
-        at += used;
+        used = bth_scan_argument(opcode, bytes + at, nbytes - at, &argument);
+        if (used == SIZE_MAX)
+            break;
         finder_run_opcode(finder, opcode, &argument);
     }
     return SIZE_MAX;
@@ -466,7 +427,6 @@ static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *byt
 {
     bth_found_global *found = empty->found;
     size_t at = 0;
-
     for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
         global_finder finder = *empty;
         size_t used = finder_walk(&finder, bytes + at, nbytes - at);
@@ -488,7 +448,6 @@ void bth_pickle_find_global(const uint8_t *bytes, size_t nbytes, bool ignores_di
 {
     seen_put memo[2 * N_KEPT] = {0};
     const global_finder finder = {.found = found, .memo = memo, .n_kept = N_KEPT};
-
     *found = (bth_found_global){.ignores_distributed = ignores_distributed};
     (void)finder_walk_pickles(&finder, bytes, nbytes, BTH_LEGACY_N_PICKLES, true);
 }
@@ -503,7 +462,6 @@ int bth_pickle_list_globals(const uint8_t *bytes, size_t nbytes, size_t n_pickle
     size_t n_all = nbytes / 2 < MAX_LISTED_KEPT ? nbytes / 2 + 1 : MAX_LISTED_KEPT;
     size_t n_kept = has_names_in_memo && n_all > N_KEPT ? n_all : N_KEPT;
     global_finder finder = {.found = &found, .n_kept = n_kept};
-
     finder.memo = bth_allocate_zeroed(2 * n_kept * sizeof *finder.memo);
     if (!finder.memo)
         return bth_fail_memory(error, 2 * n_kept * sizeof *finder.memo);

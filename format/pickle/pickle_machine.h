@@ -17,12 +17,8 @@
 #include "format/pickle/pickle_opcodes.h"
 #include "format/values/node.h"
 
-/* ---- the usual tensor ---- */
-
-/*
- * A tensor as torch.save writes all but the first of its class: always the same opcodes, with other
- * arguments. Most of a checkpoint's pickle consists of them.
- */
+/* The usual tensor: as torch.save writes all but the first of its class, always the same opcodes
+ * with other arguments. Most of a checkpoint's pickle consists of them. */
 enum {
     BTH_USUAL_NBYTES = 192, /* more than its size; only looked for where so many are left */
     BTH_USUAL_RANK = 6,
@@ -72,7 +68,6 @@ typedef enum bth_what {
 } bth_what;
 
 typedef struct bth_unpickler bth_unpickler;
-typedef struct bth_known bth_known;
 
 /* What REDUCE builds: one for each function of pickle_globals.def. */
 enum bth_build {
@@ -82,7 +77,7 @@ enum bth_build {
 };
 
 /* A global that may be named. */
-struct bth_known {
+typedef struct bth_known {
     const char *module;
     const char *name;
     const char *arguments; /* CALLABLE: a letter each */
@@ -90,7 +85,7 @@ struct bth_known {
     bth_what what;
     uint8_t min_arguments, max_arguments; /* CALLABLE */
     int number; /* TENSOR_CLASS, DTYPE, STORAGE_CLASS: the dtype; QSCHEME: the scheme */
-};
+} bth_known;
 
 enum { BTH_MAX_GLOBALS = 255 };
 
@@ -98,10 +93,8 @@ extern const bth_known bth_globals[]; /* the rows of pickle_globals.def and of d
 
 /* ---- the machine ---- */
 
-/*
- * A Parameter or tensor whose BUILD is still to come: files from before PyTorch 0.4 build them in
- * two steps. It is resolved when it is used or built.
- */
+/* A Parameter or tensor that files from before PyTorch 0.4 make in two steps: its BUILD is still to
+ * come. It is resolved when it is used or built. */
 typedef struct bth_pending {
     berth_value *value;  /* NULL until resolved */
     berth_value *tensor; /* of a Parameter; NULL: a tensor class */
@@ -109,10 +102,8 @@ typedef struct bth_pending {
     berth_dtype dtype; /* of a tensor class; BERTH_DTYPE_NONE: any */
 } bth_pending;
 
-/*
- * Slots of the stack and the memo hold nodes. The low bits of the pointer mark two other things:
- * marks (with the index of the mark below), and pending objects.
- */
+/* Slots of the stack and the memo hold nodes, or by the low bits of the pointer: marks (with the
+ * index of the mark below), and pending objects. */
 #define BTH_TAG_MARK 1u
 #define BTH_TAG_PENDING 2u
 #define BTH_TAG_BITS 3u
@@ -142,10 +133,8 @@ struct bth_unpickler {
     berth_value *small_ints[256];          /* made once */
     berth_value *globals[BTH_MAX_GLOBALS]; /* the nodes of those that were named */
 
-    /*
-     * A tuple of arguments that is used by the next opcode only: see read_make_tuple(). Last,
-     * because it ends with a flexible array.
-     */
+    /* A tuple of arguments for the next opcode alone: see read_make_tuple(). Last, because it ends
+     * with a flexible array. */
     union {
         struct tuple_node tuple;
         char room[sizeof(struct tuple_node) + 8 * sizeof(berth_value *)];
@@ -155,6 +144,7 @@ struct bth_unpickler {
 /* Sets the error with record and byte of the opcode at hand; returns its code. */
 int bth_unpickle_fail(bth_unpickler *unpickler, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+#define BTH_BAD_PICKLE(unpickler, ...) bth_unpickle_fail(unpickler, BERTH_E_PICKLE, __VA_ARGS__)
 /* The same, for functions that return a value. */
 #define BTH_UNPICKLE_REFUSE(unpickler, ...) ((void)bth_unpickle_fail(unpickler, __VA_ARGS__), NULL)
 /* The same with the tree's message behind "subject: ", unless an error is set already. */

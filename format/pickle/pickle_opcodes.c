@@ -62,27 +62,15 @@ size_t bth_latin1_to_utf8(const uint8_t *bytes, size_t nbytes, uint8_t *utf8)
     return n;
 }
 
-size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes, bth_argument *argument)
+size_t bth_scan_argument(uint8_t opcode, const uint8_t *bytes, size_t nbytes,
+                         bth_argument *argument)
 {
-    switch (form) {
-#define FORM(name)                                                                                 \
-    case BTH_FORM_##name:                                                                          \
-        return bth_scan_##name(bytes, nbytes, argument);
-        FORM(NOTHING)
-        FORM(U1)
-        FORM(U2)
-        FORM(U4)
-        FORM(I4)
-        FORM(U8)
-        FORM(F8)
-        FORM(TEXT1)
-        FORM(TEXT4)
-        FORM(TEXT8)
-        FORM(LINE)
-#undef FORM
-    default:
-        return bth_scan_LINES(bytes, nbytes, argument);
-    }
+    static size_t (*const scanners[256])(const uint8_t *, size_t, bth_argument *) = {
+#define BTH_OPCODE(name, byte, form, takes, gives) [byte] = bth_scan_##form,
+#define BTH_OPCODE_REFUSED BTH_OPCODE
+#include "format/pickle/pickle_opcodes.def"
+    };
+    return scanners[opcode] ? scanners[opcode](bytes, nbytes, argument) : SIZE_MAX;
 }
 
 int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rules,
@@ -96,7 +84,6 @@ int bth_fail_opcode(const uint8_t *bytes, size_t at, const bth_pickle_rules *rul
                            : bytes[1] == 4 ? "4"
                            : bytes[1] == 5 ? "5"
                                            : "";
-
     if (!name)
         return bth_fail(error, BERTH_E_FORBIDDEN, rules->record, offset,
                         "0x%02x is not a pickle opcode", bytes[at]);

@@ -59,10 +59,8 @@ typedef struct bth_argument {
     double real;    /* F8 */
 } bth_argument;
 
-/*
- * bth_scan_<form>(bytes, nbytes, argument) reads an argument from the nbytes at `bytes`. Returns
- * its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of opcodes.
- */
+/* bth_scan_<form>(bytes, nbytes, argument) reads an argument from the nbytes at `bytes`. Returns
+ * its size, or SIZE_MAX if it is cut off. Inline, because a file has millions of opcodes. */
 #define BTH_SCANNER(form)                                                                          \
     static inline size_t bth_scan_##form(__attribute__((unused)) const uint8_t *bytes,             \
                                          __attribute__((unused)) size_t nbytes,                    \
@@ -127,8 +125,8 @@ BTH_SCANNER(TEXT8)
 size_t bth_scan_F8(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
 size_t bth_scan_LINE(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
 size_t bth_scan_LINES(const uint8_t *bytes, size_t nbytes, bth_argument *argument);
-/* The same by the form. */
-size_t bth_scan_argument(bth_form form, const uint8_t *bytes, size_t nbytes,
+/* The same by the opcode; SIZE_MAX also if there is no such opcode. */
+size_t bth_scan_argument(uint8_t opcode, const uint8_t *bytes, size_t nbytes,
                          bth_argument *argument);
 
 #endif

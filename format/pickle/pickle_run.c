@@ -88,10 +88,8 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
 
 /* ---- persistent ids ---- */
 
-/*
- * P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
- * (view_key, offset, numel) of a view of that storage.
- */
+/* P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
+ * (view_key, offset, numel) of a view of that storage. */
 enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };
 
 /* The storage that an id names, after the checks. */
@@ -115,8 +113,7 @@ static bool persistent_numel_to_nbytes(bth_unpickler *unpickler, const berth_val
     size_t item_nbytes = berth_dtype_nbytes(dtype);
     /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
     if (!berth_as_int(value, &numel))
-        bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "a persistent id whose %s is not an int",
-                          what);
+        BTH_BAD_PICKLE(unpickler, "a persistent id whose %s is not an int", what);
     else if (numel < 0)
         bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
                           (long long)numel);
@@ -169,11 +166,9 @@ static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_s
     return storage;
 }
 
-/*
- * The storage that a persistent id names (P5). Inert, the legacy format also names classes of
+/* The storage that a persistent id names (P5). Inert, the legacy format also names classes of
  * modules: ('module', class, its source file, its source), whose source is not kept, as today's
- * PyTorch does.
- */
+ * PyTorch does. */
 static berth_value *persistent_follow(bth_unpickler *unpickler, const berth_value *id)
 {
     bool legacy = unpickler->rules->legacy;
@@ -188,14 +183,13 @@ static berth_value *persistent_follow(bth_unpickler *unpickler, const berth_valu
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "a persistent id that is %s, not a tuple",
                                    bth_kind_phrase(bth_node_kind(id)));
-    if (n > 0 && !bth_text_is(bth_node_as_text_node(items[TYPE]), "storage")) {
-        if (bth_text_is(bth_node_as_text_node(items[TYPE]), "module"))
-            return BTH_UNPICKLE_REFUSE(
-                unpickler, BERTH_E_FORBIDDEN,
-                "a whole pickled module, which is code and never run: only its state_dict can be "
-                "read");
+    const struct text_node *type = n > 0 ? bth_node_as_text_node(items[TYPE]) : NULL;
+    if (bth_text_is(type, "module"))
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_FORBIDDEN,
+            "a whole pickled module, which is code and never run: only its state_dict can be read");
+    if (n > 0 && !bth_text_is(type, "storage"))
         return persistent_refuse(unpickler, "first item is not 'storage'");
-    }
     if (n != wanted)
         return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
                                    "a persistent id of %zu items, not %zu", n, wanted);
@@ -255,10 +249,10 @@ static inline int read_push(bth_unpickler *unpickler, berth_value *value)
 static inline int read_check_items_above_mark(bth_unpickler *unpickler, size_t n)
 {
     size_t there = unpickler->depth - unpickler->floor;
-    return there >= n ? 0
-                      : bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                          "stack underflow: %s needs %zu items, %zu are there",
-                                          bth_unpickle_opcode_name(unpickler), n, there);
+    return there >= n
+               ? 0
+               : BTH_BAD_PICKLE(unpickler, "stack underflow: %s needs %zu items, %zu are there",
+                                bth_unpickle_opcode_name(unpickler), n, there);
 }
 
 /* The item `below` the top, which must exist, resolved; NULL after a failure. */
@@ -268,10 +262,7 @@ static inline berth_value *read_peek_resolved(bth_unpickler *unpickler, size_t b
     return bth_slot_tag(slot) ? bth_unpickle_resolve_pending(unpickler, slot) : slot;
 }
 
-/*
- * Removes the n items on top, resolved, in their order. `n_below` more must lie above the last MARK
- * (P2).
- */
+/* Removes the n items on top, resolved, in their order. `n_below` more lie above the MARK (P2). */
 static inline int read_pop_n_items(bth_unpickler *unpickler, berth_value **items, size_t n,
                                    size_t n_below)
 {
@@ -291,8 +282,7 @@ static int read_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const *
     *items = NULL;
     *n = 0;
     if (unpickler->floor == 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s without a MARK",
-                                 bth_unpickle_opcode_name(unpickler));
+        return BTH_BAD_PICKLE(unpickler, "%s without a MARK", bth_unpickle_opcode_name(unpickler));
     size_t first = unpickler->floor;
     if (unpickler->has_pending) {
         for (size_t i = first; i < unpickler->depth; i++) {
@@ -326,11 +316,8 @@ static bool tuple_is_used_once(const bth_unpickler *unpickler)
     return at[0] == BTH_OP_REDUCE || at[0] == BTH_OP_BINPERSID;
 }
 
-/*
- * The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are
- * the arguments of one call and never fetched, so they need no node. Inert objects keep their
- * arguments.
- */
+/* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are
+ * the arguments of one call and need no node. Inert objects keep their arguments. */
 static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
@@ -353,10 +340,9 @@ static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const
 HANDLER(PROTO)
 {
     if (unpickler->op_at != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "PROTO after the start");
+        return BTH_BAD_PICKLE(unpickler, "PROTO after the start");
     if (argument->number > 5)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "pickle protocol %d",
-                                 (int)argument->number);
+        return BTH_BAD_PICKLE(unpickler, "pickle protocol %d", (int)argument->number);
     return 0;
 }
 
@@ -415,8 +401,7 @@ HANDLER(SHORT_BINSTRING)
     int code = 0;
     for (size_t i = 1; i < argument->text_nbytes && code == 0; i++)
         if (text[i - 1] == 0xed && text[i] >= 0xa0)
-            code =
-                bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
+            code = BTH_BAD_PICKLE(unpickler,
                                   "SHORT_BINSTRING: text that is not UTF-8 at its byte %zu", i - 1);
     if (code == 0)
         code = run_BINUNICODE(unpickler, argument);
@@ -457,39 +442,30 @@ RUNS(TUPLE1, read_tuple_from_top(unpickler, 1))
 RUNS(TUPLE2, read_tuple_from_top(unpickler, 2))
 RUNS(TUPLE3, read_tuple_from_top(unpickler, 3))
 
-/*
- * Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
+/* Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
  * keeps its items, too (P1). Every pickler writes list items, then key items, then the state. They
- * are written again in that order, so any other order is refused.
- */
+ * are written again in that order, so any other order is refused. */
 static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t n, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode_name(unpickler);
     berth_value *container = read_peek_resolved(unpickler, 0); /* NULL: the first error stays */
     berth_kind kind = bth_node_kind(container);
     bool is_inert = kind == BERTH_KIND_CALL;
-    int code;
-    if (!by_key && kind != BERTH_KIND_LIST && !is_inert)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to %s: only to lists", opcode,
-                                 bth_kind_phrase(kind));
-    if (by_key && !bth_kind_is_dict(kind) && !is_inert)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on %s: only on dicts", opcode,
-                                 bth_kind_phrase(kind));
+    bool fits = by_key ? bth_kind_is_dict(kind) : kind == BERTH_KIND_LIST;
+    if (!fits && !is_inert)
+        return BTH_BAD_PICKLE(unpickler,
+                              by_key ? "%s on %s: only on dicts" : "%s to %s: only to lists",
+                              opcode, bth_kind_phrase(kind));
     if (by_key && n % 2 != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s of %zu items, which are not pairs",
-                                 opcode, n);
+        return BTH_BAD_PICKLE(unpickler, "%s of %zu items, which are not pairs", opcode, n);
     if (is_inert && berth_value_part(container, BERTH_PART_STATE))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s on an object that has a state",
-                                 opcode);
+        return BTH_BAD_PICKLE(unpickler, "%s on an object that has a state", opcode);
     if (is_inert && !by_key && berth_value_part(container, BERTH_PART_DICT_ITEMS))
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s to an object that has key items",
-                                 opcode);
-    if (is_inert)
-        code = by_key ? bth_call_set_dict_items(container, items, n / 2)
-                      : bth_call_append_list_items(container, items, n);
-    else
-        code = by_key ? bth_dict_extend(container, items, n / 2)
-                      : bth_list_extend(container, items, n);
+        return BTH_BAD_PICKLE(unpickler, "%s to an object that has key items", opcode);
+    n = by_key ? n / 2 : n;
+    int code = is_inert ? bth_call_extend(container, items, n, by_key)
+               : by_key ? bth_dict_extend(container, items, n)
+                        : bth_list_extend(container, items, n);
     return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 
@@ -524,9 +500,8 @@ static inline int read_put(bth_unpickler *unpickler, uint64_t index)
     if (bth_unpickle_memo_may_be_fetched(unpickler, index))
         unpickler->memo[index] = unpickler->stack[unpickler->depth - 1];
     else if (index >= unpickler->nbytes) /* P2, P3 */
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "memo index %llu in a pickle of %zu bytes",
-                                 (unsigned long long)index, unpickler->nbytes);
+        return BTH_BAD_PICKLE(unpickler, "memo index %llu in a pickle of %zu bytes",
+                              (unsigned long long)index, unpickler->nbytes);
     return 0;
 }
 
@@ -534,8 +509,7 @@ HANDLER(BINPUT)
 {
     int code = read_check_items_above_mark(unpickler, 1);
     if (unpickler->n_memoized)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%s behind MEMOIZE",
-                                 bth_unpickle_opcode_name(unpickler));
+        return BTH_BAD_PICKLE(unpickler, "%s behind MEMOIZE", bth_unpickle_opcode_name(unpickler));
     unpickler->has_put = true;
     return code < 0 ? code : read_put(unpickler, (uint64_t)argument->number);
 }
@@ -546,9 +520,8 @@ HANDLER(BINGET)
 {
     uint64_t index = (uint64_t)argument->number;
     if (index >= unpickler->n_memo || !unpickler->memo[index])
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "%s of memo index %llu, where nothing was put",
-                                 bth_unpickle_opcode_name(unpickler), (unsigned long long)index);
+        return BTH_BAD_PICKLE(unpickler, "%s of memo index %llu, where nothing was put",
+                              bth_unpickle_opcode_name(unpickler), (unsigned long long)index);
     return read_push_slot(unpickler, unpickler->memo[index]);
 }
 
@@ -562,8 +535,8 @@ HANDLER(FRAME)
     size_t left = unpickler->nbytes - unpickler->op_at - 9;
     return (uint64_t)argument->number <= left
                ? 0
-               : bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "FRAME of %llu bytes: %zu are left",
-                                   (unsigned long long)argument->number, left);
+               : BTH_BAD_PICKLE(unpickler, "FRAME of %llu bytes: %zu are left",
+                                (unsigned long long)argument->number, left);
 }
 
 RUNS(SHORT_BINUNICODE, run_BINUNICODE(unpickler, argument))
@@ -574,7 +547,7 @@ HANDLER(MEMOIZE)
 {
     int code = read_check_items_above_mark(unpickler, 1);
     if (code == 0 && unpickler->has_put)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "MEMOIZE behind a PUT");
+        return BTH_BAD_PICKLE(unpickler, "MEMOIZE behind a PUT");
     return code < 0 ? code : read_put(unpickler, unpickler->n_memoized++);
 }
 
@@ -589,16 +562,14 @@ HANDLER(STACK_GLOBAL)
     global.text = berth_as_text(items[0], &global.text_nbytes);
     global.name = berth_as_text(items[1], &global.name_nbytes);
     if (bth_node_kind(items[0]) != BERTH_KIND_STR || bth_node_kind(items[1]) != BERTH_KIND_STR)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "STACK_GLOBAL of values that are no texts");
+        return BTH_BAD_PICKLE(unpickler, "STACK_GLOBAL of values that are no texts");
     if (memchr(global.name, '.', global.name_nbytes)) /* protocol 2 cannot say it */
         return bth_unpickle_fail(unpickler, BERTH_E_UNSUPPORTED,
                                  "STACK_GLOBAL of a class within another");
     /* P3: its texts can be fetched and named again and again; a pickler names each class once. */
     unpickler->names_nbytes += global.text_nbytes + global.name_nbytes;
     if (unpickler->names_nbytes > 2 * unpickler->nbytes + FREE_NBYTES)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                                 "STACK_GLOBAL: its names have more bytes than the pickle");
+        return BTH_BAD_PICKLE(unpickler, "STACK_GLOBAL: its names have more bytes than the pickle");
     return read_push(unpickler, bth_unpickle_make_global(unpickler, &global));
 }
 
@@ -635,13 +606,12 @@ HANDLER(BINPERSID)
 HANDLER(STOP)
 {
     if (unpickler->floor != 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP within a MARK");
+        return BTH_BAD_PICKLE(unpickler, "STOP within a MARK");
     if (unpickler->depth != 1)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "STOP with %zu items on the stack",
-                                 unpickler->depth);
+        return BTH_BAD_PICKLE(unpickler, "STOP with %zu items on the stack", unpickler->depth);
     size_t left = unpickler->nbytes - unpickler->op_at - 1;
     if (left > 0)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "%zu bytes after STOP", left);
+        return BTH_BAD_PICKLE(unpickler, "%zu bytes after STOP", left);
     unpickler->stopped = true;
     return 0;
 }
@@ -652,9 +622,8 @@ static int read_fail_cut_argument(bth_unpickler *unpickler, size_t left)
 {
     const char *name = bth_unpickle_opcode_name(unpickler);
     if (unpickler->bytes[unpickler->op_at] == BTH_OP_GLOBAL)
-        return bth_unpickle_fail(unpickler, BERTH_E_PICKLE, "GLOBAL without its two newlines");
-    return bth_unpickle_fail(unpickler, BERTH_E_PICKLE,
-                             "the argument of %s is cut: %zu bytes are left", name, left);
+        return BTH_BAD_PICKLE(unpickler, "GLOBAL without its two newlines");
+    return BTH_BAD_PICKLE(unpickler, "the argument of %s is cut: %zu bytes are left", name, left);
 }
 
 /* Picklers number from 0, so no index reaches the length of the pickle (P3). */
@@ -677,8 +646,6 @@ static int unpickler_run_opcodes(bth_unpickler *unpickler)
 {
     const uint8_t *at = unpickler->bytes, *end = at + unpickler->nbytes;
     int code = 0;
-    unpickler->is_protocol_4 =
-        rules_allow_protocol_4(unpickler->rules, unpickler->bytes, unpickler->nbytes);
     while (code == 0 && !unpickler->stopped) {
         if (at == end)
             return bth_fail(unpickler->error, BERTH_E_PICKLE, unpickler->rules->record,
@@ -729,6 +696,7 @@ int bth_pickle_read(const uint8_t *bytes, size_t nbytes, const bth_pickle_rules 
     berth_error unasked;
     bth_unpickler unpickler = {.bytes = bytes,
                                .nbytes = nbytes,
+                               .is_protocol_4 = rules_allow_protocol_4(rules, bytes, nbytes),
                                .rules = rules,
                                .survey = rules->survey ? rules->survey : &own,
                                .tree = tree,

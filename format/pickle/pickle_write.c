@@ -233,7 +233,6 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
     bth_emitted_global *global = *recent;
-
     if (!global || global->name != name || global->module != module) {
         if (!emitted_globals_grow_if_half_full(emitter))
             return;
@@ -298,11 +297,9 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
 
 /* ---- memo slots ---- */
 
-/*
- * Objects that exist only once: '', b'', and the constants of torch's pickler, which Python shares
+/* Objects that exist only once: '', b'', and the constants of torch's pickler, which Python shares
  * with equal literals of a program. Strings of one character do not belong to them: a literal 'a',
- * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11.
- */
+ * an 'a' cut out of other text and str(0) are three kinds of objects in CPython 3.11. */
 uint32_t *bth_emitter_memo_slot(bth_emitter *emitter, const berth_value *value)
 {
     berth_kind kind = berth_value_kind(value);
@@ -349,11 +346,9 @@ static void emit_state_or_finish(bth_emitter *emitter, bth_walk_frame *frame,
     bth_emit_value(emitter, state);
 }
 
-/*
- * Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
+/* Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
  * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
- * (batch_list(), batch_dict()): also if it is the last one and begins a batch.
- */
+ * (batch_list(), batch_dict()): also if it is the last one and begins a batch. */
 static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, size_t n)
 {
     return i + 1 == n && i % BATCH == 0 &&
@@ -361,10 +356,8 @@ static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, siz
             berth_value_kind(frame->value) == BERTH_KIND_ORDERED_DICT);
 }
 
-/*
- * Emits the opcodes before the next item, or after the last one. Returns how many items have been
- * written.
- */
+/* Emits the opcodes before the next item, or after the last one. Returns how many items have been
+ * written. */
 static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
                                  int batch_op)
 {
@@ -481,7 +474,7 @@ EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_as_qscheme(value)))
 EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
 EMITS(call, bth_emit_push_value(emitter, value, 0))
 EMITS(tensor, bth_emit_tensor(emitter, value, 0))
-EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_storage_class(value)))
+EMITS(storage, bth_emit_storage(emitter, berth_as_storage(value), bth_value_as_dtype(value)))
 
 EMITTER(int)
 {
@@ -568,19 +561,16 @@ EMITTER(global)
     bth_emit_global(emitter, module, name);
 }
 
-EMITTER(list)
+static void emit_empty_and_push(bth_emitter *emitter, int op, const berth_value *value,
+                                uint32_t *slot)
 {
-    bth_emit_op(emitter, BTH_OP_EMPTY_LIST);
+    bth_emit_op(emitter, op);
     bth_emit_memo(emitter, slot);
     bth_emit_push_value(emitter, value, 0);
 }
 
-EMITTER(dict)
-{
-    bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
-    bth_emit_memo(emitter, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
+EMITS(list, emit_empty_and_push(emitter, BTH_OP_EMPTY_LIST, value, slot))
+EMITS(dict, emit_empty_and_push(emitter, BTH_OP_EMPTY_DICT, value, slot))
 
 EMITTER(ordered_dict)
 {

@@ -61,8 +61,8 @@ typedef struct bth_emitter {
     bth_emitted_global *globals;             /* open hash table by module and name */
     size_t n_globals;
     size_t globals_capacity;
-    bth_emitted_global *recent[BTH_N_RECENT]; /* by the address of the name, most of which are
-                                                 constants: a tensor names three globals */
+    /* By the address of the name, most of which are constants: a tensor names three globals. */
+    bth_emitted_global *recent[BTH_N_RECENT];
 
     uint32_t *keys;    /* memo slots of the keys of out.storages */
     size_t *positions; /* by storage->index: position in out.storages + 1; 0: none yet */
@@ -89,14 +89,12 @@ int bth_constant_text_find(const char *text, size_t nbytes);
 
 /* Stores the last object in the memo. NULL: an object that does not occur again. */
 void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
-
 /* GLOBAL, stored or fetched by its text. The text must live as long as the emitter. */
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name);
 
-/* Ends a tuple of n items: TUPLE1 to TUPLE3; for more, a MARK was emitted before them. */
-void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot);
-/* MARK, where a tuple of n items needs it. */
+/* Before and behind the n items of a tuple: a MARK if it needs one; TUPLE1 to TUPLE3, or TUPLE. */
 void bth_emit_tuple_mark(bth_emitter *emitter, size_t n);
+void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot);
 /* A tuple of ints that does not occur again. */
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n);
 /* OrderedDict(). */
@@ -104,10 +102,8 @@ void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot);
 
 /* ---- values (pickle_write.c) ---- */
 
-/*
- * Emits a value: as a memo fetch, at once, or by entering it. This can move the frames of the walk:
- * a step function changes its frame first, and emits an inner value last.
- */
+/* Emits a value: as a memo fetch, at once, or by entering it. This can move the frames of the walk:
+ * a step function changes its frame first, and emits an inner value last. */
 void bth_emit_value(bth_emitter *emitter, const berth_value *value);
 /* Puts a value on top of the walk: its step function is called next. NULL: does nothing. */
 void bth_emit_push_value(bth_emitter *emitter, const berth_value *value, uint32_t notes);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/values/value.h"
 
 /* ---- storages ---- */
 
@@ -119,17 +118,11 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 
 /* ---- parts of a value ---- */
 
-/* The value to rebuild, without its attributes. */
+/* The value to rebuild, without its attributes. It has none of its own: tensor_check(). */
 static const berth_value *value_unwrap_subclass(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
     return is_around ? berth_value_part(value, BERTH_PART_INNER) : value;
-}
-
-static const berth_value *tensor_subclass_state(const berth_value *value)
-{
-    bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
-    return is_around ? berth_value_part(value, BERTH_PART_STATE) : NULL;
 }
 
 /* NULL for anything but a TENSOR, also for values around one. */
@@ -145,11 +138,6 @@ static bool tensor_is_per_channel(const berth_tensor *tensor)
             tensor->qscheme == BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS);
 }
 
-static bool tensor_emits_requires_grad(const berth_tensor *tensor, bool is_detached)
-{
-    return !is_detached && tensor->flags & BERTH_REQUIRES_GRAD;
-}
-
 /* Emits the arguments of a tensor that has no inner values; false if it has some. */
 static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_value *inner,
                                               bool is_detached)
@@ -157,7 +145,7 @@ static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_
     const berth_tensor *tensor = value_as_bare_tensor(inner);
     if (!tensor || tensor_is_per_channel(tensor))
         return false;
-    bool requires_grad = tensor_emits_requires_grad(tensor, is_detached);
+    bool requires_grad = !is_detached && tensor->flags & BERTH_REQUIRES_GRAD;
     bth_emit_op(emitter, BTH_OP_MARK);
     if (tensor->flags & BERTH_META) {
         bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
@@ -202,7 +190,7 @@ static const berth_value *per_channel_emit_until_inner_value(bth_emitter *emitte
     bth_emit_int(emitter, tensor->axis);
     bth_emit_tuple_end(emitter, 4, NULL);
     bool is_detached = frame->note & BTH_NOTE_DETACHED;
-    tensor_emit_grad_and_hooks(emitter, tensor_emits_requires_grad(tensor, is_detached));
+    tensor_emit_grad_and_hooks(emitter, !is_detached && tensor->flags & BERTH_REQUIRES_GRAD);
     bth_emit_tuple_end(emitter, 7, NULL);
     return NULL;
 }
@@ -236,7 +224,8 @@ static const berth_value *tensor_parts_emit_until_inner_value(bth_emitter *emitt
 static const berth_value *parameter_emit_until_inner_value(bth_emitter *emitter,
                                                            const berth_value *value, uint32_t i)
 {
-    const berth_value *inner = value_unwrap_subclass(value), *state = tensor_subclass_state(value);
+    const berth_value *inner = value_unwrap_subclass(value),
+                      *state = berth_value_part(value, BERTH_PART_STATE);
     if (i == 0) {
         bth_emit_tuple_mark(emitter, state ? 4 : 3);
         return berth_value_part(inner, BERTH_PART_INNER);
@@ -291,7 +280,7 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
         bth_emit_value(emitter, argument);
     } else if (tensor_is_rebuilt_from_type(value) && !(frame->note & BTH_NOTE_STATE)) {
         frame->note |= BTH_NOTE_STATE;
-        bth_emit_value(emitter, tensor_subclass_state(value));
+        bth_emit_value(emitter, berth_value_part(value, BERTH_PART_STATE));
     } else {
         tensor_emit_reduce_and_memo(emitter, value, frame->note);
         bth_walk_pop(&emitter->walk);
@@ -314,13 +303,12 @@ static const char *tensor_rebuild_function(const berth_value *value)
     return bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
 }
 
-/*
- * P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those that
- * our reader and PyTorch's accept. Nothing is left out silently.
- */
+/* P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those that
+ * our reader and PyTorch's accept. Nothing is left out silently. */
 static void tensor_check(bth_emitter *emitter, const berth_value *value)
 {
-    const berth_value *inner = value_unwrap_subclass(value), *state = tensor_subclass_state(value);
+    const berth_value *inner = value_unwrap_subclass(value),
+                      *state = berth_value_part(value, BERTH_PART_STATE);
     const berth_tensor *tensor = value_as_bare_tensor(inner);
     bool is_inert = berth_value_part(value, BERTH_PART_TYPE);
     char problem[200];

@@ -82,33 +82,58 @@ static struct use *copy_get_or_make_storage_use(copying *copy, const berth_stora
 
 /* ---- making: along the values that the old node was made of ---- */
 
-/*
- * The new node of an old one whose copy exists. Nodes without an id have no identity: each copy is
- * a new one.
- */
-static berth_value *copy_get_made(const copying *copy, const berth_value *source)
+/* Of kinds that have no parts. */
+static berth_value *copy_make_leaf(berth_tree *tree, const berth_value *source)
 {
-    berth_tree *tree = copy->tree;
-    size_t nbytes, id = bth_value_id(source);
-    const uint8_t *bytes;
-    int64_t integer;
-    if (id != SIZE_MAX)
-        return copy->made[id];
-    switch (berth_value_kind(source)) {
+    berth_kind kind = berth_value_kind(source);
+    int64_t number;
+    size_t nbytes;
+    switch (kind) {
     case BERTH_KIND_BOOL:
         return berth_make_bool(tree, bth_value_bool(source));
     case BERTH_KIND_INT:
-        if (berth_as_int(source, &integer))
-            return berth_make_int(tree, integer);
-        bytes = berth_as_bytes(source, &nbytes);
-        return berth_make_bytes(tree, BERTH_KIND_INT, bytes, nbytes);
+        if (berth_as_int(source, &number))
+            return berth_make_int(tree, number);
+        __attribute__((fallthrough));
+    case BERTH_KIND_BYTES: {
+        const uint8_t *bytes = berth_as_bytes(source, &nbytes);
+        return berth_make_bytes(tree, kind, bytes, nbytes);
+    }
     case BERTH_KIND_FLOAT:
         return berth_make_float(tree, bth_value_real(source));
-    case BERTH_KIND_TUPLE:
-        return berth_make_tuple(tree, NULL, 0);
+    case BERTH_KIND_COMPLEX:
+        return berth_make_complex(tree, bth_value_real(source), bth_value_imaginary(source));
+    case BERTH_KIND_STR: {
+        const char *text = berth_as_text(source, &nbytes);
+        return berth_make_str(tree, text, nbytes);
+    }
+    case BERTH_KIND_TUPLE: /* the empty one */
+        return bth_tuple_of(tree, NULL, 0);
+    case BERTH_KIND_DEVICE: {
+        const char *type = bth_value_device_type_and_index(source, &number);
+        return berth_make_device(tree, type, number);
+    }
+    case BERTH_KIND_DTYPE:
+    case BERTH_KIND_QSCHEME:
+    case BERTH_KIND_LAYOUT:
+        return berth_make_constant(tree, kind, bth_value_constant(source, kind));
+    case BERTH_KIND_GLOBAL: {
+        const struct global_node *node = (const struct global_node *)source;
+        return bth_global_new(tree, node->text, node->module_nbytes,
+                              node->text + node->module_nbytes + 1, node->name_nbytes,
+                              source->flags & BTH_NODE_TRUE);
+    }
     default:
         return berth_make_none(tree);
     }
+}
+
+/* The new node of an old one whose copy exists. Nodes without an id have no identity: each copy is
+ * a new one. */
+static berth_value *copy_get_made(const copying *copy, const berth_value *source)
+{
+    size_t id = bth_value_id(source);
+    return id != SIZE_MAX ? copy->made[id] : copy_make_leaf(copy->tree, source);
 }
 
 /* On the whole storage at first. The parameters of a quantized tensor are filled in later. */
@@ -142,45 +167,8 @@ static berth_value *copy_make_tensor(copying *copy, const berth_value *source)
     return bth_tensor_adopt(copy->tree, &tensor);
 }
 
-/* Of kinds that have no parts, and an identity. */
-static berth_value *copy_make_leaf(const copying *copy, const berth_value *source)
-{
-    berth_tree *tree = copy->tree;
-    int64_t index;
-    size_t nbytes;
-    switch (berth_value_kind(source)) {
-    case BERTH_KIND_COMPLEX:
-        return berth_make_complex(tree, bth_value_real(source), bth_value_imaginary(source));
-    case BERTH_KIND_STR: {
-        const char *text = berth_as_text(source, &nbytes);
-        return berth_make_str(tree, text, nbytes);
-    }
-    case BERTH_KIND_BYTES: {
-        const uint8_t *bytes = berth_as_bytes(source, &nbytes);
-        return berth_make_bytes(tree, BERTH_KIND_BYTES, bytes, nbytes);
-    }
-    case BERTH_KIND_DEVICE: {
-        const char *type = bth_value_device_type_and_index(source, &index);
-        return berth_make_device(tree, type, index);
-    }
-    case BERTH_KIND_DTYPE:
-    case BERTH_KIND_QSCHEME:
-    case BERTH_KIND_LAYOUT:
-        return berth_make_constant(tree, (berth_kind)source->kind,
-                                   bth_value_constant(source, (berth_kind)source->kind));
-    default: {
-        const struct global_node *node = (const struct global_node *)source;
-        return bth_global_new(tree, node->text, node->module_nbytes,
-                              node->text + node->module_nbytes + 1, node->name_nbytes,
-                              source->flags & BTH_NODE_TRUE);
-    }
-    }
-}
-
-/*
- * Copies the node on top, whose parts have been copied. Containers and attributes are empty at
- * first.
- */
+/* Copies the node on top, whose parts have been copied. Containers and attributes are empty at
+ * first. */
 static berth_value *copy_make_node(copying *copy)
 {
     berth_tree *tree = copy->tree;
@@ -209,7 +197,7 @@ static berth_value *copy_make_node(copying *copy)
         if (!use)
             return NULL;
         use->is_whole = true;
-        return bth_storage_value_new(tree, use->made, bth_value_storage_class(source));
+        return bth_storage_value_new(tree, use->made, bth_value_as_dtype(source));
     }
     case BERTH_KIND_TENSOR:
         return copy_make_tensor(copy, source);
@@ -237,7 +225,7 @@ static berth_value *copy_make_node(copying *copy)
         return bth_call_new(tree, copy_get_made(copy, walk->items[0]),
                             copy_get_made(copy, walk->items[1]), bth_value_is_new_object(source));
     default:
-        return copy_make_leaf(copy, source);
+        return copy_make_leaf(tree, source);
     }
 }
 

@@ -12,38 +12,43 @@ enum {
     MAX_SHORT_NBYTES = 64, /* of texts that have no canonical node */
     MAX_SCANNED = 8,       /* up to this many entries are scanned, without slots */
     N_PREPARED = 16,       /* number of keys that are prepared before the first one is entered */
-    MAX_ENTRIES = UINT32_MAX / 4
+    MAX_ENTRIES = UINT32_MAX / 4,
+    KEY_IS_PREPARED = BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS
 };
 
 /*
- * Keys of dicts (P4): each node is hashed once; then a comparison takes constant time. Of equal
- * str, bytes or tuples one node is canonical, and the others link to it. So two tuples are equal if
- * the canonical nodes of their items are the same. Numbers are compared by value, as in Python.
+ * ---- keys (P4) ----
+ * Each node is hashed once; then a comparison takes constant time. Of equal str, bytes or tuples
+ * one node is canonical, and the others link to it. So two tuples are equal if the canonical nodes
+ * of their items are the same. Numbers are compared by value, as in Python.
  */
 
-/* ---- hashing ---- */
-
-/* A number as a key: its sort, and its value. Numbers of different sorts are never equal. */
-struct number {
-    enum { INTEGER, BIG, REAL, COMPLEX, BY_IDENTITY, NO_NUMBER } sort;
-    int64_t integer;
-    double real;
-    double imaginary;
+/* A key that is no text and no tuple, so that equal keys have equal members. Numbers of different
+ * sorts are never equal. */
+struct plain_key {
+    enum { INTEGER, REAL, COMPLEX, BIG, DEVICE, OBJECT } sort;
+    uint64_t words[2]; /* the integer; real and imaginary part; the address of an object */
+    const void *bytes; /* BIG, DEVICE */
+    size_t nbytes;
 };
 
-static struct number key_number_from_double(double real)
+static uint64_t double_to_bits(double real)
 {
-    /* cppcheck does not understand hexadecimal constants. */
-    const double limit = 9223372036854775808.0; /* 2^63 */
-    if (isnan(real))                            /* equal to itself alone, by identity */
-        return (struct number){.sort = BY_IDENTITY};
+    uint64_t bits;
+    memcpy(&bits, &real, sizeof(bits));
+    return bits;
+}
+
+static struct plain_key plain_key_from_double(double real)
+{
+    const double limit = 9223372036854775808.0; /* 2^63: cppcheck understands no hexadecimal */
     if (real >= -limit && real < limit && real == (double)(int64_t)real)
-        return (struct number){.sort = INTEGER, .integer = (int64_t)real};
-    return (struct number){.sort = REAL, .real = real};
+        return (struct plain_key){.sort = INTEGER, .words = {(uint64_t)(int64_t)real}};
+    return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
 }
 
 /* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
-static struct number key_number_from_bigint(const struct big_node *node)
+static struct plain_key plain_key_from_bigint(const struct big_node *node)
 {
     size_t i = (size_t)node->nbytes - 1;
     double real = (int8_t)node->bytes[i];
@@ -51,41 +56,43 @@ static struct number key_number_from_bigint(const struct big_node *node)
         double higher = real * 256;
         real = higher + node->bytes[i];
         if (real - higher != node->bytes[i]) /* it was rounded, or is infinite */
-            return (struct number){.sort = BIG};
+            return (struct plain_key){
+                .sort = BIG, .bytes = node->bytes, .nbytes = (size_t)node->nbytes};
     }
-    return (struct number){.sort = REAL, .real = real};
+    return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
 }
 
-static struct number key_number_from_value(const berth_value *key)
+static struct plain_key plain_key_from_value(const berth_value *key)
 {
     const struct float_node *node = (const struct float_node *)key;
+    const struct device_node *device = (const struct device_node *)key;
     switch (key->kind) {
     case BERTH_KIND_BOOL:
-        return (struct number){.sort = INTEGER, .integer = key->flags & BTH_NODE_TRUE};
+        return (struct plain_key){.sort = INTEGER, .words = {key->flags & BTH_NODE_TRUE}};
     case BERTH_KIND_INT:
         if (key->flags & BTH_NODE_BIG)
-            return key_number_from_bigint((const struct big_node *)key);
-        return (struct number){.sort = INTEGER, .integer = ((const struct int_node *)key)->value};
+            return plain_key_from_bigint((const struct big_node *)key);
+        return (struct plain_key){.sort = INTEGER,
+                                  .words = {(uint64_t)((const struct int_node *)key)->value}};
     case BERTH_KIND_FLOAT:
-        return key_number_from_double(node->real);
+        if (isnan(node->real)) /* equal to itself alone */
+            break;
+        return plain_key_from_double(node->real);
     case BERTH_KIND_COMPLEX:
         if (isnan(node->real) || isnan(node->imaginary))
-            return (struct number){.sort = BY_IDENTITY};
+            break;
         if (node->imaginary == 0)
-            return key_number_from_double(node->real);
-        return (struct number){.sort = COMPLEX,
-                               .real = node->real + 0.0, /* -0.0 == 0.0 */
-                               .imaginary = node->imaginary + 0.0};
-    default:
-        return (struct number){.sort = NO_NUMBER};
+            return plain_key_from_double(node->real);
+        return (struct plain_key){
+            .sort = COMPLEX, /* -0.0 == 0.0 */
+            .words = {double_to_bits(node->real + 0.0), double_to_bits(node->imaginary + 0.0)}};
+    case BERTH_KIND_DEVICE:
+        return (struct plain_key){
+            .sort = DEVICE, .bytes = device->text, .nbytes = strlen(device->text)};
+    default: /* None and dtypes by their only node; inert by identity */
+        break;
     }
-}
-
-static uint64_t double_to_bits(double real)
-{
-    uint64_t bits;
-    memcpy(&bits, &real, sizeof(bits));
-    return bits;
+    return (struct plain_key){.sort = OBJECT, .words = {(uintptr_t)key}};
 }
 
 /* The keyed node of a STR, BYTES, TUPLE or SIZE; NULL for other kinds. */
@@ -115,9 +122,12 @@ static const struct keyed *key_get_canonical_node(const struct keyed *node)
     return node->head.flags & BTH_NODE_KEY_ALIAS ? node->link : node;
 }
 
-static uint32_t key_int_hash(const berth_tree *tree, int64_t integer)
+static uint32_t plain_key_hash(const berth_tree *tree, const struct plain_key *key)
 {
-    return bth_hash_fold_to_u32(bth_hash_mix(tree->seed, (uint64_t)integer));
+    uint64_t hash = bth_hash_mix(tree->seed + key->sort, key->words[0]);
+    if (key->bytes)
+        return bth_tree_hash_bytes(tree, key->bytes, key->nbytes);
+    return bth_hash_fold_to_u32(key->words[1] ? bth_hash_mix(hash, key->words[1]) : hash);
 }
 
 static uint32_t key_hash(const berth_tree *tree, const berth_value *key)
@@ -125,26 +135,8 @@ static uint32_t key_hash(const berth_tree *tree, const berth_value *key)
     const struct keyed *keyed = key_unwrap_text_or_tuple(key);
     if (keyed)
         return keyed->hash;
-    if (key->kind == BERTH_KIND_DEVICE) {
-        const struct device_node *node = (const struct device_node *)key;
-        return bth_tree_hash_bytes(tree, node->text, strlen(node->text)) + 1;
-    }
-    const struct number number = key_number_from_value(key);
-    const struct big_node *big = (const struct big_node *)key;
-    switch (number.sort) {
-    case INTEGER:
-        return key_int_hash(tree, number.integer);
-    case BIG:
-        return bth_tree_hash_bytes(tree, big->bytes, (size_t)big->nbytes);
-    case REAL:
-        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 1, double_to_bits(number.real)));
-    case COMPLEX:
-        return bth_hash_fold_to_u32(
-            bth_hash_mix(bth_hash_mix(tree->seed + 2, double_to_bits(number.real)),
-                         double_to_bits(number.imaginary)));
-    default: /* None and dtypes by their only node; inert by identity */
-        return bth_hash_fold_to_u32(bth_hash_mix(tree->seed + 3, (uint64_t)(uintptr_t)key));
-    }
+    const struct plain_key plain = plain_key_from_value(key);
+    return plain_key_hash(tree, &plain);
 }
 
 static bool key_equal(const berth_value *a, const berth_value *b);
@@ -173,26 +165,9 @@ static bool key_equal(const berth_value *a, const berth_value *b)
         return x && y &&
                (key_is_short(x) ? key_same_content(x, y)
                                 : key_get_canonical_node(x) == key_get_canonical_node(y));
-    if (a->kind == BERTH_KIND_DEVICE && b->kind == BERTH_KIND_DEVICE)
-        return strcmp(((const struct device_node *)a)->text,
-                      ((const struct device_node *)b)->text) == 0;
-    const struct number number = key_number_from_value(a), other = key_number_from_value(b);
-    if (number.sort != other.sort)
-        return false;
-    switch (number.sort) {
-    case INTEGER:
-        return number.integer == other.integer;
-    case BIG: {
-        const struct big_node *m = (const struct big_node *)a, *n = (const struct big_node *)b;
-        return m->nbytes == n->nbytes && memcmp(m->bytes, n->bytes, (size_t)m->nbytes) == 0;
-    }
-    case REAL:
-    case COMPLEX:
-        return double_to_bits(number.real) == double_to_bits(other.real) &&
-               double_to_bits(number.imaginary) == double_to_bits(other.imaginary);
-    default:
-        return false;
-    }
+    const struct plain_key m = plain_key_from_value(a), n = plain_key_from_value(b);
+    return m.sort == n.sort && m.words[0] == n.words[0] && m.words[1] == n.words[1] &&
+           m.nbytes == n.nbytes && (!m.bytes || memcmp(m.bytes, n.bytes, m.nbytes) == 0);
 }
 
 /* ---- canonical nodes ---- */
@@ -241,11 +216,6 @@ static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
     return true;
 }
 
-static bool key_is_prepared(const struct keyed *node)
-{
-    return node->head.flags & (BTH_NODE_KEY_CANONICAL | BTH_NODE_KEY_ALIAS);
-}
-
 static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
@@ -259,32 +229,18 @@ static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 /* False: "a tensor cannot be `what`", "a dict key". */
 static bool key_check_hashable(berth_tree *tree, const berth_value *value, const char *what)
 {
-    bool is_hashable;
-    switch (value->kind) {
-    case BERTH_KIND_NONE:
-    case BERTH_KIND_BOOL:
-    case BERTH_KIND_INT:
-    case BERTH_KIND_FLOAT:
-    case BERTH_KIND_COMPLEX:
-    case BERTH_KIND_DTYPE:
-    case BERTH_KIND_DEVICE:
-    case BERTH_KIND_CALL: /* inert: by identity, as objects without __eq__ are in Python */
-        return true;
-    case BERTH_KIND_GLOBAL:
-        is_hashable = value->flags & BTH_NODE_TRUE;
-        break;
-    default:
-        is_hashable = key_unwrap_text_or_tuple(value) ||
-                      (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
-    }
+    const uint32_t plain_kinds = BTH_KIND(NONE) | BTH_KIND(BOOL) | BTH_KIND(INT) | BTH_KIND(FLOAT) |
+                                 BTH_KIND(COMPLEX) | BTH_KIND(DTYPE) | BTH_KIND(DEVICE) |
+                                 BTH_KIND(CALL); /* inert: by identity */
+    bool is_hashable = plain_kinds >> value->kind & 1 || key_unwrap_text_or_tuple(value) ||
+                       (value->kind == BERTH_KIND_GLOBAL && value->flags & BTH_NODE_TRUE) ||
+                       (tree->has_inert && bth_kind_is_tensor(bth_node_kind(value)));
     return is_hashable || BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED, "%s cannot be %s",
                                           bth_kind_phrase((berth_kind)value->kind), what);
 }
 
-/*
- * Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide
- * after about 65,536 levels.
- */
+/* Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide after
+ * about 65,536 levels. */
 static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
 {
     uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
@@ -297,10 +253,8 @@ static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *
     return bth_hash_fold_to_u32(hash);
 }
 
-/*
- * Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
- * position in it and its `link` the tuple around it.
- */
+/* Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
+ * position in it and its `link` the tuple around it. */
 static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
 {
     node->link = NULL;
@@ -313,7 +267,7 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
             if (!key_check_hashable(tree, item, what))
                 return false;
             struct keyed *keyed = key_unwrap_text_or_tuple(item);
-            if (!keyed || key_is_prepared(keyed))
+            if (!keyed || keyed->head.flags & KEY_IS_PREPARED)
                 continue;
             if (keyed->head.kind == BERTH_KIND_TUPLE)
                 inner = keyed;
@@ -341,7 +295,7 @@ static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
     if (!key_check_hashable(tree, value, what))
         return false;
     struct keyed *keyed = key_unwrap_text_or_tuple(value);
-    if (!keyed || key_is_prepared(keyed))
+    if (!keyed || keyed->head.flags & KEY_IS_PREPARED)
         return true;
     if (keyed->head.kind != BERTH_KIND_TUPLE)
         return key_prepare_text(tree, keyed);
@@ -434,10 +388,8 @@ static struct table_entry *dict_next_candidate_entry(struct table *table, uint32
     return i < table->size.count ? &table->entries[i] : NULL;
 }
 
-/*
- * Whether an inert pickle must not set this entry again: other readers would do work of which the
- * tree says nothing: for a key of a known hash, or for what is in the value that is replaced.
- */
+/* Whether an inert pickle must not set this entry again: other readers would do work of which the
+ * tree says nothing: for a key of a known hash, or for what is in the value that is replaced. */
 static bool dict_would_lose(const struct table_entry *entry)
 {
     berth_kind key = bth_node_kind(entry->key), value = bth_node_kind(entry->value);
@@ -526,8 +478,7 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 
 size_t bth_dict_find_text_position(const berth_value *dict, const char *text, size_t nbytes)
 {
-    struct table *table =
-        bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table = bth_dict_table(dict);
     if (!table)
         return SIZE_MAX;
     uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
@@ -637,11 +588,11 @@ berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *list)
 
 size_t bth_dict_find_int_position(const berth_value *dict, int64_t integer)
 {
-    struct table *table =
-        bth_kind_is_dict(bth_node_kind(dict)) ? ((const struct dict_node *)dict)->table : NULL;
+    struct table *table = bth_dict_table(dict);
     if (!table)
         return SIZE_MAX;
-    uint32_t hash = key_int_hash(bth_value_tree(dict), integer);
+    const struct plain_key key = {.sort = INTEGER, .words = {(uint64_t)integer}};
+    uint32_t hash = plain_key_hash(bth_value_tree(dict), &key);
     uint32_t at = table->slots.slots ? hash : 0;
     const struct table_entry *entry;
     while ((entry = dict_next_candidate_entry(table, hash, &at))) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Values in memory. Private to format/values/ and to the pickle reader, which reads
- * millions of nodes without a call.
- *
- * Everything here is small because of P3, 64 bytes of memory for each byte of pickle: `]`, `}` and
- * TUPLE1 are one byte each. A node begins with 8 bytes. It has no pointer to its tree: `at` is its
- * distance from the start of its memory block, which has one.
+ * Values in memory. Private to format/values/ and to the pickle reader, which reads millions of
+ * nodes without a call. All is small because of P3, 64 bytes of memory for each byte of pickle:
+ * "]",
+ * "}" and TUPLE1 are one byte each. A node begins with 8 bytes. It has no pointer to its tree: `at`
+ * is its distance from the start of its memory block, which has one.
  */
 #ifndef BTH_FORMAT_VALUES_NODE_H
 #define BTH_FORMAT_VALUES_NODE_H
@@ -62,10 +61,8 @@ struct float_node {
 /* The size of a FLOAT. */
 #define BTH_FLOAT_NBYTES offsetof(struct float_node, imaginary)
 
-/*
- * STR, BYTES and TUPLE, which are hashed once and then compared by their canonical node (P4).
- * `link`: of a canonical node the next in its chain, of an alias the canonical one.
- */
+/* STR, BYTES and TUPLE, which are hashed once and then compared by their canonical node (P4).
+ * `link`: of a canonical node the next in its chain, of an alias the canonical one. */
 struct keyed {
     berth_value head;
     uint32_t count; /* bytes of text, or items */
@@ -248,6 +245,12 @@ static inline bool bth_node_is(const berth_value *value, berth_kind kind)
     return value && value->kind == kind;
 }
 
+/* The entries of a dict; NULL: there are none, or it is no dict. */
+static inline struct table *bth_dict_table(const berth_value *value)
+{
+    return bth_kind_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
+}
+
 /* A hash of bytes with the tree's seed. */
 static inline uint32_t bth_tree_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
 {
@@ -261,10 +264,8 @@ static inline const struct text_node *bth_text_node_with_bytes(const berth_value
     return node->key.head.kind == BERTH_KIND_BYTES && node->other ? node->other : node;
 }
 
-/*
- * The next position of this hash, from slot *at on, which is the hash at first. UINT32_MAX: none;
- * then *at is a free slot. Keys with other hashes are not touched.
- */
+/* The next position of this hash, from slot *at on, which is the hash at first. UINT32_MAX: none;
+ * then *at is a free slot. Keys with other hashes are not touched. */
 static inline uint32_t bth_hash_slots_find_next(const struct slots *slots, uint32_t hash,
                                                 uint32_t *at)
 {
@@ -322,23 +323,19 @@ static inline void *bth_tree_allocate_inline(berth_tree *tree, size_t nbytes)
     return memory ? memory : bth_tree_allocate(tree, nbytes);
 }
 
-/*
- * Makes room for n more items, at most max in all, behind a head that begins with its size. A new
- * head is zeroed. NULL: the tree has failed, and the old memory stays valid.
- */
+/* Makes room for n more items, at most max in all, behind a head that begins with its size. A new
+ * head is zeroed. NULL: the tree has failed, and the old memory stays valid. */
 void *bth_tree_reserve_array(berth_tree *tree, struct size *old, size_t n, size_t head_nbytes,
                              size_t item_nbytes, size_t max);
 /* Frees memory of bth_tree_allocate; small pieces stay until the tree is freed. */
 void bth_tree_release_allocation(berth_tree *tree, void *memory, size_t nbytes);
 /* Returns true if the value is not NULL and of this tree; else the tree fails. */
 bool bth_tree_check_owns_value(berth_tree *tree, const berth_value *value, const char *what);
-/*
- * The same for an item of a container. The tree's error then begins with the key, or with the index
- * if `key` is NULL; an earlier error, too, because a value that could not be made is NULL.
- */
+/* The same for an item of a container. The tree's error then begins with the key, or with the index
+ * if `key` is NULL; an earlier error, too, because a value that could not be made is NULL. */
 bool bth_tree_check_owns_item(berth_tree *tree, const berth_value *value, const char *what,
                               const berth_value *key, size_t index);
-/* bth_tree_check_owns_item for n values. */
+/* For n values. */
 bool bth_tree_check_owns_items(berth_tree *tree, berth_value *const *values, size_t n,
                                const char *what);
 

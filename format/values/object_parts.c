@@ -40,22 +40,19 @@ berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *
     return &node->head;
 }
 
-int bth_call_append_list_items(berth_value *call, berth_value *const *items, size_t n)
+int bth_call_extend(berth_value *call, berth_value *const *items, size_t n, bool by_key)
 {
-    berth_value **list = &((struct call_node *)call)->list_items;
+    struct call_node *node = (struct call_node *)call;
+    berth_value **container = by_key ? &node->dict_items : &node->list_items;
+    berth_tree *tree = bth_value_tree(call);
     assert(bth_node_is(call, BERTH_KIND_CALL));
-    if (n > 0 && !*list)
-        *list = berth_make_list(bth_value_tree(call));
-    return n == 0 ? 0 : *list ? bth_list_extend(*list, items, n) : BERTH_E_MEMORY;
-}
-
-int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t n)
-{
-    berth_value **dict = &((struct call_node *)call)->dict_items;
-    assert(bth_node_is(call, BERTH_KIND_CALL));
-    if (n > 0 && !*dict)
-        *dict = berth_make_dict(bth_value_tree(call), BERTH_KIND_DICT);
-    return n == 0 ? 0 : *dict ? bth_dict_extend(*dict, items, n) : BERTH_E_MEMORY;
+    if (n == 0)
+        return 0;
+    if (!*container)
+        *container = by_key ? berth_make_dict(tree, BERTH_KIND_DICT) : berth_make_list(tree);
+    if (!*container)
+        return BERTH_E_MEMORY;
+    return by_key ? bth_dict_extend(*container, items, n) : bth_list_extend(*container, items, n);
 }
 
 berth_value *bth_value_arguments(const berth_value *value)
@@ -93,26 +90,22 @@ static berth_value **state_slot(const berth_value *value)
 
 berth_value *berth_value_part(const berth_value *value, berth_part part)
 {
-    const struct call_node *call =
-        bth_node_is(value, BERTH_KIND_CALL) ? (const struct call_node *)value : NULL;
-    berth_value **state = part == BERTH_PART_STATE ? state_slot(value) : NULL;
-    switch (part) {
-    case BERTH_PART_INNER:
-        if (bth_node_is(value, BERTH_KIND_PARAMETER) || bth_node_is(value, BERTH_KIND_SUBCLASS))
-            return ((const struct wrap_node *)value)->inner;
-        return call ? call->made_of[0] : NULL;
-    case BERTH_PART_STATE:
+    const struct call_node *call = (const struct call_node *)value;
+    const struct wrap_node *wrap = (const struct wrap_node *)value;
+    berth_kind kind = bth_node_kind(value);
+    if (part == BERTH_PART_STATE) {
+        berth_value **state = state_slot(value);
         return state ? *state : NULL;
-    case BERTH_PART_LIST_ITEMS:
-        return call ? call->list_items : NULL;
-    case BERTH_PART_DICT_ITEMS:
-        return call ? call->dict_items : NULL;
-    case BERTH_PART_TYPE:
-        return bth_node_is(value, BERTH_KIND_SUBCLASS) ? ((const struct wrap_node *)value)->type
-                                                       : NULL;
-    default:
-        return NULL;
     }
+    if (kind == BERTH_KIND_CALL)
+        return part == BERTH_PART_INNER        ? call->made_of[0]
+               : part == BERTH_PART_LIST_ITEMS ? call->list_items
+               : part == BERTH_PART_DICT_ITEMS ? call->dict_items
+                                               : NULL;
+    if (kind == BERTH_KIND_SUBCLASS && part == BERTH_PART_TYPE)
+        return wrap->type;
+    bool has_inner = kind == BERTH_KIND_SUBCLASS || kind == BERTH_KIND_PARAMETER;
+    return has_inner && part == BERTH_PART_INNER ? wrap->inner : NULL;
 }
 
 int berth_value_set_state(berth_value *value, berth_value *state)

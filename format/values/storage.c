@@ -2,15 +2,12 @@
 /* Storages of a tree: the bytes that tensors view. */
 #include "base/memory.h"
 #include "format/values/node.h"
-#include "format/values/value.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/*
- * Keys and locations are hashed or copied, and a persistent id of 15 bytes can name them by memo.
- * So both have a limit (P3). PyTorch's are numbers, addresses, and "cuda:0".
- */
+/* Keys and locations are hashed or copied, and a persistent id of 15 bytes can name them by memo.
+ * So both have a limit (P3). PyTorch's are numbers, addresses, and "cuda:0". */
 enum { MAX_KEY_NBYTES = 1024, MAX_LOCATION_NBYTES = 255 };
 
 size_t bth_tree_n_storages(const berth_tree *tree)
@@ -120,10 +117,8 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 
 /* ---- by key ---- */
 
-/*
- * PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
- * table. A position has at most 10 digits. UINT64_MAX: the key is no position.
- */
+/* PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
+ * table. A position has at most 10 digits. UINT64_MAX: the key is no position. */
 static uint64_t storage_key_parse_index(const berth_tree *tree, const char *key, size_t nbytes)
 {
     uint64_t position = 0;

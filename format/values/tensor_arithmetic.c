@@ -71,7 +71,6 @@ const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_
 {
     const berth_storage *storage = tensor->storage;
     uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-
     *storage_offset = tensor->storage_offset;
     if (!storage->root || storage->root_offset % item_nbytes != 0 ||
         !bth_storage_dtypes_are_compatible(storage->root->dtype,
@@ -107,7 +106,7 @@ static const char *tensor_text(const berth_tensor *tensor, char text[320])
     return text;
 }
 
-#define TENSOR_FAIL(error, ...) bth_fail(error, BERTH_E_TENSOR, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
+#define TENSOR_FAIL(error, ...) bth_fail_status(error, BERTH_E_TENSOR, __VA_ARGS__)
 
 /* The number of scales or zero points of a quantized tensor; -1 if they are no numbers. */
 static int64_t scales_or_zero_points_count(const berth_value *value)
@@ -186,10 +185,8 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
 
 /* ---- gather ---- */
 
-/*
- * The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
- * where possible.
- */
+/* The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
+ * where possible. */
 struct walk {
     int32_t rank;
     int64_t shape[BERTH_MAX_RANK];

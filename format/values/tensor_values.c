@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "format/values/node.h"
-#include "format/values/value.h"
 
 #define TENSOR_FLAGS (BERTH_REQUIRES_GRAD | BERTH_CONJ | BERTH_NEG | BERTH_META)
 
@@ -87,22 +86,14 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 
 /* ---- around a tensor ---- */
 
-static bool value_is_unwrapped_tensor(const berth_value *value)
-{
-    berth_kind kind = berth_value_kind(value);
-    return kind == BERTH_KIND_TENSOR || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED;
-}
-
-/*
- * Inside a PARAMETER or SUBCLASS is a plain tensor, or the other of the two with a plain tensor
- * inside. So no file can nest more than two.
- */
+/* Inside a PARAMETER or SUBCLASS is a plain tensor, or the other of the two with a plain tensor
+ * inside. So no file can nest more than two. */
 static bool wrap_check_inner_tensor(berth_tree *tree, berth_kind kind, const berth_value *inner)
 {
     berth_kind other = kind == BERTH_KIND_PARAMETER ? BERTH_KIND_SUBCLASS : BERTH_KIND_PARAMETER;
-    if (value_is_unwrapped_tensor(inner) ||
-        (berth_value_kind(inner) == other &&
-         value_is_unwrapped_tensor(berth_value_part(inner, BERTH_PART_INNER))))
+    bool is_other = berth_value_kind(inner) == other;
+    const berth_value *plain = is_other ? berth_value_part(inner, BERTH_PART_INNER) : inner;
+    if ((BTH_KIND(TENSOR) | BTH_KIND(SPARSE) | BTH_KIND(NESTED)) >> berth_value_kind(plain) & 1)
         return true;
     return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s around %s", bth_kind_phrase(kind),
                            bth_kind_phrase(berth_value_kind(inner)));
@@ -149,10 +140,8 @@ static bool shape_slices_are_equal(const int64_t *shape, int32_t at, const int64
     return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
 
-/*
- * CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
- * block, dense …]; the blocks only for BSR and BSC.
- */
+/* CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
+ * block, dense …]; the blocks only for BSR and BSC. */
 static bool compressed_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
                                    const berth_tensor *compressed, const berth_tensor *plain,
                                    const berth_tensor *values)

@@ -38,10 +38,9 @@ berth_value *berth_make_bool(berth_tree *tree, bool value)
 berth_value *berth_make_int(berth_tree *tree, int64_t value)
 {
     struct int_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node));
-    if (!node)
-        return NULL;
-    node->value = value;
-    return &node->head;
+    if (node)
+        node->value = value;
+    return (berth_value *)node;
 }
 
 /* An int of any size: berth_make_bytes of BERTH_KIND_INT. */
@@ -71,10 +70,9 @@ static berth_value *int_from_bytes(berth_tree *tree, const uint8_t *bytes, size_
 berth_value *berth_make_float(berth_tree *tree, double value)
 {
     struct float_node *node = bth_node_new_without_id(tree, BERTH_KIND_FLOAT, BTH_FLOAT_NBYTES);
-    if (!node)
-        return NULL;
-    node->real = value;
-    return &node->head;
+    if (node)
+        node->real = value;
+    return (berth_value *)node;
 }
 
 berth_value *berth_make_complex(berth_tree *tree, double real, double imaginary)
@@ -202,18 +200,10 @@ berth_storage *berth_as_storage(const berth_value *value)
                                                   : NULL;
 }
 
-berth_dtype bth_value_storage_class(const berth_value *value)
-{
-    return bth_node_is(value, BERTH_KIND_STORAGE) ? ((const struct storage_node *)value)->dtype
-                                                  : BERTH_DTYPE_NONE;
-}
-
 /* ---- text and bytes ---- */
 
-/*
- * The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
- * bytes, as with Python's surrogatepass.
- */
+/* The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
+ * bytes, as with Python's surrogatepass. */
 static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
 {
     for (size_t at = 0; at < nbytes;) {

@@ -10,10 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/*
- * Chunks grow with the tree, for few calls of the allocator and little waste (P3). A node's
- * position in its chunk has 16 bits, in units of 8 bytes.
- */
+/* Chunks grow with the tree, for few calls of the allocator and little waste (P3). A node's
+ * position in its chunk has 16 bits, in units of 8 bytes. */
 enum { FIRST_CHUNK_NBYTES = 2048, CHUNK_NBYTES = 16384, MAX_CHUNK_NBYTES = 262144 };
 _Static_assert(MAX_CHUNK_NBYTES / BTH_BLOCK_UNIT <= UINT16_MAX, "berth_value.at");
 
@@ -220,7 +218,7 @@ int berth_tree_error(const berth_tree *tree, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     if (!tree)
-        return bth_fail(error, BERTH_E_ARGUMENT, NULL, BERTH_NO_OFFSET, "no tree");
+        return bth_fail_argument(error, "no tree");
     *error = tree->error;
     return error->code;
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The interface of format/values/: the tree of values behind berth.h. The pickle reader builds it,
- * the writer walks it. P3 limits its memory: a node is a few words, containers hold pointers,
- * REDUCE shares text and shapes, and nothing recurses.
+ * The tree of values behind berth.h: the pickle reader builds it, the writer walks it. P3 limits
+ * its memory: a node is a few words, REDUCE shares text and shapes, and nothing recurses.
  */
 #ifndef BTH_FORMAT_VALUES_VALUE_H
 #define BTH_FORMAT_VALUES_VALUE_H
@@ -27,8 +26,7 @@ struct berth_storage {
     /* Fills buffer from the storage's bytes, in this machine's byte order for `dtype`. */
     int (*read)(const berth_storage *storage, void *buffer, size_t nbytes, uint64_t offset,
                 berth_error *error);
-    /* For storages with `read`: elements [first, first + n) of a tensor on this storage, in
-       row-major order and this machine's byte order. */
+    /* The same for elements [first, first + n) of a tensor, in row-major order. */
     int (*read_elements)(const berth_storage *storage, const berth_tensor *tensor, int64_t first,
                          int64_t n, void *buffer, berth_error *error);
     void *context;   /* of both */
@@ -53,25 +51,19 @@ const char *bth_kind_phrase(berth_kind kind);
 
 /* Memory of the tree, freed with it. NULL: the tree has failed. */
 void *bth_tree_allocate(berth_tree *tree, size_t nbytes);
-
 /* Sets memory to use before the tree allocates any. It must live as long as the tree. Once. */
 void bth_tree_set_spare_memory(berth_tree *tree, void *memory, size_t nbytes);
 
 /* Like berth_storage_new, but the caller says how the bytes are read. */
 berth_storage *bth_storage_new_without_data(berth_tree *tree, berth_dtype dtype, uint64_t nbytes,
                                             const char *location);
-
 /* The storage that has the bytes. Adds to *offset the position of this storage in it. */
 const berth_storage *bth_storage_resolve_view(const berth_storage *storage, uint64_t *offset);
-
 /* All storages, in the order in which they were made. */
 size_t bth_tree_n_storages(const berth_tree *tree);
 berth_storage *bth_tree_storage(const berth_tree *tree, size_t i);
-
-/*
- * The storage of a key, made if there is none. If there is one, size and class must agree; not the
- * class if the storage is empty or the classes are uint8 and untyped (T3).
- */
+/* The storage of a key, made if there is none. If there is one, size and class must agree; not the
+ * class if the storage is empty or the classes are uint8 and untyped (T3). */
 berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, size_t key_nbytes,
                                             berth_dtype dtype, uint64_t nbytes,
                                             const char *location, size_t location_nbytes);
@@ -80,22 +72,17 @@ berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, si
 
 /* ---- for the pickle reader ---- */
 
-/* Appends n items to a LIST. 0 or the tree's error. */
+/* Appends n items to a LIST; sets n pairs, {key, value, key, value, …}, in any kind of dict;
+ * appends items, or sets pairs, of a CALL. 0 or the tree's error. */
 int bth_list_extend(berth_value *list, berth_value *const *items, size_t n);
-
-/* Sets n pairs, items = {key, value, key, value, …}, in any kind of dict. 0 or the tree's error. */
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n);
-
-/*
- * The ints of a TUPLE, SIZE or LIST as an array, which is kept with the node. False: the tree has
- * failed, because an item is no int64 or the rank is above 64.
- */
+int bth_call_extend(berth_value *call, berth_value *const *items, size_t n, bool by_key);
+/* The ints of a TUPLE, SIZE or LIST as an array, which is kept with the node. False: the tree has
+ * failed, because an item is no int64 or the rank is above 64. */
 bool bth_value_as_shape(berth_value *value, const int64_t **shape, int32_t *rank);
 
-/*
- * What REDUCE builds from an argument. So that memory stays linear (P3), text is decoded once and
- * shared, and a list or dict can be used only once.
- */
+/* What REDUCE builds from an argument. So that memory stays linear (P3), text is decoded once and
+ * shared, and a list or dict can be used only once. */
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
 berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes); /* NULL: empty */
 berth_value *bth_set_from_list(berth_tree *tree, berth_value *list);         /* LIST; NULL: empty */
@@ -103,17 +90,14 @@ berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict);     /* 
 berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *items); /* list of pairs */
 berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple); /* shares the tuple */
 
-/* Like berth_make_tensor, but keeps shape and stride, which are in the tree's memory. */
+/* Like berth_make_tensor and berth_make_sparse, but keep shape and stride, which are in the tree's
+ * memory. */
 berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor);
-
-/* Like berth_make_sparse, but keeps the shape, which is in the tree's memory. */
 berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
                               int32_t rank, berth_value *const *parts, bool is_coalesced);
 
 /* Like berth_make_storage, with a class of its own (T3). */
 berth_value *bth_storage_value_new(berth_tree *tree, berth_storage *storage, berth_dtype dtype);
-/* STORAGE: the dtype of its class. */
-berth_dtype bth_value_storage_class(const berth_value *value);
 
 /* A named class or function, never called. An inert one can be a key, by identity. */
 berth_value *bth_global_new(berth_tree *tree, const char *module, size_t module_nbytes,
@@ -124,9 +108,6 @@ berth_value *bth_inert_subclass_new(berth_tree *tree, berth_value *type, berth_v
 /* Inert: callable(*arguments), with NEWOBJ if new_object. Its items are the arguments. */
 berth_value *bth_call_new(berth_tree *tree, berth_value *callable, berth_value *arguments,
                           bool new_object);
-/* CALL: appends n items; sets n pairs, {key, value, …}. 0 or the tree's failure. */
-int bth_call_append_list_items(berth_value *call, berth_value *const *items, size_t n);
-int bth_call_set_dict_items(berth_value *call, berth_value *const *items, size_t n);
 
 /* ---- for the writer and walkers ---- */
 
@@ -139,6 +120,7 @@ double bth_value_real(const berth_value *value); /* FLOAT, COMPLEX */
 double bth_value_imaginary(const berth_value *value);
 int bth_value_constant(const berth_value *value, berth_kind kind);
 
+/* DTYPE; of a STORAGE, its class. */
 static inline berth_dtype bth_value_as_dtype(const berth_value *value)
 {
     return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);
@@ -174,11 +156,9 @@ void bth_value_global_module_and_name(const berth_value *value, const char **mod
                                       const char **name);
 /* DEVICE: type and index (-1: none). */
 const char *bth_value_device_type_and_index(const berth_value *value, int64_t *index);
-/*
- * The id of a node, below bth_tree_n_ids(tree), so that tables of nodes can be arrays. NONE, BOOL,
- * INT, FLOAT and the empty tuple have none (SIZE_MAX): no pickler puts them into its memo. A tree
- * has each dtype, qscheme and layout once, as Python has.
- */
+/* The id of a node, below bth_tree_n_ids(tree): tables of nodes are arrays. NONE, BOOL, INT, FLOAT
+ * and the empty tuple have none (SIZE_MAX): no pickler puts them into its memo. A tree has each
+ * dtype, qscheme and layout once, as Python has. */
 size_t bth_value_id(const berth_value *value);
 size_t bth_tree_n_ids(const berth_tree *tree);
 
@@ -186,39 +166,23 @@ size_t bth_tree_n_ids(const berth_tree *tree);
 
 /* Checks that the storage holds every element (T1, T2, T4). BERTH_E_TENSOR if not. */
 int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
-
-/*
- * Bytes from the storage's start to the end of the last element; 0 for an empty tensor. False: it
- * overflows. Shape, stride and offset must be >= 0.
- */
+/* Bytes from the storage's start to the end of the last element; 0 for an empty tensor. False: it
+ * overflows. Shape, stride and offset must be >= 0. */
 bool bth_tensor_compute_end_in_storage(const berth_tensor *tensor, uint64_t *nbytes);
-
-/*
- * The storage that a tensor is saved on, and its offset there. A view of another storage (legacy
- * format) is saved as that storage, so that shared memory stays shared. Not for meta tensors.
- */
+/* The storage that a tensor is saved on, and its offset there. A view of another storage (legacy
+ * format) is saved as that storage, so that shared memory stays shared. Not for meta tensors. */
 const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset);
-
 /* The product of the shape; false: it overflows. */
 bool bth_shape_numel(const int64_t *shape, int32_t rank, int64_t *numel);
-
-/*
- * Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i;
- * INT64_MAX where that does not fit.
- */
+/* Row-major strides as PyTorch makes them: stride[i] = product of max(shape[j], 1), j > i;
+ * INT64_MAX where that does not fit. */
 void bth_contiguous_stride(const int64_t *shape, int32_t rank, int64_t *stride);
-
-/*
- * Copies elements [first, first + n) in row-major order from `base`, the storage's first byte. The
- * tensor has been checked, and an item holds one element.
- */
+/* Copies elements [first, first + n) in row-major order from `base`, the storage's first byte. The
+ * tensor has been checked, and an item holds one element. */
 void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
                        void *out);
-
-/*
- * Applies the tensor's conjugate and negative bits to n elements. BERTH_E_UNSUPPORTED: its dtype
- * has no sign bit, or is not complex.
- */
+/* Applies the tensor's conjugate and negative bits to n elements. BERTH_E_UNSUPPORTED: its dtype
+ * has no sign bit, or is not complex. */
 int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
                             berth_error *error);
 
@@ -237,17 +201,14 @@ berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype);
 bool bth_storage_dtypes_are_compatible(berth_dtype a, berth_dtype b);
 bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
 
-/* ---- the walk ---- */
-
 /*
- * The walk over values: depth first, with a stack of its own, because a file can nest values as
- * deep as memory allows (P3). The walk returns children; its caller decides which to push.
+ * ---- the walk ----
+ * Depth first, with a stack of its own, because a file can nest values as deep as memory allows
+ * (P3). The walk returns children; its caller decides which to push.
  */
 
-/*
- * A step from a value to one that it holds: the number of an item, or of a part of a tensor (the
- * indices of a sparse one, the scales of a quantized one), or one of these.
- */
+/* A step from a value to one that it holds: the number of an item, or of a part of a tensor (the
+ * indices of a sparse one, the scales of a quantized one), or one of these. */
 enum {
     BTH_STEP_LIST_ITEMS = UINT32_MAX - 4, /* the first: items have smaller numbers */
     BTH_STEP_DICT_ITEMS,
@@ -297,7 +258,6 @@ const berth_value *bth_tensor_part(const berth_value *value, uint32_t i);
 int bth_walk_allocate_seen(bth_walk *walk, const berth_tree *tree, berth_error *error);
 /* True if the value is seen for the first time, or has no id. */
 bool bth_walk_mark_if_new(bth_walk *walk, const berth_value *value);
-
 /* The next child that is no item. */
 const berth_value *bth_walk_next_non_item(const bth_walk *walk, bth_walk_frame *frame);
 
@@ -311,6 +271,9 @@ static inline const berth_value *bth_walk_next_child(bth_walk *walk)
     frame->step = step;
     return walk->items[(size_t)step * walk->stride];
 }
+
+/* Sets of kinds as bits. */
+#define BTH_KIND(name) (UINT32_C(1) << BERTH_KIND_##name)
 
 static inline bool bth_kind_is_tensor(berth_kind kind)
 {

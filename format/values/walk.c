@@ -1,39 +1,35 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/values/value.h"
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/values/node.h"
 
-static void walk_set_items(bth_walk *walk, berth_value *const *items, size_t n, size_t stride)
-{
-    walk->items = items;
-    walk->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
-    walk->stride = (uint32_t)stride;
-}
-
 static void walk_set_items_of_value(bth_walk *walk, const berth_value *value)
 {
-    size_t n, stride;
+    const struct call_node *call = (const struct call_node *)value;
+    const struct wrap_node *wrap = (const struct wrap_node *)value;
     berth_kind kind = bth_node_kind(value);
+    bool made_of = walk->edges == BTH_WALK_MADE_OF;
     bool has_items =
-        walk->edges == BTH_WALK_MADE_OF
-            ? kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED
-            : bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
-    walk->n_items = 0;
+        made_of ? kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED
+                : bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
+    size_t n = 0, stride = 1;
     if (has_items) {
-        berth_value *const *items = bth_node_items(value, &n, &stride);
-        walk_set_items(walk, items, n, stride);
-    } else if (walk->edges == BTH_WALK_MADE_OF) {
-        if (kind == BERTH_KIND_CALL) /* what is called, and the tuple of arguments */
-            walk_set_items(walk, ((const struct call_node *)value)->made_of, 2, 1);
-        else if (kind == BERTH_KIND_SUBCLASS) /* the tensor, and two pointers behind it the class */
-            walk_set_items(walk, &((const struct wrap_node *)value)->inner,
-                           ((const struct wrap_node *)value)->type ? 2 : 1, BTH_WRAP_TYPE_STRIDE);
-        else if (kind == BERTH_KIND_BYTEARRAY || kind == BERTH_KIND_SIZE ||
-                 kind == BERTH_KIND_PARAMETER)
-            walk_set_items(walk, &((const struct wrap_node *)value)->inner, 1, 1);
+        walk->items = bth_node_items(value, &n, &stride);
+    } else if (made_of && kind == BERTH_KIND_CALL) { /* what is called, and the arguments */
+        walk->items = call->made_of;
+        n = 2;
+    } else if (made_of && kind == BERTH_KIND_SUBCLASS) { /* the tensor; its class is further on */
+        walk->items = &wrap->inner;
+        n = wrap->type ? 2 : 1;
+        stride = BTH_WRAP_TYPE_STRIDE;
+    } else if (made_of && (kind == BERTH_KIND_BYTEARRAY || kind == BERTH_KIND_SIZE ||
+                           kind == BERTH_KIND_PARAMETER)) {
+        walk->items = &wrap->inner;
+        n = 1;
     }
+    walk->n_items = n < BTH_STEP_LIST_ITEMS ? (uint32_t)n : BTH_STEP_LIST_ITEMS;
+    walk->stride = (uint32_t)stride;
 }
 
 int bth_walk_push(bth_walk *walk, const berth_value *value, berth_error *error)

@@ -18,7 +18,6 @@
 int bth_inflate_check_limits(const bth_zip_entry *entry, berth_error *error)
 {
     char limit[40];
-
     if (entry->nbytes > BTH_INFLATE_MAX_NBYTES || entry->compressed_nbytes > BTH_INFLATE_MAX_NBYTES)
         (void)snprintf(limit, sizeof limit, "; at most %u are inflated", BTH_INFLATE_MAX_NBYTES);
     else if (entry->nbytes > BTH_INFLATE_FREE_NBYTES &&
@@ -65,7 +64,6 @@ static int inflation_fail_size(const struct inflation *inflation, const char *wh
                                berth_error *error)
 {
     const bth_zip_entry *entry = inflation->entry;
-
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
                     "%" PRIu64 " bytes inflate to %" PRIu64 ", the directory has %" PRIu64
                     " and %" PRIu64 "%s",
@@ -80,7 +78,6 @@ static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *n
     uint64_t at = inflation->out_nbytes, left = inflation->entry->nbytes - at + 1;
     bool is_kept = at >= output->from && at - output->from < output->nbytes;
     uint64_t room = is_kept ? output->nbytes - (at - output->from) : output->scratch_nbytes;
-
     if (at < output->from)
         room = room < output->from - at ? room : output->from - at;
     room = room < left ? room : left;
@@ -95,7 +92,6 @@ static int inflation_run(struct inflation *inflation, berth_error *error)
     const bth_zip_input *input = inflation->input;
     bth_inflate_output *output = inflation->output;
     z_stream *stream = &inflation->stream;
-
     for (int result = Z_OK; result != Z_STREAM_END;) {
         uint64_t left = entry->compressed_nbytes - inflation->in_nbytes;
         if (stream->avail_in == 0 && left > 0) {
@@ -142,7 +138,6 @@ int bth_inflate_in_pieces(const bth_zip_entry *entry, const bth_zip_input *input
                             .input = input,
                             .output = output,
                             .stream = {.zalloc = zlib_allocate, .zfree = zlib_release}};
-
     output->crc32 = 0;
     if (entry->compressed_nbytes == 0 && entry->nbytes == 0) /* as other readers have it */
         return 0;
@@ -163,7 +158,6 @@ int bth_inflate(const bth_zip_entry *entry, const uint8_t *in, uint8_t *out, ber
                                  .nbytes = entry->nbytes,
                                  .scratch = scratch,
                                  .scratch_nbytes = sizeof scratch};
-
     if (bth_inflate_check_limits(entry, error) < 0)
         return error->code;
     return bth_inflate_in_pieces(entry, &input, &output, error);

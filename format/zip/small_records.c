@@ -4,15 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/layout.h"
 
 const char *const bth_small_names[BTH_N_SMALL] = {"data.pkl", ".format_version",
                                                   ".storage_alignment", "byteorder"};
-
-static bool record_equals_text(const uint8_t *bytes, size_t nbytes, const char *text)
-{
-    return nbytes == strlen(text) && memcmp(bytes, text, nbytes) == 0;
-}
 
 /* Shows 32 bytes at most. */
 static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes, size_t nbytes,
@@ -25,29 +19,22 @@ static int record_fail(const char *record, uint64_t offset, const uint8_t *bytes
 int bth_record_parse_byteorder(const uint8_t *bytes, size_t nbytes, uint64_t offset, bool *little,
                                berth_error *error)
 {
-    *little = record_equals_text(bytes, nbytes, "little");
-    if (*little || record_equals_text(bytes, nbytes, "big"))
+    *little = nbytes == 6 && memcmp(bytes, "little", 6) == 0;
+    if (*little || (nbytes == 3 && memcmp(bytes, "big", 3) == 0))
         return BERTH_OK;
     return record_fail("byteorder", offset, bytes, nbytes, "neither 'little' nor 'big'", error);
 }
 
-static bool byte_is_space(uint8_t byte)
-{
-    return byte == ' ' || (byte >= '\t' && byte <= '\r');
-}
-
-/*
- * What both Python's int() and C's strtoull() take for this number: white space may surround it; a
- * plus sign and zeros may precede it. Up to 9 digits behind these.
- */
+/* What both Python's int() and C's strtoull() take for this number: white space may surround it; a
+ * plus sign and zeros may precede it. Up to 9 digits behind these. */
 static bool record_read_decimal(const uint8_t *bytes, size_t nbytes, uint32_t *value)
 {
+    static const uint8_t spaces[] = {' ', '\t', '\n', '\v', '\f', '\r'};
     const uint8_t *end = bytes + nbytes;
     uint32_t read = 0;
-
-    while (bytes < end && byte_is_space(*bytes))
+    while (bytes < end && memchr(spaces, *bytes, sizeof spaces))
         bytes++;
-    while (end > bytes && byte_is_space(end[-1]))
+    while (end > bytes && memchr(spaces, end[-1], sizeof spaces))
         end--;
     if (end - bytes > 1 && *bytes == '+')
         bytes++;
@@ -68,7 +55,6 @@ int bth_record_parse_alignment(const uint8_t *bytes, size_t nbytes, uint64_t off
                                uint32_t *alignment, berth_error *error)
 {
     uint32_t read = 0;
-
     if (!record_read_decimal(bytes, nbytes, &read) || read < 1 || read > BTH_MAX_ALIGNMENT_READ)
         return record_fail(".storage_alignment", offset, bytes, nbytes,
                            "no decimal number from 1 to 65536", error);
@@ -89,7 +75,6 @@ int bth_record_check_version(const char *record, const uint8_t *bytes, size_t nb
                              uint64_t offset, berth_error *error)
 {
     uint32_t read = 0;
-
     if (record_read_decimal(bytes, nbytes, &read) && read >= 1 && read <= BTH_MAX_VERSION_READ)
         return BERTH_OK;
     return record_fail(record, offset, bytes, nbytes, "no decimal number from 1 to 10", error);

@@ -82,18 +82,14 @@ typedef struct bth_zip_directory {
     void *index;             /* by name; private to zip_names.c */
 } bth_zip_directory;
 
-/*
- * Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes.
+/* Finds the end records (Z1, Z2, Z3). `tail`: the last tail_nbytes of a file of file_nbytes.
  * BERTH_E_TRUNCATED if they are fewer than min(file_nbytes, BTH_ZIP_TAIL_NBYTES): the result must
- * not depend on how much was read.
- */
+ * not depend on how much was read. */
 int bth_zip_find_end(const uint8_t *tail, size_t tail_nbytes, uint64_t file_nbytes,
                      bth_zip_end *end, berth_error *error);
 
-/*
- * Parses the directory, which has end->directory_nbytes bytes (Z3, Z4, Z8, Z9, and the part of Z7
- * that data of entries do not overlap). Memory is in proportion to these bytes.
- */
+/* Parses the directory, which has end->directory_nbytes bytes (Z3, Z4, Z8, Z9, and the part of Z7
+ * that data of entries do not overlap). Memory is in proportion to these bytes. */
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error);
 void bth_zip_free_directory(bth_zip_directory *directory);
@@ -136,10 +132,8 @@ typedef struct bth_zip_header {
     uint64_t at;        /* the byte of the file where it begins */
 } bth_zip_header;
 
-/*
- * Reads the next extra field: 1; 0: there is none; or an error: it is malformed, or gives the entry
- * another name (Z4).
- */
+/* Reads the next extra field: 1; 0: there is none; or an error: it is malformed, or gives the entry
+ * another name (Z4). */
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
                        berth_error *error);
 
@@ -177,10 +171,8 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
  * other codes are the callback's.
  */
 typedef struct bth_zip_input {
-    /*
-     * Points *bytes at nbytes bytes of the file from `offset`, valid until the next call. `ahead`:
-     * a hint that so many bytes from `offset` will soon be needed; often below nbytes.
-     */
+    /* Points *bytes at nbytes bytes of the file from `offset`, valid until the next call. `ahead`:
+     * a hint that so many bytes from `offset` will soon be needed; often below nbytes. */
     int (*get)(void *context, uint64_t offset, uint64_t nbytes, uint64_t ahead,
                const uint8_t **bytes, berth_error *error);
     void *context;
@@ -203,17 +195,13 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error);
 
-/*
- * Checks the descriptor (Z6). It fills all bytes up to entry->next_offset, so it is never
- * searched for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 it reads nothing.
- * If there is no signature it also reads the 4 bytes before the descriptor.
- */
+/* Checks the descriptor (Z6). It fills all bytes up to entry->next_offset, so it is never searched
+ * for. Needs entry->data_offset; sets entry->end_offset. Without bit 3 it reads nothing. If there
+ * is no signature it also reads the 4 bytes before the descriptor. */
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error);
-/*
- * The end of an entry's data and descriptor, from its data_offset and next_offset. Fails if there
- * is no room for a descriptor (Z6) or the data reach into the next entry (Z7).
- */
+/* The end of an entry's data and descriptor, from its data_offset and next_offset. Fails if there
+ * is no room for a descriptor (Z6) or the data reach into the next entry (Z7). */
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error);
 /* Whether the entry has a descriptor without a signature (Z6). Needs entry->data_offset. */
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry);
@@ -222,10 +210,8 @@ bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry);
 int bth_zip_check_record(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                          berth_error *error);
 
-/*
- * Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
- * known: disjoint, without gap, the first one at `at`, the last ending at the directory.
- */
+/* Ranges (Z7) of all entries from directory->by_offset[first] on, folders too, whose data_offset is
+ * known: disjoint, without gap, the first one at `at`, the last ending at the directory. */
 int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
                           uint64_t at, berth_error *error);
 
@@ -258,10 +244,8 @@ typedef struct bth_inflate_output {
 /* Room for one byte more than the entry has: then a longer record is noticed. */
 #define BTH_INFLATE_MIN_SCRATCH_NBYTES 16
 
-/*
- * Inflates a record, whose local header was checked, piece by piece: input is fetched in pieces of
- * 64 KiB. Exactly its bytes must become exactly entry->nbytes. Checks neither caps nor the CRC.
- */
+/* Inflates a record, whose local header was checked, piece by piece: input is fetched in pieces of
+ * 64 KiB. Exactly its bytes must become exactly entry->nbytes. Checks neither caps nor the CRC. */
 int bth_inflate_in_pieces(const bth_zip_entry *entry, const bth_zip_input *input,
                           bth_inflate_output *output, berth_error *error);
 

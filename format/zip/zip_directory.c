@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/layout.h"
 #include "format/zip/zip.h"
 
 /* Which bytes of the file belong to which entry (Z7). */
@@ -23,7 +22,6 @@ static uint64_t ranges_header_offset(const bth_zip_directory *directory, size_t 
 static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 {
     size_t swapped = directory->by_offset[i];
-
     directory->by_offset[i] = directory->by_offset[j];
     directory->by_offset[j] = swapped;
 }
@@ -32,7 +30,6 @@ static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 static void ranges_sort(bth_zip_directory *directory)
 {
     size_t end = ranges_n_entries_and_folders(directory);
-
     for (size_t begin = end / 2; end > 1;) {
         if (begin > 0)
             begin--;
@@ -56,7 +53,6 @@ static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t di
 {
     size_t n = ranges_n_entries_and_folders(directory);
     bool is_ordered = true;
-
     for (size_t i = 0; i < n; i++) {
         directory->by_offset[i] = i;
         is_ordered &=
@@ -121,10 +117,8 @@ typedef struct zip_filling {
     uint16_t folder_flags; /* of the entry that set the top folder */
 } zip_filling;
 
-/*
- * Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
- * fields of n_after more entries; so all names fit the memory that was allocated for them.
- */
+/* Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
+ * fields of n_after more entries; so all names fit the memory that was allocated for them. */
 static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
                       berth_error *error)
 {
@@ -145,37 +139,34 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
     entry->attributes = bth_cursor_u32(cursor);
     entry->kept.header_offset = bth_cursor_u32(cursor);
     if (entry->signature != BTH_ZIP_CENTRAL_SIGNATURE)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
-                        number, entry->signature, BTH_ZIP_CENTRAL_SIGNATURE);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "entry %zu of the directory begins with 0x%08" PRIx32 ", not 0x%08x",
+                          number, entry->signature, BTH_ZIP_CENTRAL_SIGNATURE);
     size_t left = bth_cursor_left(cursor);
     entry->name = bth_cursor_bytes(cursor, entry->kept.name_nbytes);
     entry->extra = bth_cursor_bytes(cursor, entry->extra_nbytes);
     bth_cursor_bytes(cursor, entry->comment_nbytes);
     if (!cursor->good || bth_cursor_left(cursor) / BTH_ZIP_CENTRAL_NBYTES < n_after)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "name, extra fields and comment of entry %zu have %u + %d + %d bytes, "
-                        "but the directory has only %zu for them and %zu more entries",
-                        number, entry->kept.name_nbytes, entry->extra_nbytes, entry->comment_nbytes,
-                        left, n_after);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "name, extra fields and comment of entry %zu have %u + %d + %d bytes, "
+                          "but the directory has only %zu for them and %zu more entries",
+                          number, entry->kept.name_nbytes, entry->extra_nbytes,
+                          entry->comment_nbytes, left, n_after);
     return BERTH_OK;
 }
 
-/*
- * Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a folder's name
- * in UTF-8 without the mark. Readers that take it for code page 437 must still see one folder.
- */
+/* Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a folder's name
+ * in UTF-8 without the mark. Readers that take it for code page 437 must still see one folder. */
 static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
                                          berth_error *error)
 {
     bth_zip_directory *directory = filling->directory;
     const char *name = (const char *)entry->name;
     const uint8_t *slash = memchr(entry->name, '/', entry->kept.name_nbytes);
-
     if (!slash)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "'%.*s' lies in no top folder; a checkpoint's records share one",
-                        (int)entry->kept.name_nbytes, name);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "'%.*s' lies in no top folder; a checkpoint's records share one",
+                          (int)entry->kept.name_nbytes, name);
     size_t length = (size_t)(slash - entry->name);
     if (!directory->archive) {
         memcpy(filling->names_at, name, length);
@@ -186,16 +177,17 @@ static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central
         filling->names_at += length + 1;
     }
     if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "'%.*s' does not lie in the top folder '%s' of the entries before it",
-                        (int)entry->kept.name_nbytes, name, directory->archive);
+        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
+                          "'%.*s' does not lie in the top folder '%s' of the entries before it",
+                          (int)entry->kept.name_nbytes, name, directory->archive);
     bool is_ascii = true;
     for (const char *at = directory->archive; *at; at++)
         is_ascii = is_ascii && (uint8_t)*at < 0x80;
     if (!is_ascii && ((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8))
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, entry->at,
-                        "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
-                        directory->archive);
+        return ENTRY_FAIL(
+            entry, error, BERTH_E_ARCHIVE,
+            "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
+            directory->archive);
     return BERTH_OK;
 }
 
@@ -211,7 +203,6 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     bth_zip_extra extra;
     bool seen = false;
     int more;
-
     for (size_t i = 0; i < 3; i++)
         needed += *fields[i] == BTH_ZIP_SATURATED32 ? 8 : 0;
     while ((more = bth_zip_next_extra(&cursor, &extra, &header, error)) > 0) {
@@ -235,12 +226,10 @@ static int entry_read_extra(zip_central *entry, berth_error *error)
     return more;
 }
 
-/*
- * Z9: what can be read. Other readers also refuse versions that do not exist yet. Z3: one disk. Z7:
+/* Z9: what can be read. Other readers also refuse versions that do not exist yet. Z3: one disk. Z7:
  * header, name and data lie before the directory. Z8: folders are empty; a slash at the end means
  * folder, and attributes must not contradict that. PyTorch and others follow the attributes: they
- * read nothing, or make a link.
- */
+ * read nothing, or make a link. */
 static int entry_check(const zip_central *entry, uint64_t directory_offset, bool is_folder,
                        berth_error *error)
 {
@@ -249,7 +238,6 @@ static int entry_check(const zip_central *entry, uint64_t directory_offset, bool
                         ? directory_offset - entry->kept.header_offset
                         : 0;
     uint32_t unix_type = entry->attributes >> 28;
-
     if (entry->version_needed > BTH_ZIP_LAST_VERSION)
         return ENTRY_FAIL(entry, error, BERTH_E_UNSUPPORTED,
                           "needs version %d.%d of the format; the last is %d.%d",
@@ -303,7 +291,6 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
                                   berth_error *error)
 {
     bth_zip_directory *directory = filling->directory;
-
     for (size_t i = 0; i < end->n_entries; i++) {
         zip_central entry = {.at = end->directory_offset + cursor->at};
         if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
@@ -336,10 +323,8 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
     return BERTH_OK;
 }
 
-/*
- * Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
- * folder is a part of the first one.
- */
+/* Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
+ * folder is a part of the first one. */
 static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *end,
                               berth_error *error)
 {
@@ -349,7 +334,6 @@ static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *e
                         end->n_entries, end->directory_nbytes);
     size_t n = (size_t)end->n_entries;
     size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
-
     size_t entries_nbytes = bth_array_nbytes(n, sizeof *directory->entries);
     size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *directory->by_offset);
 
@@ -369,7 +353,6 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
     bth_zip_directory made = {0};
     zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
     bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
-
     *directory = made;
     if (end->n_entries == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 
 #include "base/error.h"
-#include "format/bytes.h"
 #include "format/zip/zip.h"
 
 /* The end of the file. */
@@ -29,7 +28,6 @@ static uint16_t comment_nbytes_at(const zip_tail *tail, size_t at)
 static size_t end_find_last(const zip_tail *tail, size_t before)
 {
     const uint8_t *found;
-
     while ((found = memrchr(tail->bytes, 'P', before))) {
         before = (size_t)(found - tail->bytes);
         if (tail_has_signature_at(tail, before, BTH_ZIP_END_SIGNATURE))
@@ -43,28 +41,22 @@ static size_t end_room_after(const zip_tail *tail, size_t at)
     return tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES;
 }
 
-static int end_fail_missing(const zip_tail *tail, berth_error *error)
+/* Z1: readers that search backwards take the last signature, so it must be an end record whose
+ * comment ends with the file. For readers that search forwards it must be the only one. */
+static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
 {
-    size_t cut = end_find_last(tail, tail->nbytes);
-    if (cut != SIZE_MAX)
+    bool has_room = tail->nbytes >= BTH_ZIP_END_RECORD_NBYTES;
+    size_t at =
+        has_room ? end_find_last(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1) : SIZE_MAX;
+    if (at == SIZE_MAX) {
+        size_t cut = end_find_last(tail, tail->nbytes);
+        if (cut == SIZE_MAX)
+            return bth_fail_status(error, BERTH_E_ARCHIVE,
+                                   "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + cut,
                         "the end record is cut off: %zu of its %d bytes are there" BTH_CUT_OFF,
                         tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
-    return bth_fail_status(error, BERTH_E_ARCHIVE,
-                           "no end record: not a zip archive, or cut off" BTH_CUT_OFF);
-}
-
-/*
- * Z1: readers that search backwards take the last signature, so it must be an end record whose
- * comment ends with the file. For readers that search forwards it must be the only one.
- */
-static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
-{
-    if (tail->nbytes < BTH_ZIP_END_RECORD_NBYTES)
-        return end_fail_missing(tail, error);
-    size_t at = end_find_last(tail, tail->nbytes - BTH_ZIP_END_RECORD_NBYTES + 1);
-    if (at == SIZE_MAX)
-        return end_fail_missing(tail, error);
+    }
     uint16_t comment = comment_nbytes_at(tail, at);
     if (comment != end_room_after(tail, at))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
@@ -79,7 +71,7 @@ static int end_find_record(const zip_tail *tail, size_t *found, berth_error *err
     return BERTH_OK;
 }
 
-/* The end record's numbers, and the ZIP64 end record's: the same fields in two widths. */
+/* The end record's numbers, or the ZIP64 end record's: the same fields in two widths. */
 typedef struct end_fields {
     uint32_t disk;
     uint32_t directory_disk;
@@ -90,30 +82,34 @@ typedef struct end_fields {
 } end_fields;
 
 /* Z3: one disk, one count. */
-static int end_check_fields(const end_fields *fields, const char *what, uint64_t at,
-                            berth_error *error)
+static int end_read_fields(const zip_tail *tail, size_t at, bool is_wide, end_fields *fields,
+                           berth_error *error)
 {
+    const char *what = is_wide ? "the ZIP64 end record" : "the end record";
+    size_t disk_width = is_wide ? 4 : 2, count_width = is_wide ? 8 : 2, width = is_wide ? 8 : 4;
+    size_t nbytes = is_wide ? BTH_ZIP_END64_RECORD_NBYTES : BTH_ZIP_END_RECORD_NBYTES;
+    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, nbytes - 4);
+    uint64_t size = is_wide ? bth_cursor_u64(&cursor) : 0;
+    if (is_wide)
+        bth_cursor_u32(&cursor); /* versions */
+    fields->disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
+    fields->directory_disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
+    fields->n_entries_here = bth_cursor_integer(&cursor, count_width);
+    fields->n_entries = bth_cursor_integer(&cursor, count_width);
+    fields->directory_nbytes = bth_cursor_integer(&cursor, width);
+    fields->directory_offset = bth_cursor_integer(&cursor, width);
+    if (is_wide && size != nbytes - 12)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
+                        "the ZIP64 end record's size is %" PRIu64 ", not %zu", size, nbytes - 12);
     if (fields->disk != 0 || fields->directory_disk != 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "%s names disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
                         fields->disk, fields->directory_disk);
     if (fields->n_entries_here != fields->n_entries)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "%s has two counts of entries, %" PRIu64 " and %" PRIu64, what,
                         fields->n_entries_here, fields->n_entries);
     return BERTH_OK;
-}
-
-static int end_read_classic(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
-{
-    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_END_RECORD_NBYTES - 4);
-    fields->disk = bth_cursor_u16(&cursor);
-    fields->directory_disk = bth_cursor_u16(&cursor);
-    fields->n_entries_here = bth_cursor_u16(&cursor);
-    fields->n_entries = bth_cursor_u16(&cursor);
-    fields->directory_nbytes = bth_cursor_u32(&cursor);
-    fields->directory_offset = bth_cursor_u32(&cursor);
-    return end_check_fields(fields, "the end record", tail->file_at + at, error);
 }
 
 /* Z2: whether there is a locator, which points to the ZIP64 end record directly before it. */
@@ -123,7 +119,6 @@ static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, boo
     const size_t both_nbytes = BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
     const size_t distances[] = {BTH_ZIP_END64_RECORD_NBYTES, both_nbytes};
     size_t at = end_at - BTH_ZIP_LOCATOR_NBYTES;
-
     *there = end_at >= BTH_ZIP_LOCATOR_NBYTES &&
              tail_has_signature_at(tail, at, BTH_ZIP_LOCATOR_SIGNATURE);
     if (!*there) {
@@ -156,33 +151,25 @@ static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, boo
     return BERTH_OK;
 }
 
-static int end_read_end64(const zip_tail *tail, size_t at, end_fields *fields, berth_error *error)
+/* Z2: each field of the end record equals the ZIP64 field, or is saturated. */
+static int end_compare_fields(const end_fields *classic, const end_fields *wide, uint64_t at,
+                              berth_error *error)
 {
-    bth_cursor cursor = bth_cursor_make(tail->bytes + at + 4, BTH_ZIP_END64_RECORD_NBYTES - 4);
-    uint64_t record_nbytes = bth_cursor_u64(&cursor);
-    bth_cursor_u32(&cursor); /* versions */
-    fields->disk = bth_cursor_u32(&cursor);
-    fields->directory_disk = bth_cursor_u32(&cursor);
-    fields->n_entries_here = bth_cursor_u64(&cursor);
-    fields->n_entries = bth_cursor_u64(&cursor);
-    fields->directory_nbytes = bth_cursor_u64(&cursor);
-    fields->directory_offset = bth_cursor_u64(&cursor);
-    if (record_nbytes != BTH_ZIP_END64_RECORD_NBYTES - 12)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
-                        "the ZIP64 end record's size is %" PRIu64 ", not %d", record_nbytes,
-                        BTH_ZIP_END64_RECORD_NBYTES - 12);
-    return end_check_fields(fields, "the ZIP64 end record", tail->file_at + at, error);
-}
-
-/* Z2: the classic field equals the ZIP64 field, or is saturated. */
-static int end_compare_field(uint64_t classic, uint64_t saturated, uint64_t wide, const char *what,
-                             uint64_t at, berth_error *error)
-{
-    if (classic == wide || classic == saturated)
-        return BERTH_OK;
-    return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                    "the end record's %s is %" PRIu64 ", the ZIP64 end record's %" PRIu64, what,
-                    classic, wide);
+    const struct {
+        uint64_t classic, saturated, wide;
+        const char *what;
+    } pairs[] = {
+        {classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries, "number of entries"},
+        {classic->directory_nbytes, BTH_ZIP_SATURATED32, wide->directory_nbytes, "directory size"},
+        {classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
+         "directory offset"},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i].classic != pairs[i].wide && pairs[i].classic != pairs[i].saturated)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                            "the end record's %s is %" PRIu64 ", the ZIP64 end record's %" PRIu64,
+                            pairs[i].what, pairs[i].classic, pairs[i].wide);
+    return BERTH_OK;
 }
 
 int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t file_nbytes,
@@ -198,22 +185,16 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     end_fields classic, wide;
     size_t end_at = 0;
     bool has_end64 = false;
-
     if (end_find_record(&tail, &end_at, error) < 0 ||
-        end_read_classic(&tail, end_at, &classic, error) < 0 ||
+        end_read_fields(&tail, end_at, false, &classic, error) < 0 ||
         end_detect_end64_and_locator(&tail, end_at, &has_end64, error) < 0)
         return error->code;
     uint64_t at = tail.file_at + end_at;
     wide = classic;
     if (has_end64) {
         end_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
-        if (end_read_end64(&tail, end_at, &wide, error) < 0 ||
-            end_compare_field(classic.n_entries, BTH_ZIP_SATURATED16, wide.n_entries,
-                              "number of entries", at, error) < 0 ||
-            end_compare_field(classic.directory_nbytes, BTH_ZIP_SATURATED32, wide.directory_nbytes,
-                              "directory size", at, error) < 0 ||
-            end_compare_field(classic.directory_offset, BTH_ZIP_SATURATED32, wide.directory_offset,
-                              "directory offset", at, error) < 0)
+        if (end_read_fields(&tail, end_at, true, &wide, error) < 0 ||
+            end_compare_fields(&classic, &wide, at, error) < 0)
             return error->code;
         at = tail.file_at + end_at;
     }

@@ -10,6 +10,8 @@
 
 /* ---- refused names ---- */
 
+#define NAME_FAIL(...) bth_fail(error, BERTH_E_ARCHIVE, NULL, at, __VA_ARGS__)
+
 /* The length of the run of printable ASCII without backslash, counted eight at a time. */
 static size_t name_count_plain_characters(const uint8_t *name, size_t nbytes)
 {
@@ -32,19 +34,17 @@ static int name_check_components(const uint8_t *name, size_t name_nbytes, bool m
 {
     const char *text = (const char *)name;
     size_t begin = 0;
-
     while (begin < name_nbytes) {
         const uint8_t *part = name + begin, *slash = memchr(part, '/', name_nbytes - begin);
         size_t length = slash ? (size_t)(slash - part) : name_nbytes - begin;
         /* Readers resolve an empty component, "." and ".." differently. */
         if (length == 0 || (length == 1 && part[0] == '.') ||
             (length == 2 && part[0] == '.' && part[1] == '.'))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a part '%.*s': '%.*s'",
-                            (int)length, text + begin, (int)name_nbytes, text);
+            return NAME_FAIL("a name with a part '%.*s': '%.*s'", (int)length, text + begin,
+                             (int)name_nbytes, text);
         uint8_t letter = length > 1 && part[1] == ':' ? (uint8_t)(part[0] | 0x20) : 0;
         if (letter >= 'a' && letter <= 'z' && (!may_have_drive || begin > 0 || length == 2))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a drive letter: '%.*s'",
-                            (int)name_nbytes, text);
+            return NAME_FAIL("a name with a drive letter: '%.*s'", (int)name_nbytes, text);
         begin += length + 1;
     }
     return BERTH_OK;
@@ -55,9 +55,8 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
 {
     const char *text = (const char *)name;
     size_t length;
-
     if (name_nbytes == 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an empty name");
+        return NAME_FAIL("an empty name");
     /* Bytes behind the top folder must be ASCII, or marked as UTF-8. */
     const uint8_t *slash = memchr(name, '/', name_nbytes);
     size_t needs_mark_from = marked_utf8 ? name_nbytes : slash ? (size_t)(slash - name) : 0;
@@ -67,24 +66,19 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
             continue;
         length = bth_utf8_sequence_nbytes(name + i, name_nbytes - i);
         if (length == 0)
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                            "a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);
+            return NAME_FAIL("a name that is not UTF-8: 0x%02x at its byte %zu", name[i], i);
         if (bth_utf8_is_control(name + i))
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                            "a name with a control character: 0x%02x at its byte %zu",
-                            name[i + length - 1], i);
+            return NAME_FAIL("a name with a control character: 0x%02x at its byte %zu",
+                             name[i + length - 1], i);
         if (length > 1 && i >= needs_mark_from)
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                            "a name that is not ASCII and not marked as UTF-8 (flag bit 11): "
-                            "0x%02x at its byte %zu",
-                            name[i], i);
+            return NAME_FAIL("a name that is not ASCII and not marked as UTF-8 (flag bit 11): "
+                             "0x%02x at its byte %zu",
+                             name[i], i);
         if (name[i] == '\\')
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "a name with a backslash: '%.*s'",
-                            (int)name_nbytes, text);
+            return NAME_FAIL("a name with a backslash: '%.*s'", (int)name_nbytes, text);
     }
     if (name[0] == '/')
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "an absolute name: '%.*s'",
-                        (int)name_nbytes, text);
+        return NAME_FAIL("an absolute name: '%.*s'", (int)name_nbytes, text);
     return name_check_components(name, name_nbytes, with_top_folder, at, error);
 }
 
@@ -103,7 +97,6 @@ static size_t *name_index_find_slot(const bth_zip_directory *directory, name_ind
 {
     size_t at = hash & index->mask;
     size_t skip_nbytes = directory->archive_nbytes + (size_t)1;
-
     while (index->slots[at]) {
         const bth_zip_entry *entry = &directory->entries[index->slots[at] - 1];
         if (entry->name_hash == hash && entry->name_nbytes - skip_nbytes == record_nbytes &&
@@ -122,7 +115,6 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
         n_slots *= 2;
     size_t nbytes = sizeof(name_index) + n_slots * sizeof(size_t);
     name_index *index = bth_allocate_zeroed(nbytes);
-
     directory->index = index;
     if (!index)
         return bth_fail_memory(error, nbytes);
@@ -147,10 +139,8 @@ int bth_zip_index_names(bth_zip_directory *directory, berth_error *error)
                             first->record, first->header_offset);
         *slot = i + 1;
     }
-    /*
-     * Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of
-     * being an unknown record.
-     */
+    /* Z8: PyTorch ignores case when it looks for a record, so `Byteorder` is refused instead of
+     * being an unknown record. */
     for (int which = 0; which < BTH_N_SMALL; which++) {
         const char *record = bth_small_names[which];
         const bth_zip_entry *entry = bth_zip_find_any_case(directory, record, strlen(record));
@@ -165,7 +155,6 @@ bth_zip_entry *bth_zip_find_any_case(const bth_zip_directory *directory, const c
                                      size_t record_nbytes)
 {
     name_index *index = directory->index;
-
     if (!index)
         return NULL;
     uint32_t hash = bth_hash_any_case(index->seed, record, record_nbytes);
@@ -177,6 +166,5 @@ bth_zip_entry *bth_zip_find(const bth_zip_directory *directory, const char *reco
                             size_t record_nbytes)
 {
     bth_zip_entry *entry = bth_zip_find_any_case(directory, record, record_nbytes);
-
     return entry && memcmp(entry->record, record, record_nbytes) == 0 ? entry : NULL;
 }

@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "format/bytes.h"
 #include "format/checksum.h"
-#include "format/layout.h"
 #include "format/zip/zip.h"
 
 /* Whether sizes and CRC follow the data (bit 3). */
@@ -17,16 +15,13 @@ static bool zip_has_descriptor(uint16_t flags)
 
 /* ---- the local header (FORMAT.md section 2) ---- */
 
-/*
- * Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
- * it replaces a record: a version, the CRC of the header's name, and the name.
- */
+/* Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
+ * it replaces a record: a version, the CRC of the header's name, and the name. */
 static bool unicode_path_is_same_name(const bth_zip_extra *extra, const bth_zip_header *header)
 {
     bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
     const uint8_t *version = bth_cursor_bytes(&cursor, 1);
     uint32_t crc32 = bth_cursor_u32(&cursor);
-
     return cursor.good && *version == 1 && bth_cursor_left(&cursor) == header->name_nbytes &&
            memcmp(extra->bytes + cursor.at, header->name, header->name_nbytes) == 0 &&
            crc32 == bth_crc32(0, header->name, header->name_nbytes);
@@ -36,7 +31,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
                        berth_error *error)
 {
     size_t begin = cursor->at;
-
     if (bth_cursor_left(cursor) == 0)
         return 0;
     extra->id = bth_cursor_u16(cursor);
@@ -52,18 +46,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
     return 1;
 }
 
-/*
- * A size of the header: its own field, or the value of the zip64 field if that is saturated or
- * absent.
- */
-static uint64_t local_get_size_field_or_zip64(const bth_zip_local *local, uint32_t field, size_t i)
-{
-    bool absent = field == BTH_ZIP_SATURATED32 || (field == 0 && zip_has_descriptor(local->flags));
-    if (!absent)
-        return field;
-    return local->n_zip64 >= 2 ? local->zip64[i] : 0;
-}
-
 /* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if only
  * that is large. */
 static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
@@ -73,7 +55,6 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
                                    header_offset};
     bth_zip_extra extra;
     int more;
-
     while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0) {
         if (extra.id != BTH_ZIP_EXTRA_ZIP64)
             continue;
@@ -98,9 +79,15 @@ static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_l
     if (saturated && local->n_zip64 < 2 && !zip_has_descriptor(local->flags))
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "the local header's sizes are in no ZIP64 extra field");
-    local->nbytes = local_get_size_field_or_zip64(local, local->field_nbytes, 0);
-    local->compressed_nbytes =
-        local_get_size_field_or_zip64(local, local->field_compressed_nbytes, 1);
+    /* A size is in its own field; if that is saturated or absent, in the zip64 field. */
+    const uint32_t fields[] = {local->field_nbytes, local->field_compressed_nbytes};
+    uint64_t *sizes[] = {&local->nbytes, &local->compressed_nbytes};
+    for (size_t i = 0; i < 2; i++) {
+        bool is_absent = fields[i] == 0 && zip_has_descriptor(local->flags);
+        *sizes[i] = fields[i] != BTH_ZIP_SATURATED32 && !is_absent ? fields[i]
+                    : local->n_zip64 >= 2                          ? local->zip64[i]
+                                                                   : 0;
+    }
     return BERTH_OK;
 }
 
@@ -108,7 +95,6 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes)
 {
     bth_cursor cursor = bth_cursor_make(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
     size_t name_nbytes = bth_cursor_u16(&cursor);
-
     return BTH_ZIP_LOCAL_NBYTES + name_nbytes + bth_cursor_u16(&cursor);
 }
 
@@ -118,7 +104,6 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     bth_cursor cursor = bth_cursor_make(bytes, nbytes);
     bth_zip_local read = {0};
     uint32_t signature = bth_cursor_u32(&cursor);
-
     if (cursor.good && signature != BTH_ZIP_LOCAL_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
                         "a local header begins with 0x%08" PRIx32 ", not 0x%08x", signature,
@@ -145,56 +130,47 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     return BERTH_OK;
 }
 
-/* ---- the local header against the directory ---- */
+/* ---- the local header against the directory (Z5) ---- */
 
-static int record_check_field(uint64_t local, uint64_t directory, const char *what,
+/* `is_late`: with bit 3 the field may be 0, because the descriptor has the value. */
+static int record_check_field(uint64_t local, uint64_t directory, bool is_late, const char *what,
                               const bth_zip_entry *entry, berth_error *error)
 {
-    if (local == directory)
+    if (local == directory || (is_late && local == 0 && zip_has_descriptor(entry->flags)))
         return BERTH_OK;
     return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                     "the local header's %s is %" PRIu64 ", the directory's %" PRIu64, what, local,
                     directory);
 }
 
-/* Z5: with bit 3 the field may be 0, because the descriptor has the value. */
-static int record_check_late_field(uint64_t local, uint64_t directory, const char *what,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    if (local == 0 && zip_has_descriptor(entry->flags))
-        return BERTH_OK;
-    return record_check_field(local, directory, what, entry, error);
-}
-
-/* Z5: a saturated field has no value; the zip64 field has it, or with bit 3 the descriptor. */
-static int record_check_size_field(uint32_t field, uint64_t directory, const char *what,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    if (field == BTH_ZIP_SATURATED32)
-        return BERTH_OK;
-    return record_check_late_field(field, directory, what, entry, error);
-}
-
-/*
- * Z5: every value of the zip64 field must be true. A single value is the header's offset (PyTorch,
- * for records beyond 4 GiB) or the size.
- */
-static int record_check_zip64(const bth_zip_local *local, const bth_zip_entry *entry,
+/* The sizes. A saturated field has no value; the zip64 field has it, or with bit 3 the descriptor.
+ * Every value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
+ * records beyond 4 GiB) or the size. */
+static int record_check_sizes(const bth_zip_local *local, const bth_zip_entry *entry,
                               berth_error *error)
 {
-    if (local->n_zip64 == 1) {
-        if (local->zip64[0] == entry->header_offset)
-            return BERTH_OK;
-        return record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 value", entry, error);
-    }
-    if (local->n_zip64 >= 2 &&
-        (record_check_late_field(local->zip64[0], entry->nbytes, "ZIP64 size", entry, error) < 0 ||
-         record_check_late_field(local->zip64[1], entry->compressed_nbytes, "ZIP64 compressed size",
-                                 entry, error) < 0))
-        return error->code;
-    if (local->n_zip64 == 3)
-        return record_check_field(local->zip64[2], entry->header_offset, "ZIP64 offset", entry,
-                                  error);
+    uint64_t nbytes = entry->nbytes, compressed = entry->compressed_nbytes;
+    uint64_t offset = entry->header_offset;
+    const uint64_t *zip64 = local->zip64;
+    const struct {
+        bool is_there;
+        uint64_t local, directory;
+        bool is_late;
+        const char *what;
+    } fields[] = {
+        {local->field_nbytes != BTH_ZIP_SATURATED32, local->field_nbytes, nbytes, true, "size"},
+        {local->field_compressed_nbytes != BTH_ZIP_SATURATED32, local->field_compressed_nbytes,
+         compressed, true, "compressed size"},
+        {local->n_zip64 == 1 && zip64[0] != offset, zip64[0], nbytes, true, "ZIP64 value"},
+        {local->n_zip64 >= 2, zip64[0], nbytes, true, "ZIP64 size"},
+        {local->n_zip64 >= 2, zip64[1], compressed, true, "ZIP64 compressed size"},
+        {local->n_zip64 == 3, zip64[2], offset, false, "ZIP64 offset"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].is_there &&
+            record_check_field(fields[i].local, fields[i].directory, fields[i].is_late,
+                               fields[i].what, entry, error) < 0)
+            return error->code;
     return BERTH_OK;
 }
 
@@ -215,7 +191,6 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     const uint8_t *bytes = NULL;
     int code =
         input->get(input->context, header_offset, BTH_ZIP_LOCAL_NBYTES, ahead, &bytes, error);
-
     if (code < 0)
         return code;
     size_t nbytes = bth_zip_local_nbytes(bytes);
@@ -223,12 +198,10 @@ int bth_zip_fetch_and_parse_local(const bth_zip_input *input, uint64_t header_of
     return code < 0 ? code : bth_zip_parse_local_header(bytes, nbytes, header_offset, local, error);
 }
 
-/* Z5 */
 int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_zip_entry *entry,
                                 berth_error *error)
 {
     bth_zip_local local;
-
     if (bth_zip_fetch_and_parse_local(input, entry->header_offset, ahead, &local, error) < 0)
         return error->code;
     if (entry->name && (local.name_nbytes != entry->name_nbytes ||
@@ -236,17 +209,14 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's name is '%.*s', the directory's '%s'",
                         (int)local.name_nbytes, local.name, entry->name);
-    if (record_check_field(local.method, entry->method, "method", entry, error) < 0 ||
-        record_check_field(local.flags, entry->flags, "flags", entry, error) < 0)
+    if (record_check_field(local.method, entry->method, false, "method", entry, error) < 0 ||
+        record_check_field(local.flags, entry->flags, false, "flags", entry, error) < 0)
         return error->code;
     if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !zip_has_descriptor(entry->flags)))
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
                         local.crc32, entry->crc32);
-    if (record_check_size_field(local.field_nbytes, entry->nbytes, "size", entry, error) < 0 ||
-        record_check_size_field(local.field_compressed_nbytes, entry->compressed_nbytes,
-                                "compressed size", entry, error) < 0 ||
-        record_check_zip64(&local, entry, error) < 0)
+    if (record_check_sizes(&local, entry, error) < 0)
         return error->code;
     entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
@@ -263,7 +233,6 @@ static uint64_t record_data_end(const bth_zip_entry *entry)
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
     uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
-
     *end_offset = data_end;
     if (!zip_has_descriptor(entry->flags))
         return BERTH_OK;
@@ -281,7 +250,6 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
     uint64_t between = entry->next_offset - record_data_end(entry);
-
     return zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
@@ -291,7 +259,6 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
     uint64_t end, data_end = record_data_end(entry);
     uint64_t before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
-
     if (bth_zip_find_entry_end(entry, &end, error) < 0)
         return error->code;
     if (!zip_has_descriptor(entry->flags)) {
@@ -303,10 +270,8 @@ int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
         return error->code;
     bth_cursor cursor = bth_cursor_make(bytes, nbytes + (size_t)before);
     uint32_t first = bth_cursor_u32(&cursor);
-    /*
-     * Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
-     * moves the data by 4 bytes; they then end with the descriptor's signature.
-     */
+    /* Z6: a local header that is 4 bytes too long, by one flipped bit of its extra fields' length,
+     * moves the data by 4 bytes; they then end with the descriptor's signature. */
     if (before > 0 && first == BTH_ZIP_DESCRIPTOR_SIGNATURE)
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, data_end,
                         "a descriptor without a signature, but the bytes before it are one");
@@ -341,7 +306,6 @@ static int zip_part_get_bytes(void *context, uint64_t offset, uint64_t nbytes, u
                               const uint8_t **bytes, berth_error *error)
 {
     const bth_zip_part *part = context;
-
     (void)ahead;
     /* If the offset is before the part, the difference wraps and is too large, too. */
     if (offset - part->offset > part->nbytes || nbytes > part->nbytes - (offset - part->offset))
@@ -363,9 +327,7 @@ bth_zip_input bth_zip_input_over(bth_zip_part *part)
 int bth_zip_compare_crc(const bth_zip_entry *entry, uint32_t computed, bool *present,
                         berth_error *error)
 {
-    /*
-     * Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too.
-     */
+    /* Z10: PyTorch writes 0 if it does not compute CRCs. The CRC of no bytes is 0, too. */
     *present = entry->crc32 != 0 || entry->nbytes == 0;
     if (computed == entry->crc32 || !*present)
         return BERTH_OK;

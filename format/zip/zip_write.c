@@ -3,22 +3,14 @@
 
 #include <string.h>
 
-#include "format/bytes.h"
-
-static uint64_t zip_saturated32(uint64_t value)
+static uint8_t *zip_put_saturated(uint8_t *out, uint64_t value, size_t nbytes)
 {
-    return value < BTH_ZIP_SATURATED32 ? value : BTH_ZIP_SATURATED32;
+    uint64_t most = nbytes == 2 ? BTH_ZIP_SATURATED16 : BTH_ZIP_SATURATED32;
+    return bth_put_integer(out, value < most ? value : most, nbytes);
 }
 
-static uint64_t zip_saturated16(uint64_t value)
-{
-    return value < BTH_ZIP_SATURATED16 ? value : BTH_ZIP_SATURATED16;
-}
-
-/*
- * Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
- * it before it knows the size (FORMAT.md section 2); in the directory it is the size.
- */
+/* Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
+ * it before it knows the size (FORMAT.md section 2); in the directory it is the size. */
 static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t compressed_nbytes,
                                     uint8_t *out)
 {
@@ -47,13 +39,12 @@ static uint8_t *zip_put_fields_of_both_headers(const bth_layout_entry *entry, ui
                                                uint64_t nbytes, uint32_t extra_nbytes, uint8_t *out)
 {
     unsigned descriptor_flag = entry->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
-
     out = bth_put_u16(out, BTH_ZIP_FLAG_UTF8 | descriptor_flag);
     out = bth_put_u16(out, BTH_ZIP_STORED);
     out = bth_put_u32(out, 0); /* time and date */
     out = bth_put_u32(out, crc32);
-    out = bth_put_u32(out, zip_saturated32(nbytes)); /* compressed */
-    out = bth_put_u32(out, zip_saturated32(nbytes)); /* uncompressed */
+    out = zip_put_saturated(out, nbytes, 4); /* compressed */
+    out = zip_put_saturated(out, nbytes, 4); /* uncompressed */
     out = bth_put_u16(out, entry->name_nbytes);
     return bth_put_u16(out, extra_nbytes);
 }
@@ -93,7 +84,7 @@ void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint
     out = bth_put_u16(out, 0); /* disk */
     out = bth_put_u16(out, 0); /* internal attributes */
     out = bth_put_u32(out, 0); /* external attributes */
-    out = bth_put_u32(out, zip_saturated32(entry->header_offset));
+    out = zip_put_saturated(out, entry->header_offset, 4);
     out = zip_put_name(entry, name, out);
     zip_put_zip64_extra(entry, entry->nbytes, out);
 }
@@ -110,7 +101,6 @@ void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t d
     out = bth_put_u64(out, n_entries);
     out = bth_put_u64(out, directory_nbytes);
     out = bth_put_u64(out, directory_offset);
-
     out = bth_put_u32(out, BTH_ZIP_LOCATOR_SIGNATURE);
     out = bth_put_u32(out, 0); /* disk */
     out = bth_put_u64(out, directory_offset + directory_nbytes);
@@ -118,9 +108,9 @@ void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t d
 
     out = bth_put_u32(out, BTH_ZIP_END_SIGNATURE);
     out = bth_put_u32(out, 0); /* disks */
-    out = bth_put_u16(out, zip_saturated16(n_entries));
-    out = bth_put_u16(out, zip_saturated16(n_entries));
-    out = bth_put_u32(out, zip_saturated32(directory_nbytes));
-    out = bth_put_u32(out, zip_saturated32(directory_offset));
+    out = zip_put_saturated(out, n_entries, 2);
+    out = zip_put_saturated(out, n_entries, 2);
+    out = zip_put_saturated(out, directory_nbytes, 4);
+    out = zip_put_saturated(out, directory_offset, 4);
     bth_put_u16(out, 0); /* comment */
 }

@@ -389,3 +389,14 @@ int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
     return OBJECT_CALL(event, error, wait_event(event->device, event->native), "copies failed");
 }
+
+/* ---- for the core ---- */
+
+const bth_device_functions bth_wing_device = {
+    .open = bth_device_open,
+    .name = bth_device_name,
+    .life = bth_device_life,
+    .check_life = bth_device_check_life,
+    .check_memory = bth_device_check_memory,
+    .copy_to_host_and_wait = bth_device_copy_to_host_and_wait,
+};

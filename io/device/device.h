@@ -14,10 +14,7 @@
 #ifndef BTH_IO_DEVICE_DEVICE_H
 #define BTH_IO_DEVICE_DEVICE_H
 
-#include "berth.h"
-
-/* An open device. (berth_make_device makes a value.) */
-typedef struct bth_device_handle bth_device_handle;
+#include "io/devices.h"
 
 /* "cuda:0", or "cuda" for the first one. The same name always gives the same handle. */
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error);
@@ -59,14 +56,6 @@ typedef struct bth_memory_owner {
     unsigned ordinal; /* of the device, for BTH_MEMORY_DEVICE */
 } bth_memory_owner;
 
-/* Bytes on a device. */
-typedef struct bth_device_memory {
-    bth_device_handle *device;
-    uintptr_t address;
-    unsigned life;
-    void *ready; /* the driver's event after which they are complete; NULL: they are */
-} bth_device_memory;
-
 /* Finds the owner of an address among all devices of this kind. */
 int bth_device_find_memory_owner(bth_device_handle *device, uintptr_t address,
                                  bth_memory_owner *owner, berth_error *error);
@@ -83,18 +72,6 @@ int bth_pinned_register(bth_device_handle *device, void *bytes, size_t nbytes, b
 void bth_pinned_unregister(bth_device_handle *device, void *bytes);
 
 /* ---- streams: each does its work in order ---- */
-
-typedef struct bth_device_stream {
-    bth_device_handle *device;
-    void *native; /* NULL: not open */
-    unsigned life;
-} bth_device_stream;
-
-typedef struct bth_device_event {
-    bth_device_handle *device;
-    void *native;
-    unsigned life;
-} bth_device_event;
 
 /* The stream and others, such as the default one, do not wait for each other. */
 int bth_device_stream_open(bth_device_handle *device, bth_device_stream *stream,

@@ -2,9 +2,6 @@
 #include "io/device/staging_buffers.h"
 
 #include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "base/error.h"
 #include "base/lock.h"
@@ -220,35 +217,3 @@ void bth_staging_close(bth_staging *ring)
     bth_release(ring->buffers);
     *ring = (bth_staging){0};
 }
-
-/* ---- copies ---- */
-
-#ifdef __SSE2__ /* all of x86-64 */
-#define LINE_NBYTES ((size_t)64)
-
-void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
-{
-    uint8_t *out = to;
-    const uint8_t *in = from;
-    size_t head = (LINE_NBYTES - ((uintptr_t)out & (LINE_NBYTES - 1))) & (LINE_NBYTES - 1);
-
-    if (head > nbytes)
-        head = nbytes;
-    memcpy(out, in, head);
-    size_t at = head;
-    for (; nbytes - at >= LINE_NBYTES; at += LINE_NBYTES)
-        for (size_t i = at; i < at + LINE_NBYTES; i += 16) /* to addresses aligned to 16 bytes */
-            _mm_stream_si128((__m128i *)(void *)(out + i),
-                             _mm_loadu_si128((const __m128i *)(const void *)(in + i)));
-    memcpy(out + at, in + at, nbytes - at);
-    _mm_sfence(); /* these stores are not ordered otherwise */
-}
-
-#else
-
-void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
-{
-    memcpy(to, from, nbytes);
-}
-
-#endif

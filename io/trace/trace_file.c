@@ -11,10 +11,11 @@
 #include "base/lock.h"
 #include "base/memory.h"
 #include "base/shown_text.h"
+#include "base/trace.h"
 #include "config/option_row.h"
 #include "io/file.h"
+#include "io/file_system.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 #define MARK "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"writer\":\"Berth"
 #define END "\n]}\n"
@@ -110,6 +111,10 @@ static void file_write_events(bth_trace_file *file, int fd, char *events, size_t
         file->nbytes += n;
         return;
     }
+    if (bth_file_system_has_no_call(error->system_errno))
+        (void)bth_error_append(error,
+                               "; its file system may take bytes in order only, and a trace is "
+                               "written over its own end: choose a path elsewhere");
     (void)bth_file_write(fd, END, END_NBYTES, file->nbytes, &unused);
     (void)bth_system.ftruncate(fd, (off_t)(file->nbytes + END_NBYTES));
 }

@@ -460,13 +460,11 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
 
 /* ---- bytes behind the last one ---- */
 
-#define FOLLOW_LAST " follow the last "
-
 /* What leaves out the bytes at the error's offset and behind it. */
 static int opening_explain_trailing(const bth_opening *opening, const char *after,
                                     berth_error *error)
 {
-    if (error->code != BERTH_E_ARCHIVE || !strstr(error->message, FOLLOW_LAST))
+    if (error->code != BERTH_E_ARCHIVE || !strstr(error->message, BTH_FOLLOW_LAST))
         return error->code;
     return bth_error_append_leaves_out(error, error->offset, after, opening->cache.reader);
 }
@@ -492,6 +490,20 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
     if (error->code == BERTH_E_TRUNCATED && !strstr(error->message, "; it names"))
         (void)bth_error_append(error, BTH_CUT_OFF);
     return error->code;
+}
+
+/* Whether another object begins there. */
+static int legacy_looks_for_object(bth_head_cache *cache, uint64_t at, bool *is_object,
+                                   berth_error *error)
+{
+    uint64_t rest = cache->reader->nbytes - at;
+    uint64_t n = rest < BTH_LEGACY_MAGIC_NBYTES ? rest : BTH_LEGACY_MAGIC_NBYTES;
+    const uint8_t *bytes;
+
+    if (bth_head_cache_get_or_read(cache, at, n, n, &bytes, error) < 0)
+        return error->code;
+    *is_object = bth_legacy_begins(bytes, (size_t)n);
+    return 0;
 }
 
 static int legacy_read(bth_opening *opening, berth_error *error)
@@ -529,10 +541,18 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     }
     if (last)
         max_tail_nbytes = berth_dtype_nbytes(last->dtype) - 1;
-    /* Some readers would read a second object after the first, others would not. */
-    if (file_nbytes - at > max_tail_nbytes)
-        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" FOLLOW_LAST "storage",
-                       (unsigned long long)(file_nbytes - at));
+    if (file_nbytes - at <= max_tail_nbytes)
+        return 0;
+    /* torch.save can write several objects to one file: torch.load of the path reads the first. */
+    bool is_object = false;
+    if (legacy_looks_for_object(&opening->cache, at, &is_object, error) < 0)
+        return error->code;
+    if (is_object) {
+        contents->behind_nbytes = file_nbytes - at;
+        return 0;
+    }
+    (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" BTH_FOLLOW_LAST "storage",
+                   (unsigned long long)(file_nbytes - at));
     return opening_explain_trailing(opening, " >NEW.pt", error);
 }
 

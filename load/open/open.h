@@ -54,6 +54,9 @@ int bth_head_cache_get_or_read(bth_head_cache *cache, uint64_t offset, uint64_t 
 /* The same as an input of format/zip/. */
 bth_zip_input bth_head_cache_input(bth_head_cache *cache);
 
+/* What follows must not: said in front of its place, "storage" or "tensor". */
+#define BTH_FOLLOW_LAST " follow the last "
+
 /* ---- directory_read.c: a zip's directory, read and checked, and the records that it lists ---- */
 
 typedef struct bth_container {
@@ -143,6 +146,7 @@ typedef struct bth_contents {
     bool calculated_offsets;
     bool is_program; /* of torch.export: it has no data.pkl */
     bool repacked;   /* it has .format_version, but its directory differs from the layout (Z13) */
+    uint64_t behind_nbytes;  /* of the legacy format: of further objects in the file */
     uint64_t central_nbytes; /* of the storages in the directory, by the layout */
     bool keeps_directory;    /* opening always parses it: verification needs it */
     uint64_t layout_end;     /* of the last storage, by the layout */
@@ -214,6 +218,12 @@ int bth_pickle_explain_refusal(const uint8_t *bytes, size_t nbytes, const bth_re
                                berth_error *error);
 /* The same for the pickles of the legacy format. */
 int bth_legacy_explain_refusal(bth_head_cache *cache, berth_error *error);
+/*
+ * After an error of an object that begins at this offset of the file, behind others: adds what
+ * takes it out, or what keeps the others. The error is of a source that begins there; now it is of
+ * the file.
+ */
+int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_error *error);
 
 /* ---- layout_check.c: storages and their entries, after the directory was read ---- */
 

@@ -97,6 +97,34 @@ int bth_error_append_leaves_out(berth_error *error, uint64_t nbytes, const char 
     return bth_error_append_step(error, ": ", &step, reader);
 }
 
+int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_error *error)
+{
+    bool is_whole = error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_UNSUPPORTED;
+    char before[40];
+    const bth_step keeps = {before, " >NEW.pt", "keeps what is in front of it, which is whole",
+                            NULL, false};
+    const bth_step takes = {before, " >NEW.pt", "makes a file of it", NULL, false};
+
+    if (error->offset != BERTH_NO_OFFSET)
+        error->offset += offset;
+    if (!is_whole && error->code != BERTH_E_ARCHIVE && error->code != BERTH_E_TRUNCATED &&
+        error->code != BERTH_E_PICKLE && error->code != BERTH_E_TENSOR)
+        return error->code; /* says nothing about the file */
+    if (error->code == BERTH_E_ARCHIVE && strstr(error->message, BTH_FOLLOW_LAST)) {
+        uint64_t end = error->offset;
+        bth_error_clear(error);
+        (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
+                       "%llu bytes" BTH_FOLLOW_LAST "storage of the last object",
+                       (unsigned long long)(file->nbytes - end));
+        (void)bth_error_append_leaves_out(error, end, " >NEW.pt", file);
+        return bth_error_prefix(error, file->name);
+    }
+    (void)(is_whole
+               ? snprintf(before, sizeof before, "tail -c +%llu ", (unsigned long long)offset + 1)
+               : snprintf(before, sizeof before, "head -c %llu ", (unsigned long long)offset));
+    return bth_error_append_step(error, ": ", is_whole ? &takes : &keeps, file);
+}
+
 int bth_file_kind_refuse(const bth_file_kind *kind, const bth_reader *reader, berth_error *error)
 {
     (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT, "%s", kind->what);

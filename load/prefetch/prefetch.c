@@ -4,8 +4,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
 #include "load/prefetch/prefetch.h"
+#include "load/storage_state.h"
 
 /* X11: a child has no threads for its parent's prefetches. */
 static bool prefetch_is_of_this_process(const berth_prefetch *prefetch)
@@ -177,26 +178,10 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
 
 /* ---- load.prefetch ---- */
 
-void bth_prefetches_initialize(bth_prefetches *prefetches)
+static int prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
 {
-    bth_lock_initialize(&prefetches->lock);
-    (void)pthread_cond_init(&prefetches->changed, NULL);
-}
-
-void bth_prefetches_end_own_and_destroy(bth_prefetches *prefetches)
-{
-    berth_prefetch_free(prefetches->own);
-    if (bth_lock_is_of_this_process(&prefetches->lock)) {
-        (void)pthread_cond_destroy(&prefetches->changed);
-        bth_lock_destroy(&prefetches->lock);
-    }
-}
-
-int bth_prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
-{
-    if (checkpoint->config.load_prefetch != BTH_PREFETCH_OFF)
-        checkpoint->prefetches.own =
-            bth_prefetch_create_and_start(checkpoint, NULL, 0, &checkpoint->config, error);
+    checkpoint->prefetches.own =
+        bth_prefetch_create_and_start(checkpoint, NULL, 0, &checkpoint->config, error);
     return error->code;
 }
 
@@ -211,20 +196,24 @@ static void prefetch_consume_to_offset(berth_prefetch *own, uint64_t end)
     bth_lock_release(&all->lock);
 }
 
-void bth_prefetch_consume_tensor(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                                 int64_t first, int64_t n)
+static void prefetch_consume_tensor(berth_prefetch *own, const berth_tensor *tensor, int64_t first,
+                                    int64_t n)
 {
-    berth_prefetch *own = checkpoint->prefetches.own;
     uint64_t offset, end;
 
-    if (own && bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
+    if (bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
         prefetch_consume_to_offset(own, end);
 }
 
-void bth_prefetch_consume_storage(berth_checkpoint *checkpoint, const berth_storage *storage)
+static void prefetch_consume_storage(berth_prefetch *own, const berth_storage *storage)
 {
-    berth_prefetch *own = checkpoint->prefetches.own;
-
-    if (own && !bth_storage_deflated_record(storage))
+    if (!bth_storage_deflated_record(storage))
         prefetch_consume_to_offset(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
 }
+
+const bth_prefetch_functions bth_wing_prefetch = {
+    .begin = prefetch_begin_own,
+    .end = berth_prefetch_free,
+    .consume_tensor = prefetch_consume_tensor,
+    .consume_storage = prefetch_consume_storage,
+};

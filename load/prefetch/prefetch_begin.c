@@ -13,7 +13,9 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/worker_counts.h"
-#include "load/checkpoint.h"
+#include "load/errors_with_names.h"
+#include "load/storage_rules.h"
+#include "load/storage_state.h"
 
 /* If no window size is set, windows are parts of a pass, but not shorter than this. */
 #define WINDOW_MIN_NBYTES (UINT64_C(128) << 10)
@@ -274,6 +276,8 @@ static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selectio
 {
     const berth_checkpoint *checkpoint = ranges->checkpoint;
 
+    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
+        return error->code;
     if (selection && (selection->pattern || selection->n_tensors > 0))
         return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges,
                                    error);

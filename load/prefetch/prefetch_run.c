@@ -6,11 +6,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "io/file.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 #include "load/prefetch/prefetch.h"
 

@@ -10,6 +10,8 @@
 #include "format/values/value.h"
 #include "io/file_system.h"
 #include "io/worker_counts.h"
+#include "load/errors_with_names.h"
+#include "load/storage_state.h"
 
 /* limits.ways = 0, and limits.scratch_nbytes = 0: an eighth of cache_nbytes. */
 #define DEFAULT_WAYS 16

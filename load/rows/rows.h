@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 #include "base/lock.h"
+#include "base/trace.h"
 #include "berth/rows.h"
 #include "io/memory_region.h"
-#include "io/trace/trace.h"
 #include "load/checkpoint.h"
 
 /* ---- rows_read.c: the rows that a request needs, and the reads for them ---- */

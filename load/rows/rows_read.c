@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "io/thread_pool.h"
 #include "load/rows/rows.h"
+#include "load/storage_state.h"
 
 #define DIGIT_BITS 8
 #define N_DIGITS (1 << DIGIT_BITS)

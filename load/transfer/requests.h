@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 #include "format/zip/zip.h"
-#include "io/device/device.h"
+#include "io/devices.h"
 #include "io/large_pages.h"
 #include "load/transfer/method_choice.h"
 

@@ -11,10 +11,10 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/seeded_hash.h"
+#include "base/trace.h"
 #include "io/file.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
-#include "io/trace/trace.h"
 
 /* The files that this process has loaded past the page cache (load.reuse=auto). */
 

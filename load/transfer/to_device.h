@@ -29,14 +29,22 @@ typedef struct bth_to_device {
     double device_seconds; /* that workers waited for copies */
 } bth_to_device;
 
-/* The longest request: what one staging buffer holds. */
-uint64_t bth_to_device_request_nbytes(const struct berth_config *config);
+/* The functions of the wing, load/device/. Without devices none is called. */
+typedef struct bth_to_device_functions {
+    /*
+     * When it returns, all copies are complete; after a failure none is running. An error of a read
+     * names the record and the byte, an error of a device the device.
+     */
+    int (*run)(bth_to_device *to, berth_error *error);
+    void (*free_memory)(bth_device_memory_list *list);
+} bth_to_device_functions;
 
-/*
- * When it returns, all copies are complete; after a failure none is running. An error of a read
- * names the record and the byte, an error of a device the device.
- */
-int bth_to_device_run(bth_to_device *to, berth_error *error);
-void bth_device_memory_list_free(bth_device_memory_list *list); /* NULL: nothing */
+extern const bth_to_device_functions bth_wing_to_device;
+
+static inline void bth_device_memory_list_free(bth_device_memory_list *list) /* NULL: nothing */
+{
+    if (list)
+        bth_wing_to_device.free_memory(list);
+}
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "format/zip/zip.h"
@@ -14,7 +15,6 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/trace/trace.h"
 #include "io/worker_counts.h"
 
 /* Reads of a transfer, counted and timed: for its statistics, and for the trace. */

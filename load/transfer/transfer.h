@@ -9,7 +9,7 @@
  *
  *   bth_transfer_measure_requests   ranges -> requests: how many, and how much memory they need
  *   bth_transfer_cut       where they go
- *   bth_transfer_run       moves all; or bth_to_device_run, for a device
+ *   bth_transfer_run       moves all; or bth_wing_to_device.run, for devices
  *   bth_transfer_end       frees requests and buffers
  */
 #ifndef BTH_LOAD_TRANSFER_TRANSFER_H

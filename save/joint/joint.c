@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The coordinator of a joint save. */
-#include "save/joint/joint_receipt.h"
+#include "save/joint/joint_ticket.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,16 +27,6 @@ static int written_part_compare(const void *a, const void *b)
     if (one->part.at != other->part.at)
         return one->part.at < other->part.at ? -1 : 1;
     return (one->writer > other->writer) - (one->writer < other->writer);
-}
-
-/* Writers have slices in their own order as a rule: then there is nothing to sort. */
-static void source_sort(const bth_joint_source *source)
-{
-    for (size_t i = 1; i < source->n_parts; i++)
-        if (written_part_compare(&source->parts[i - 1], &source->parts[i]) > 0) {
-            qsort(source->parts, source->n_parts, sizeof *source->parts, written_part_compare);
-            return;
-        }
 }
 
 /* Each storage has room for its parts, one storage after the other. */
@@ -73,57 +63,49 @@ static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
             fragment += split.head_nbytes + split.tail_nbytes;
         }
     }
-    for (size_t i = 0; i < ticket->n_storages; i++)
-        source_sort(&parts->sources[i]);
     return 0;
 }
 
 /* ---- every byte once (J3) ---- */
 
-static int parts_fail(const bth_ticket *ticket, size_t storage, berth_error *error,
-                      const char *format, ...) __attribute__((format(printf, 4, 5)));
-
-/* The record is named, and a tensor on it. */
-static int parts_fail(const bth_ticket *ticket, size_t storage, berth_error *error,
-                      const char *format, ...)
+/* Bytes from `at` on: either nobody has those before `next`, or `part`, which begins there, has
+ * bytes of the part before it. The record is named, and a tensor on it. */
+static int parts_fail(const bth_ticket *ticket, size_t storage, uint64_t at, uint64_t next,
+                      const bth_written_part *part, berth_error *error)
 {
     char record[32], what[256];
-    va_list arguments;
 
-    va_start(arguments, format);
-    (void)vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
+    if (next > at)
+        (void)snprintf(what, sizeof what, "no writer has written its bytes %" PRIu64 " to %" PRIu64,
+                       at, next);
+    else
+        (void)snprintf(what, sizeof what, "writers %u and %u have both written its byte %" PRIu64,
+                       part[-1].writer, part->writer, next);
     (void)snprintf(record, sizeof record, "data/%u", ticket->storages[storage].record);
     return bth_fail(error, BERTH_E_ARGUMENT, record, BERTH_NO_OFFSET, "%s (tensor '%.200s')", what,
                     bth_ticket_name_of_storage(ticket, storage));
 }
 
-static int parts_fail_missing(const bth_ticket *ticket, size_t storage, uint64_t begin,
-                              uint64_t end, berth_error *error)
-{
-    return parts_fail(ticket, storage, error,
-                      "no writer has written its bytes %" PRIu64 " to %" PRIu64, begin, end);
-}
-
-/* Each part begins where the one before ends. */
-static int parts_check_storages(const bth_joint_parts *parts, const bth_ticket *ticket,
+/* Sorts the parts of each storage. Each begins where the one before ends. */
+static int parts_sort_and_check(const bth_joint_parts *parts, const bth_ticket *ticket,
                                 berth_error *error)
 {
     for (size_t i = 0; i < ticket->n_storages; i++) {
-        const bth_written_part *part = parts->sources[i].parts;
-        const bth_written_part *behind = part + parts->sources[i].n_parts;
-        uint64_t at = 0, nbytes = ticket->storages[i].nbytes;
-        for (; part < behind; part++) {
-            if (part->part.at > at)
-                return parts_fail_missing(ticket, i, at, part->part.at, error);
-            if (part->part.at < at)
-                return parts_fail(ticket, i, error,
-                                  "writers %u and %u have both written its byte %" PRIu64,
-                                  part[-1].writer, part->writer, part->part.at);
-            at += part->part.nbytes;
+        bth_written_part *part = parts->sources[i].parts;
+        const size_t n = parts->sources[i].n_parts;
+        uint64_t at = 0;
+        /* Writers have slices in their own order as a rule: then there is nothing to sort. */
+        for (size_t j = 1; j < n; j++)
+            if (written_part_compare(&part[j - 1], &part[j]) > 0) {
+                qsort(part, n, sizeof *part, written_part_compare);
+                break;
+            }
+        for (size_t j = 0; j <= n; j++) {
+            uint64_t next = j < n ? part[j].part.at : ticket->storages[i].nbytes;
+            if (next != at)
+                return parts_fail(ticket, i, at, next, &part[j], error);
+            at += j < n ? part[j].part.nbytes : 0;
         }
-        if (at != nbytes)
-            return parts_fail_missing(ticket, i, at, nbytes, error);
     }
     return 0;
 }
@@ -207,7 +189,7 @@ int bth_joint_parts_make(const bth_ticket *ticket, const bth_receipt *receipts, 
     if (parts_collect(parts, ticket, receipts, error) < 0)
         return error->code;
     assert(parts->parts && parts->sources);
-    if (parts_check_storages(parts, ticket, error) < 0)
+    if (parts_sort_and_check(parts, ticket, error) < 0)
         return error->code;
     return parts_set_contents(parts, plan, error);
 }
@@ -285,9 +267,10 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
                               berth_error *error)
 {
     const bth_operation *operation = &joint->operation;
-    char folder[PATH_MAX];
+    char folder[PATH_MAX], link[BTH_FILE_PATH_NBYTES];
     size_t nbytes;
-    ssize_t n;
+    ssize_t n = bth_system.readlinkat(
+        AT_FDCWD, bth_file_proc_path(operation->commit.target.folder, link), folder, PATH_MAX - 1);
     bth_ticket ticket = {.n_writers = (uint32_t)n_writers,
                          .block_nbytes = joint_block_nbytes(&operation->file),
                          .compute_crc32 = operation->plan->compute_crc32,
@@ -299,8 +282,11 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
                          .temporary = operation->commit.temporary,
                          .archive = operation->plan->archive};
 
-    if (bth_joint_folder_path(operation->commit.target.folder, folder, error) < 0)
-        return error->code;
+    if (n < 0)
+        return bth_fail_system(error, errno, "the path of its folder cannot be found");
+    folder[n] = '\0';
+    if (folder[0] != '/')
+        return bth_fail_argument(error, "its folder has no path");
     BTH_REPEAT(n, bth_system.getrandom(ticket.identity, sizeof ticket.identity, 0));
     if (n != (ssize_t)sizeof ticket.identity)
         return bth_fail_system(error, n < 0 ? errno : EIO, "no random identity for a save");
@@ -364,65 +350,54 @@ int berth_joint_begin(const char *path, const berth_value *outline, size_t n_wri
 
 /* ---- receipts ---- */
 
-static int joint_add_receipt(berth_joint *joint, const void *bytes, size_t nbytes,
-                             berth_error *error)
-{
-    bth_receipt receipt;
-
-    if (bth_receipt_read(&joint->ticket, bytes, nbytes, &receipt, error) < 0)
-        return error->code;
-    uint8_t **kept = &joint->receipt_bytes[receipt.writer];
-    if (*kept)
-        return bth_fail_argument(error, "writer %u has given its receipt already", receipt.writer);
-    *kept = bth_allocate(nbytes);
-    if (!*kept)
-        return bth_fail_memory(error, nbytes);
-    memcpy(*kept, bytes, nbytes);
-    return bth_receipt_read(&joint->ticket, *kept, nbytes, &joint->receipts[receipt.writer], error);
-}
-
 int berth_joint_add_receipt(berth_joint *joint, const void *receipt, size_t nbytes,
                             berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
+    bth_receipt found;
+
     if (joint_check_process(joint, error) < 0)
         return error->code;
-    if (joint_add_receipt(joint, receipt, nbytes, error) < 0)
-        return bth_error_prefix(error, joint->operation.path);
-    return 0;
+    if (bth_receipt_read(&joint->ticket, receipt, nbytes, &found, error) == 0) {
+        uint8_t **kept = &joint->receipt_bytes[found.writer];
+        if (*kept)
+            (void)bth_fail_argument(error, "writer %u has given its receipt already", found.writer);
+        else if (!(*kept = bth_allocate(nbytes)))
+            (void)bth_fail_memory(error, nbytes);
+        else { /* another process may change the caller's bytes: the copy is checked, too */
+            memcpy(*kept, receipt, nbytes);
+            (void)bth_receipt_read(&joint->ticket, *kept, nbytes, &joint->receipts[found.writer],
+                                   error);
+        }
+    }
+    return bth_error_prefix(error, joint->operation.path);
 }
 
 /* ---- the end ---- */
 
 /* J3: each writer has given its receipt, and each byte is in just one. J6: whatever fails before
  * the rename leaves the old file. */
-static int joint_finish(berth_joint *joint, berth_error *error)
-{
-    bth_operation *operation = &joint->operation;
-
-    for (uint32_t i = 0; i < joint->ticket.n_writers; i++)
-        if (!joint->receipt_bytes[i])
-            return bth_fail_argument(error, "writer %u of %u has given no receipt", i,
-                                     joint->ticket.n_writers);
-    if (bth_joint_parts_make(&joint->ticket, joint->receipts, operation->plan, &joint->parts,
-                             error) < 0)
-        return error->code;
-    operation->parts = joint->parts.run;
-    if (bth_operation_transfer(operation, error) < 0)
-        return error->code;
-    return bth_operation_finish(operation, error);
-}
-
 int berth_joint_finish(berth_joint *joint, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
     int status = joint_check_process(joint, error);
+
     if (!joint)
         return status;
-    bth_operation_resume_trace(&joint->operation);
-    if (status == 0)
-        (void)joint_finish(joint, error);
+    bth_operation *operation = &joint->operation;
+    const bth_ticket *ticket = &joint->ticket;
+    bth_operation_resume_trace(operation);
+    for (uint32_t i = 0; i < ticket->n_writers && error->code == BERTH_OK; i++)
+        if (!joint->receipt_bytes[i])
+            (void)bth_fail_argument(error, "writer %u of %u has given no receipt", i,
+                                    ticket->n_writers);
+    if (error->code == BERTH_OK &&
+        bth_joint_parts_make(ticket, joint->receipts, operation->plan, &joint->parts, error) == 0) {
+        operation->parts = joint->parts.run;
+        if (bth_operation_transfer(operation, error) == 0)
+            (void)bth_operation_finish(operation, error);
+    }
     return joint_end(joint, error);
 }
 

@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_exchange.h"
+/*
+ * The exchange among the writers: words, and rounds in which runs are sent to the owners of
+ * windows, which write them. A window is written by a thread of its own, while the messages of the
+ * next round fill the other one.
+ */
+
+#include "save/joint/joint_writer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
+#include "io/direct.h"
+#include "io/thread_pool.h"
 
 /* A word: u8 state, u24 number of the sender, u32 value. */
 #define WORD_NBYTES 8
 #define N_TABLES 6
+
+/* So many gaps in one window mean that a writer did not give its slice. They would cost more memory
+ * than the window. */
+#define MAX_GAPS 16384
+#define GIVEN_NBYTES ((size_t)BTH_WINDOW_NBYTES / 8)
+/* Of all messages that a writer sends in a step, and of all that it receives. More than a window,
+ * so that equal shares of one need one step. */
+#define MESSAGES_NBYTES ((uint64_t)9 << 20)
+#define MIN_MESSAGE_NBYTES ((uint64_t)1024)
+#define N_WINDOWS 2
+
+/* ---- words ---- */
 
 int bth_exchange_allocate(bth_exchange *exchange, berth_error *error)
 {
@@ -24,12 +49,9 @@ int bth_exchange_allocate(bth_exchange *exchange, berth_error *error)
     return 0;
 }
 
-void bth_exchange_free_all(bth_exchange *exchange)
-{
-    bth_release(exchange->to);
-}
-
-int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, berth_error *error)
+/* Calls the function, with the sizes that are set. A failure is the end: others may not know. */
+static int exchange_call(bth_exchange *exchange, const void *send, void *receive,
+                         berth_error *error)
 {
     int failure = exchange->function(exchange->context, send, exchange->send_nbytes, receive,
                                      exchange->receive_nbytes);
@@ -56,7 +78,7 @@ int bth_exchange_tell(bth_exchange *exchange, unsigned state, unsigned *most, be
         (void)bth_put_u64((uint8_t *)&exchange->sent_words[i], word);
         exchange->send_nbytes[i] = exchange->receive_nbytes[i] = WORD_NBYTES;
     }
-    if (bth_exchange_call(exchange, exchange->sent_words, exchange->received_words, error) < 0)
+    if (exchange_call(exchange, exchange->sent_words, exchange->received_words, error) < 0)
         return error->code;
     if (most)
         *most = BTH_PEER_SILENT;
@@ -100,4 +122,332 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wa
         }
     *any = most == BTH_PEER_HAS_MORE;
     return 0;
+}
+
+/* ---- bits ---- */
+
+/* The bits of word i that are in [begin, end). */
+static uint64_t bits_mask(uint64_t i, uint64_t begin, uint64_t end)
+{
+    uint64_t mask = UINT64_MAX;
+
+    if (i == begin / 64)
+        mask <<= begin % 64;
+    if (i == (end - 1) / 64)
+        mask &= UINT64_MAX >> (63 - (end - 1) % 64);
+    return mask;
+}
+
+/* How many of n words have only bits of that value, before another one comes. */
+static uint64_t words_count_equal(const uint64_t *words, uint64_t n, bool value)
+{
+    const uint64_t wanted = value ? UINT64_MAX : 0;
+    uint64_t i = 0;
+
+    while (i < n && words[i] == wanted)
+        i++;
+    return i;
+}
+
+/* The first bit of that value in [begin, end), or end. */
+static uint64_t bits_find(const uint64_t *bits, uint64_t begin, uint64_t end, bool value)
+{
+    for (uint64_t i = begin / 64; i * 64 < end; i++) {
+        if (i > begin / 64)
+            i += words_count_equal(bits + i, (end - 1) / 64 - i, !value);
+        uint64_t found = (value ? bits[i] : ~bits[i]) & bits_mask(i, begin, end);
+        if (found)
+            return i * 64 + (uint64_t)__builtin_ctzll(found);
+    }
+    return end;
+}
+
+/* begin < end. Returns the first bit that was set before, or end. */
+static uint64_t bits_set(uint64_t *bits, uint64_t begin, uint64_t end)
+{
+    for (uint64_t i = begin / 64; i * 64 < end; i++) {
+        if (i > begin / 64) {
+            uint64_t n = words_count_equal(bits + i, (end - 1) / 64 - i, false);
+            memset(bits + i, 0xff, (size_t)n * sizeof *bits);
+            i += n;
+        }
+        uint64_t mask = bits_mask(i, begin, end);
+        if (bits[i] & mask)
+            return i * 64 + (uint64_t)__builtin_ctzll(bits[i] & mask);
+        bits[i] |= mask;
+    }
+    return end;
+}
+
+/* ---- a window ---- */
+
+/* Takes the pieces of a message from a writer. */
+static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t *message,
+                       size_t nbytes, berth_error *error)
+{
+    const bth_ticket *ticket = window->ticket;
+    bth_cursor cursor = bth_cursor_make(message, nbytes);
+    bth_piece piece;
+
+    while (bth_cursor_left(&cursor) > 0) {
+        if (bth_piece_read(ticket, window->range, &cursor, &piece, error) < 0)
+            return bth_error_prefix_index(error, "the message of writer", writer);
+        uint64_t at = piece.offset - window->range.offset;
+        window->has_any = true;
+        for (uint32_t i = 0; i < piece.count; i++) {
+            uint64_t taken = bits_set(window->given, at, at + piece.nbytes);
+            if (taken < at + piece.nbytes)
+                return bth_fail(
+                    error, BERTH_E_ARGUMENT, bth_ticket_name_of_storage(ticket, piece.storage),
+                    BERTH_NO_OFFSET,
+                    "writer %u has byte %" PRIu64 " of its storage, and so has another slice",
+                    writer,
+                    window->range.offset + taken - ticket->storages[piece.storage].data_offset);
+            memcpy(window->region.bytes + at, piece.bytes + (size_t)i * piece.nbytes, piece.nbytes);
+            at += piece.stride;
+        }
+    }
+    return 0;
+}
+
+int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_parts *parts,
+                                  berth_error *error)
+{
+    uint64_t from = window->range.offset, to = from + window->range.nbytes;
+    const bth_ticket *ticket = window->ticket;
+
+    for (size_t i = 0; i < ticket->n_storages && ticket->storages[i].data_offset < to; i++) {
+        uint64_t data_offset = ticket->storages[i].data_offset;
+        uint64_t end = bth_min(data_offset + ticket->storages[i].nbytes, to);
+        if (end <= from || end == data_offset)
+            continue;
+        end -= from; /* in the window, as `at` */
+        uint64_t at = bits_find(window->given, bth_max(data_offset, from) - from, end, true);
+        for (size_t n_gaps = 0; at < end; n_gaps++) {
+            uint64_t behind = bits_find(window->given, at, end, false);
+            const bth_joint_part part = {.storage = i & BTH_MAX_JOINT_STORAGES,
+                                         .at = from + at - data_offset,
+                                         .nbytes = behind - at};
+            if (n_gaps > MAX_GAPS)
+                return bth_fail(error, BERTH_E_ARGUMENT, bth_ticket_name_of_storage(ticket, i),
+                                BERTH_NO_OFFSET,
+                                "its short slices leave more than %d gaps, one of them before byte "
+                                "%" PRIu64 " of its storage: no writer has given all of them",
+                                MAX_GAPS, part.at);
+            if (bth_slice_parts_append(parts, &part, window->region.bytes + at, error) < 0)
+                return error->code;
+            at = bits_find(window->given, behind, end, true);
+        }
+    }
+    return 0;
+}
+
+/* ---- rounds: begin and end ---- */
+
+/* A window that is being written. */
+typedef struct window_writing {
+    const bth_rounds_settings *settings;
+    const bth_joint_window *window; /* NULL: none */
+    const bth_trace_thread *traced; /* of the thread that began it; NULL: none */
+    pthread_t thread;
+    berth_error error; /* the thread's, until it is joined */
+} window_writing;
+
+typedef struct rounds {
+    bth_exchange *exchange;
+    const bth_rounds_settings *settings;
+    uint64_t number; /* of the round */
+    bth_joint_window windows[N_WINDOWS];
+    bth_joint_window *window; /* the one that this round fills */
+    window_writing writing;   /* of another one */
+    size_t message_nbytes;    /* the most in a message */
+    bth_region sent;
+    bth_region received;
+    bth_pieces_place *places; /* one a writer */
+} rounds;
+
+static int rounds_allocate(rounds *all, berth_error *error)
+{
+    bth_pages pages = {.wanted = all->settings->large_pages};
+    size_t n = all->exchange->n;
+    uint64_t most = bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
+
+    all->message_nbytes = (size_t)most;
+    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
+    all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
+    if (!all->places)
+        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *all->places));
+    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
+        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < N_WINDOWS; i++) {
+        bth_joint_window *window = &all->windows[i];
+        window->ticket = all->settings->ticket;
+        /* As far from a block in memory as in the file, so that direct writes need no copy. */
+        if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
+                           &window->region, error) < 0)
+            return error->code;
+        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
+        if (!window->given)
+            return bth_fail_memory(error, GIVEN_NBYTES);
+    }
+    all->window = all->windows;
+    return 0;
+}
+
+/* The window of a writer in this round. A file has less than 2^63 bytes, and a round at most
+ * 2^44. */
+static bth_range rounds_window_of(const rounds *all, uint32_t writer)
+{
+    return (bth_range){(all->number * all->exchange->n + writer) * BTH_WINDOW_NBYTES,
+                       BTH_WINDOW_NBYTES};
+}
+
+/* ---- writing ---- */
+
+static void *writing_run(void *argument)
+{
+    window_writing *writing = argument;
+    bth_trace_scope traced = {0};
+
+    bth_thread_disable_cancel();
+    bth_trace_enter_worker(&traced, writing->traced);
+    (void)writing->settings->write(writing->settings->context, writing->window, &writing->error);
+    bth_trace_leave_lazily(&traced);
+    return NULL;
+}
+
+/* Waits for it. Its own failure is the cause that the caller wants, and not that of another. */
+static int writing_end(window_writing *writing, berth_error *error)
+{
+    if (!writing->window)
+        return error->code;
+    pthread_join(writing->thread, NULL);
+    writing->window = NULL;
+    if (writing->error.code != BERTH_OK && (error->code == BERTH_OK || error->code == BERTH_E_PEER))
+        *error = writing->error;
+    return error->code;
+}
+
+/* ---- one step ---- */
+
+/* Puts a message for each writer: first this one, then the others. Returns this writer's state. */
+static unsigned step_put_messages(rounds *all, uint64_t *runs_nbytes)
+{
+    const bth_rounds_settings *settings = all->settings;
+    const uint32_t self = all->exchange->number;
+    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
+    unsigned state = BTH_PEER_SILENT;
+    uint8_t *out = all->sent.bytes;
+
+    for (uint32_t i = 0; i < all->exchange->n; i++) {
+        const uint32_t to = i == 0 ? self : i <= self ? i - 1 : i;
+        size_t nbytes = bth_pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
+                                       &all->places[to], out, all->message_nbytes, runs_nbytes);
+        bool has_more = all->places[to].run < n_pieces;
+        unsigned own = has_more ? BTH_PEER_HAS_MORE : nbytes > 0 ? BTH_PEER_SENDS : BTH_PEER_SILENT;
+        all->exchange->to[to] = nbytes;
+        state = own > state ? own : state;
+        out += nbytes;
+    }
+    return state;
+}
+
+/* *has_more: of any writer, in this round. */
+static int rounds_step(rounds *all, bool *has_more, berth_error *error)
+{
+    const bth_rounds_settings *settings = all->settings;
+    bth_exchange *exchange = all->exchange;
+    const uint32_t n = exchange->n, own = exchange->number;
+    const uint8_t *sent = all->sent.bytes, *received = all->received.bytes;
+    uint64_t runs_nbytes = 0;
+    unsigned state = step_put_messages(all, &runs_nbytes), most;
+
+    if (bth_exchange_tell(exchange, state, &most, error) < 0)
+        return error->code;
+    for (uint32_t i = 0; i < n; i++)
+        if (exchange->from[i] > all->message_nbytes) {
+            exchange->is_over = true; /* there is no room for it, so this writer leaves alone */
+            return bth_fail_argument(error,
+                                     "writer %u announces a message of %llu bytes, the most is %zu",
+                                     i, (unsigned long long)exchange->from[i], all->message_nbytes);
+        }
+    *has_more = most == BTH_PEER_HAS_MORE;
+    if (most == BTH_PEER_SILENT)
+        return 0;
+    /* This writer's message to itself stays where it is. */
+    memcpy(exchange->send_nbytes, exchange->to, n * sizeof *exchange->to);
+    memcpy(exchange->receive_nbytes, exchange->from, n * sizeof *exchange->from);
+    exchange->send_nbytes[own] = exchange->receive_nbytes[own] = 0;
+    if (exchange_call(exchange, sent + exchange->to[own], all->received.bytes, error) < 0)
+        return error->code;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t nbytes = (size_t)(i == own ? exchange->to : exchange->from)[i];
+        if (window_take(all->window, i, i == own ? sent : received, nbytes, error) < 0)
+            return error->code;
+        received += i == own ? 0 : nbytes;
+    }
+    return runs_nbytes > 0 ? settings->report(settings->context, runs_nbytes, error) : 0;
+}
+
+/* ---- rounds ---- */
+
+/* The error of the last window's write is known, and told to the others, one round later. */
+static int rounds_run_one(rounds *all, berth_error *error)
+{
+    const bth_exchange *exchange = all->exchange;
+    bth_joint_window *window = all->window;
+    window_writing *writing = &all->writing;
+    bool has_more = true;
+
+    if (window->has_any)
+        memset(window->given, 0, GIVEN_NBYTES);
+    window->has_any = false;
+    window->range = rounds_window_of(all, exchange->number);
+    memset(all->places, 0, exchange->n * sizeof *all->places);
+    while (has_more)
+        if (rounds_step(all, &has_more, error) < 0)
+            return error->code;
+    if (!window->has_any)
+        return 0;
+    if (writing_end(writing, error) < 0)
+        return error->code;
+    *writing = (window_writing){
+        .settings = all->settings, .window = window, .traced = bth_trace_current()};
+    bth_error_clear(&writing->error);
+    int failure = bth_thread_start(&writing->thread, writing_run, writing);
+    if (failure != 0) {
+        writing->window = NULL;
+        return bth_fail_system(error, failure, "the thread that writes a window cannot be started");
+    }
+    all->window = window == all->windows ? all->windows + 1 : all->windows;
+    return 0;
+}
+
+int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
+                            berth_error *error)
+{
+    const uint64_t round_nbytes = exchange->n * BTH_WINDOW_NBYTES;
+    rounds all = {.exchange = exchange, .settings = settings};
+
+    assert(round_nbytes > 0); /* there is a writer */
+    (void)rounds_allocate(&all, error);
+    for (size_t i = 0; i < settings->ticket->n_storages; i++) {
+        const bth_ticket_storage *storage = &settings->ticket->storages[i];
+        const uint64_t end = storage->data_offset + storage->nbytes;
+        for (; error->code == BERTH_OK && storage->nbytes > 0 && end > all.number * round_nbytes;
+             all.number++) {
+            all.number = bth_max(all.number, storage->data_offset / round_nbytes);
+            (void)rounds_run_one(&all, error);
+        }
+    }
+    (void)writing_end(&all.writing, error);
+    for (size_t i = 0; i < N_WINDOWS; i++) {
+        bth_region_free(&all.windows[i].region);
+        bth_release(all.windows[i].given);
+    }
+    bth_region_free(&all.sent);
+    bth_region_free(&all.received);
+    bth_release(all.places);
+    return error->code;
 }

@@ -17,6 +17,7 @@ typedef struct tensor_text {
     const char *bytes;
     size_t nbytes;
     text_kind kind;
+    uint32_t hash; /* of the bytes: the same for all kinds */
 } tensor_text;
 
 /* What a slice wants. */
@@ -36,34 +37,26 @@ typedef struct wanted_table {
 
 /* ---- texts ---- */
 
-static tensor_text text_of_path(const char *path)
+static tensor_text text_make(const wanted_table *table, const char *text, bool is_path)
 {
-    size_t nbytes = strlen(path);
+    size_t nbytes = strlen(text);
+    text_kind kind = is_path ? TEXT_PATH : TEXT_NAME;
 
-    if (nbytes >= 4 && memcmp(path, "['", 2) == 0 && memcmp(path + nbytes - 2, "']", 2) == 0)
-        return (tensor_text){path + 2, nbytes - 4, TEXT_KEY};
-    return (tensor_text){path, nbytes, TEXT_PATH};
-}
-
-static tensor_text text_of_name(const char *name)
-{
-    if (bth_name_is_path(name))
-        return text_of_path(name);
-    return (tensor_text){name, strlen(name), TEXT_NAME};
+    if (is_path && nbytes >= 4 && memcmp(text, "['", 2) == 0 &&
+        memcmp(text + nbytes - 2, "']", 2) == 0) {
+        text += 2;
+        nbytes -= 4;
+        kind = TEXT_KEY;
+    }
+    return (tensor_text){text, nbytes, kind, bth_hash(table->seed, text, nbytes)};
 }
 
 /* ---- the table ---- */
 
-/* Of equal bytes of all kinds. */
-static size_t text_first_slot(const wanted_table *table, const tensor_text *text)
+/* The slot of an equal text, or the free one where it belongs. */
+static size_t *table_find_slot(const wanted_table *table, const tensor_text *text)
 {
-    return bth_hash(table->seed, text->bytes, text->nbytes) & table->mask;
-}
-
-/* The slot of an equal text, or the free one where it belongs, from a slot on. */
-static size_t *table_find_slot(const wanted_table *table, size_t slot, const tensor_text *text)
-{
-    for (;; slot = (slot + 1) & table->mask) {
+    for (size_t slot = text->hash & table->mask;; slot = (slot + 1) & table->mask) {
         size_t *found = &table->slots[slot];
         if (*found == 0)
             return found;
@@ -99,40 +92,25 @@ static void table_add(wanted_table *table, size_t i, const char *name)
     *wanted = (wanted_tensor){.first = i, .at = BTH_NO_TENSOR};
     if (!name)
         return;
-    wanted->text = text_of_name(name);
-    size_t *slot = table_find_slot(table, text_first_slot(table, &wanted->text), &wanted->text);
-    if (*slot > 0) {
+    wanted->text = text_make(table, name, bth_name_is_path(name));
+    size_t *slot = table_find_slot(table, &wanted->text);
+    if (*slot > 0)
         wanted->first = *slot - 1;
-        return;
+    else {
+        *slot = i + 1;
+        table->n_left++;
     }
-    *slot = i + 1;
-    table->n_left++;
 }
 
-static void table_set(wanted_table *table, size_t slot, const tensor_text *text, size_t at)
+/* A tensor that begins at `at` has this text. */
+static void table_set(wanted_table *table, const tensor_text *text, size_t at)
 {
-    size_t found = *table_find_slot(table, slot, text);
+    size_t found = *table_find_slot(table, text);
 
     if (found == 0 || table->wanted[found - 1].at != BTH_NO_TENSOR)
         return;
     table->wanted[found - 1].at = at;
     table->n_left--;
-}
-
-/* A tensor that begins at `at`, by its name and its path. */
-static void table_set_tensor(wanted_table *table, const bth_ticket_tensor *tensor, size_t at)
-{
-    tensor_text text = text_of_name(tensor->name);
-    size_t slot = text_first_slot(table, &text);
-
-    table_set(table, slot, &text, at);
-    if (tensor->path[0]) {
-        text = text_of_path(tensor->path);
-        table_set(table, text_first_slot(table, &text), &text, at);
-    } else if (text.kind == TEXT_NAME) {
-        text.kind = TEXT_KEY;
-        table_set(table, slot, &text, at);
-    }
 }
 
 int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
@@ -149,8 +127,17 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
     else if (table_allocate(&table, ticket, n, error) == 0) {
         for (size_t i = 0; i < n; i++)
             table_add(&table, i, slices[i].name);
-        for (; table.n_left > 0 && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
-            table_set_tensor(&table, &tensor, here);
+        for (; table.n_left > 0 && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind) {
+            tensor_text text = text_make(&table, tensor.name, bth_name_is_path(tensor.name));
+            table_set(&table, &text, here);
+            if (tensor.path[0])
+                text = text_make(&table, tensor.path, true);
+            else if (text.kind == TEXT_NAME)
+                text.kind = TEXT_KEY;
+            else
+                continue;
+            table_set(&table, &text, here);
+        }
         for (size_t i = 0; i < n; i++)
             (*at)[i] = table.wanted[table.wanted[i].first].at;
     }
@@ -161,41 +148,35 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
 
 /* ---- ambiguous paths ---- */
 
-/* Tensor i of those whose name is a path; it begins at `at`. */
-static int table_add_path(wanted_table *table, const bth_ticket *ticket, size_t i,
-                          const bth_ticket_tensor *tensor, size_t at, berth_error *error)
-{
-    bth_ticket_tensor first;
-
-    table_add(table, i, tensor->name);
-    wanted_tensor *wanted = &table->wanted[table->wanted[i].first];
-    if (wanted == &table->wanted[i])
-        wanted->at = at;
-    at = wanted->at;
-    (void)bth_ticket_tensor_at(ticket, &at, &first);
-    if (tensor->storage == first.storage && tensor->offset == first.offset &&
-        tensor->dtype == first.dtype && tensor->is_contiguous == first.is_contiguous &&
-        tensor->rank == first.rank &&
-        memcmp(tensor->shape, first.shape, (size_t)first.rank * sizeof *first.shape) == 0)
-        return 0;
-    return bth_fail(error, BERTH_E_AMBIGUOUS, tensor->name, BERTH_NO_OFFSET,
-                    "two tensors of the outline have this path, so that no slice could name them: "
-                    "their keys are written alike");
-}
-
 int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
 {
-    size_t n = 0, i = 0, here = ticket->tensors_at, behind = here;
+    size_t n = 0, here = ticket->tensors_at, behind = here;
+    bth_ticket_tensor tensor, first;
     wanted_table table = {0};
-    bth_ticket_tensor tensor;
 
     while (bth_ticket_tensor_at(ticket, &behind, &tensor))
         n += bth_name_is_path(tensor.name);
-    if (n > 1 && table_allocate(&table, ticket, n, error) == 0)
-        for (behind = here; i < n && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind)
-            if (bth_name_is_path(tensor.name) &&
-                table_add_path(&table, ticket, i++, &tensor, here, error) < 0)
-                break;
+    if (n > 1)
+        (void)table_allocate(&table, ticket, n, error);
+    behind = here;
+    for (size_t i = 0; i < n && table.wanted && error->code == BERTH_OK; here = behind) {
+        (void)bth_ticket_tensor_at(ticket, &behind, &tensor);
+        if (!bth_name_is_path(tensor.name))
+            continue;
+        table_add(&table, i, tensor.name);
+        wanted_tensor *wanted = &table.wanted[table.wanted[i].first];
+        if (wanted == &table.wanted[i++])
+            wanted->at = here;
+        size_t at = wanted->at;
+        (void)bth_ticket_tensor_at(ticket, &at, &first);
+        if (tensor.storage != first.storage || tensor.offset != first.offset ||
+            tensor.dtype != first.dtype || tensor.is_contiguous != first.is_contiguous ||
+            tensor.rank != first.rank ||
+            memcmp(tensor.shape, first.shape, (size_t)first.rank * sizeof *first.shape) != 0)
+            (void)bth_fail(error, BERTH_E_AMBIGUOUS, tensor.name, BERTH_NO_OFFSET,
+                           "two tensors of the outline have this path, so that no slice could name "
+                           "them: their keys are written alike");
+    }
     bth_release(table.wanted);
     bth_release(table.slots);
     return error->code;

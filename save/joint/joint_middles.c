@@ -1,15 +1,77 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "save/joint/joint_middles.h"
+/* The file of a joint save: its seal, and what a writer writes to it. */
+#include "save/joint/joint_writer.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/file.h"
+#include "io/syscalls.h"
+#include "save/commit.h"
 
 /* ---- the file ---- */
+
+#define SEAL_TEXT "Berth: a joint save, not finished\n"
+#define TEXT_NBYTES (sizeof SEAL_TEXT - 1)
+#define SEAL_NBYTES (TEXT_NBYTES + BTH_JOINT_IDENTITY_NBYTES)
+
+static void seal_make(const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], uint8_t seal[SEAL_NBYTES])
+{
+    memcpy(seal, SEAL_TEXT, TEXT_NBYTES);
+    memcpy(seal + TEXT_NBYTES, identity, BTH_JOINT_IDENTITY_NBYTES);
+}
+
+/* Other hosts see what was written when the file is closed (NFS). */
+int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES],
+                        berth_error *error)
+{
+    uint8_t seal[SEAL_NBYTES];
+
+    seal_make(identity, seal);
+    if (bth_file_write(fd, seal, sizeof seal, 0, error) < 0)
+        return error->code;
+    bool is_synced;
+    return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, &is_synced, error);
+}
+
+/* J5: only the temporary of the ticket's save. */
+static int joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error)
+{
+    uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
+    uint64_t nbytes;
+    int folder;
+
+    *fd = -1;
+    BTH_REPEAT(folder,
+               bth_system.openat(AT_FDCWD, ticket->folder, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    if (folder < 0)
+        return bth_fail_system(error, errno, "its folder %s cannot be opened", ticket->folder);
+    BTH_REPEAT(*fd, bth_system.openat(folder, ticket->temporary,
+                                      O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
+    int failure = errno;
+    bth_file_close(folder);
+    if (*fd < 0 && failure == ENOENT)
+        return bth_fail_system(error, failure,
+                               "the save of this ticket has ended: its temporary %s is gone",
+                               ticket->temporary);
+    if (*fd < 0)
+        return bth_fail_system(error, failure, "its temporary %s cannot be opened",
+                               ticket->temporary);
+    if (bth_file_size(*fd, &nbytes, error) < 0)
+        return error->code;
+    seal_make(ticket->identity, seal);
+    if (nbytes < ticket->file_nbytes || bth_file_read(*fd, found, sizeof found, 0, error) < 0 ||
+        memcmp(seal, found, sizeof seal) != 0) {
+        bth_error_clear(error);
+        return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",
+                                 ticket->temporary);
+    }
+    return 0;
+}
 
 /*
  * The file has its size already: whole blocks before its end are never padded. Where direct writes
@@ -20,7 +82,7 @@ int bth_middles_file_open(bth_middles_file *file, berth_error *error)
     const bth_ticket *ticket = file->ticket;
     uint64_t nbytes = ticket->file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
 
-    if (bth_joint_file_open(ticket, &file->fd, error) < 0)
+    if (joint_file_open(ticket, &file->fd, error) < 0)
         return error->code;
     file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config);
     if (file->output.constraints.block_nbytes <= ticket->block_nbytes)
@@ -51,11 +113,6 @@ typedef struct middles {
     uint8_t *block; /* for one head; NULL: none was needed yet */
 } middles;
 
-static bool part_is_chained(const bth_joint_part *part)
-{
-    return part->is_chained_before || part->is_chained_behind;
-}
-
 /* The descriptor of a storage needs the CRC of all of it. */
 static int middles_add_head(middles *made, bth_joint_part *part, uint64_t nbytes,
                             berth_error *error)
@@ -84,7 +141,7 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
     bth_joint_split split = bth_joint_part_split(made->ticket, &part->part);
     size_t i = made->plan->n_records, n = (size_t)bth_min(split.middle.nbytes, BTH_ID_START_NBYTES);
     bth_range *range = &made->ranges[made->run.n_ranges];
-    bool is_chained = part_is_chained(&part->part);
+    bool is_chained = bth_joint_part_is_chained(&part->part);
     char name[32];
 
     if (split.middle.nbytes == 0)
@@ -112,18 +169,15 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
 /* made: its plan is empty. What lies behind the last range is the coordinator's. */
 static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_error *error)
 {
-    const size_t ranges_nbytes = bth_array_nbytes(n + 1, sizeof *made->ranges);
-    const size_t crc32s_nbytes = bth_array_nbytes(n + 1, sizeof *made->crc32s);
-    const size_t present_nbytes = bth_array_nbytes(n + 1, sizeof *made->present);
     berth_plan *plan = made->plan;
 
     plan->is_parts = true;
     plan->alignment = made->ticket->alignment;
-    made->ranges = bth_allocate_zeroed(ranges_nbytes);
-    made->crc32s = bth_allocate_zeroed(crc32s_nbytes);
-    made->present = bth_allocate(present_nbytes);
+    made->ranges = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->ranges));
+    made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
+    made->present = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->present));
     if (!made->ranges || !made->crc32s || !made->present)
-        return bth_fail_memory(error, ranges_nbytes + crc32s_nbytes + present_nbytes);
+        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *made->present));
     for (size_t i = 0; i < n; i++)
         if (middles_add(made, &parts[i], error) < 0)
             return error->code;
@@ -177,7 +231,7 @@ static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_
             continue;
         uint32_t crc32 = made->crc32s[record++];
         uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
-        if (part_is_chained(part))
+        if (bth_joint_part_is_chained(part))
             part->crc32 ^= crc32; /* it is that of the head */
         else if (behind > 0 && ticket->compute_crc32)
             part->crc32 = bth_crc32_combine(crc32, 0, behind);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Messages of an exchange: boxes and fragments as pieces, written and read. */
-#include "save/joint/joint_exchange.h"
+#include "save/joint/joint_writer.h"
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -10,18 +10,6 @@
 
 /* ---- writing ---- */
 
-/* Where run n begins in its storage. */
-static uint64_t box_run_at(const bth_short_box *box, uint64_t n)
-{
-    uint64_t at = box->at;
-
-    for (int32_t i = box->n_dims; i-- > 0;) {
-        at += n % box->lengths[i] * box->strides[i];
-        n /= box->lengths[i];
-    }
-    return at;
-}
-
 /* The first run that ends behind `at`: runs are in the order of their places. */
 static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
 {
@@ -29,7 +17,7 @@ static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
 
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        if (box_run_at(box, middle) + box->run_nbytes > at)
+        if (bth_short_box_run_at(box, middle) + box->run_nbytes > at)
             high = middle;
         else
             low = middle + 1;
@@ -37,74 +25,36 @@ static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
     return low;
 }
 
-/* One run, or what of it lies in [at, end) and in `room`. */
-static bth_piece box_cut_run(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
-                             size_t room)
-{
-    uint64_t begin = box_run_at(box, n), from = bth_max(begin, at);
-    uint64_t nbytes = bth_min(begin + box->run_nbytes, end) - from;
-
-    if (nbytes > room)
-        nbytes = room & ~(CUT_NBYTES - 1);
-    return (bth_piece){.storage = box->storage,
-                       .nbytes = (uint32_t)nbytes,
-                       .stride = (uint32_t)nbytes,
-                       .count = nbytes > 0,
-                       .at = from,
-                       .bytes = box->bytes + n * box->run_nbytes + (from - begin)};
-}
-
-/* Whole runs from number n on, as many as lie on one line of the grid, in the range and in `room`.
+/*
+ * The next piece from run n on, as far as it lies in [at, end) and in `room`: whole runs that lie
+ * on one line of the grid, or, where the first of them is cut, what there is of it. count 0:
+ * nothing.
  */
-static bth_piece box_take_runs(const bth_short_box *box, uint64_t n, uint64_t end, size_t room)
+static bth_piece box_make_piece(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
+                                size_t room)
 {
-    uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
-    uint64_t begin = box_run_at(box, n), count = length - n % length;
+    const uint64_t begin = bth_short_box_run_at(box, n), run_end = begin + box->run_nbytes;
+    bth_piece piece = {.storage = box->storage, .bytes = box->bytes + n * box->run_nbytes};
 
-    count = bth_min(count, room / box->run_nbytes);
-    if (stride > 0) /* a line of one run may have any */
-        count = bth_min(count, (end - begin - box->run_nbytes) / stride + 1);
-    if (count <= 1)
-        stride = box->run_nbytes;
-    return (bth_piece){.storage = box->storage,
-                       .nbytes = (uint32_t)box->run_nbytes,
-                       .stride = (uint32_t)stride,
-                       .count = (uint32_t)count,
-                       .at = begin,
-                       .bytes = box->bytes + n * box->run_nbytes};
-}
-
-/* Of one box, in [*at, end) of its storage. False: the message is full. */
-static bool box_put(const bth_short_box *box, uint64_t *at, uint64_t end, uint8_t *out, size_t room,
-                    size_t *nbytes, uint64_t *runs_nbytes)
-{
-    uint64_t n = box_find_run(box, *at);
-
-    while (n < box->n_runs && box_run_at(box, n) < end) {
-        if (room - *nbytes <= BTH_PIECE_HEAD_NBYTES)
-            return false;
-        size_t left = room - *nbytes - BTH_PIECE_HEAD_NBYTES;
-        uint64_t begin = box_run_at(box, n);
-        bool is_cut = *at > begin || begin + box->run_nbytes > end || box->run_nbytes > left;
-        bth_piece piece =
-            is_cut ? box_cut_run(box, n, *at, end, left) : box_take_runs(box, n, end, left);
-        if (piece.count == 0)
-            return false;
-        size_t all = (size_t)piece.nbytes * piece.count;
-        uint8_t *to = bth_put_u32(out + *nbytes, piece.storage);
-        to = bth_put_u64(to, piece.at);
-        to = bth_put_u32(to, piece.nbytes);
-        to = bth_put_u32(to, piece.stride);
-        to = bth_put_u32(to, piece.count);
-        memcpy(to, piece.bytes, all);
-        *nbytes += BTH_PIECE_HEAD_NBYTES + all;
-        *runs_nbytes += all;
-        *at = piece.at + (uint64_t)(piece.count - 1) * piece.stride + piece.nbytes;
-        if (*at >= end)
-            break;
-        n += piece.count - (*at < begin + box->run_nbytes);
+    if (at > begin || run_end > end || box->run_nbytes > room) {
+        piece.at = bth_max(begin, at);
+        uint64_t nbytes = bth_min(run_end, end) - piece.at;
+        if (nbytes > room)
+            nbytes = room & ~(CUT_NBYTES - 1);
+        piece.bytes += piece.at - begin;
+        piece.nbytes = piece.stride = (uint32_t)nbytes;
+        piece.count = nbytes > 0;
+        return piece;
     }
-    return true;
+    const uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
+    uint64_t count = bth_min(length - n % length, room / box->run_nbytes);
+    if (stride > 0) /* a line of one run may have any */
+        count = bth_min(count, (end - run_end) / stride + 1);
+    piece.at = begin;
+    piece.nbytes = (uint32_t)box->run_nbytes;
+    piece.stride = (uint32_t)(count > 1 ? stride : box->run_nbytes);
+    piece.count = (uint32_t)count;
+    return piece;
 }
 
 /* The range of a storage that lies in a range of the file. */
@@ -126,21 +76,41 @@ typedef struct window_message {
     uint8_t *out;
     size_t room;
     size_t nbytes;
+    uint64_t *runs_nbytes; /* part of nbytes, added to those of other messages */
 } window_message;
 
 /* The box is at message->place. If it is done, the next one is. False: the message is full. */
-static bool message_put_box(window_message *message, const bth_short_box *box,
-                            uint64_t *runs_nbytes)
+static bool message_put_box(window_message *message, const bth_short_box *box)
 {
     bth_pieces_place *place = message->place;
     bth_range range = storage_in_window(&message->ticket->storages[box->storage], message->window);
-    uint64_t begin = bth_max(range.offset, box->at);
-    uint64_t end = bth_min(range.offset + range.nbytes, box->end);
+    uint64_t at = bth_max(place->at, bth_max(range.offset, box->at));
+    const uint64_t end = bth_min(range.offset + range.nbytes, box->end);
+    uint64_t n = at < end ? box_find_run(box, at) : box->n_runs;
 
-    place->at = bth_max(place->at, begin);
-    if (begin < end &&
-        !box_put(box, &place->at, end, message->out, message->room, &message->nbytes, runs_nbytes))
-        return false;
+    place->at = at;
+    while (n < box->n_runs && bth_short_box_run_at(box, n) < end) {
+        const size_t free_nbytes = message->room - message->nbytes;
+        if (free_nbytes <= BTH_PIECE_HEAD_NBYTES)
+            return false;
+        uint64_t begin = bth_short_box_run_at(box, n);
+        bth_piece piece = box_make_piece(box, n, at, end, free_nbytes - BTH_PIECE_HEAD_NBYTES);
+        if (piece.count == 0)
+            return false;
+        size_t all = (size_t)piece.nbytes * piece.count;
+        uint8_t *to = bth_put_u32(message->out + message->nbytes, piece.storage);
+        to = bth_put_u64(to, piece.at);
+        to = bth_put_u32(to, piece.nbytes);
+        to = bth_put_u32(to, piece.stride);
+        to = bth_put_u32(to, piece.count);
+        memcpy(to, piece.bytes, all);
+        message->nbytes += BTH_PIECE_HEAD_NBYTES + all;
+        *message->runs_nbytes += all;
+        place->at = at = piece.at + (uint64_t)(piece.count - 1) * piece.stride + piece.nbytes;
+        if (at >= end)
+            break;
+        n += piece.count - (at < begin + box->run_nbytes);
+    }
     *place = (bth_pieces_place){place->run + 1, 0};
     return true;
 }
@@ -165,12 +135,12 @@ static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *pa
 size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
                       bth_pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes)
 {
-    window_message message = {ticket, window, place, out, room, 0};
+    window_message message = {ticket, window, place, out, room, 0, runs_nbytes};
     size_t n = parts->n_boxes, first = n + fragments_find(ticket, parts, window.offset);
     size_t behind = n + fragments_find(ticket, parts, window.offset + window.nbytes);
 
     while (place->run < n)
-        if (!message_put_box(&message, &parts->boxes[place->run], runs_nbytes))
+        if (!message_put_box(&message, &parts->boxes[place->run]))
             return message.nbytes;
     if (place->run < first)
         place->run = first;
@@ -184,16 +154,11 @@ size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bt
                                    .n_runs = 1,
                                    .lengths = {1},
                                    .bytes = fragment->bytes};
-        if (!message_put_box(&message, &box, runs_nbytes))
+        if (!message_put_box(&message, &box))
             return message.nbytes;
     }
     place->run = n + parts->n_fragments;
     return message.nbytes;
-}
-
-bool bth_pieces_are_left(const bth_slice_parts *parts, const bth_pieces_place *place)
-{
-    return place->run < parts->n_boxes + parts->n_fragments;
 }
 
 /* ---- reading ---- */

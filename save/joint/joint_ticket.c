@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What tickets and receipts have in common. Reading a ticket, as the file of a stranger (J4). */
+/* Tickets and receipts, written, and read as the file of a stranger (J4). */
 #include "save/joint/joint_ticket.h"
 
 #include <assert.h>
@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/checksum.h"
+#include "format/names/names.h"
 #include "format/values/value.h"
 #include "io/direct.h"
 #include "save/temporary.h"
@@ -20,19 +21,16 @@
 
 /* ---- tickets and receipts ---- */
 
+typedef enum blob_kind { BLOB_TICKET, BLOB_RECEIPT } blob_kind;
+
 static const struct {
     const char *magic;
     const char *name;
-} kinds[] = {
-    [BTH_BLOB_TICKET] = {"BerthTkt", "ticket"}, [BTH_BLOB_RECEIPT] = {"BerthRct", "receipt"}};
+} kinds[] = {[BLOB_TICKET] = {"BerthTkt", "ticket"}, [BLOB_RECEIPT] = {"BerthRct", "receipt"}};
 
-int bth_blob_fail(bth_blob_kind kind, const char *what, berth_error *error)
-{
-    return bth_fail_argument(error, "the %s is invalid: %s", kinds[kind].name, what);
-}
-
-int bth_blob_begin_reading(bth_blob_kind kind, const void *bytes, size_t nbytes, bth_cursor *cursor,
-                           uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error)
+/* Checks kind, version and CRC. *cursor is behind the head, and ends before the CRC. */
+static int blob_begin_reading(blob_kind kind, const void *bytes, size_t nbytes, bth_cursor *cursor,
+                              uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error)
 {
     const char *name = kinds[kind].name;
 
@@ -63,19 +61,19 @@ int bth_blob_begin_reading(bth_blob_kind kind, const void *bytes, size_t nbytes,
     return 0;
 }
 
-const char *bth_blob_read_text(bth_cursor *cursor)
+/* NULL: it is cut, holds a NUL, or has none behind it. */
+static const char *blob_read_text(bth_cursor *cursor)
 {
     size_t nbytes = bth_cursor_u32(cursor);
     const char *text = (const char *)bth_cursor_bytes(cursor, nbytes);
     const uint8_t *end = bth_cursor_bytes(cursor, 1);
 
-    if (!text || !end || *end != 0 || memchr(text, 0, nbytes))
-        return NULL;
-    return text;
+    return text && end && *end == 0 && !memchr(text, 0, nbytes) ? text : NULL;
 }
 
-uint8_t *bth_blob_put_head(uint8_t *out, bth_blob_kind kind,
-                           const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES])
+/* These return where the next field begins. */
+static uint8_t *blob_put_head(uint8_t *out, blob_kind kind,
+                              const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES])
 {
     memcpy(out, kinds[kind].magic, MAGIC_NBYTES);
     out = bth_put_u32(out + MAGIC_NBYTES, BTH_JOINT_VERSION);
@@ -83,7 +81,7 @@ uint8_t *bth_blob_put_head(uint8_t *out, bth_blob_kind kind,
     return out + BTH_JOINT_IDENTITY_NBYTES;
 }
 
-uint8_t *bth_blob_put_text(uint8_t *out, const char *text)
+static uint8_t *blob_put_text(uint8_t *out, const char *text)
 {
     size_t nbytes = strlen(text);
 
@@ -99,11 +97,12 @@ void bth_blob_put_end(uint8_t *bytes, size_t nbytes)
     (void)bth_put_u32(bytes + end, bth_crc32(0, bytes, end));
 }
 
-/* ---- a ticket ---- */
+/* ---- reading a ticket ---- */
 
+/* It has wrong numbers though its CRC is right. */
 static int ticket_fail(const char *what, berth_error *error)
 {
-    return bth_blob_fail(BTH_BLOB_TICKET, what, error);
+    return bth_fail_argument(error, "the ticket is invalid: %s", what);
 }
 
 /* J5: a writer writes to no file but a temporary of a save. */
@@ -129,10 +128,10 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     if (is_big_endian != BTH_MACHINE_IS_BIG_ENDIAN)
         return bth_fail_status(error, BERTH_E_UNSUPPORTED,
                                "the coordinator's machine has another byte order");
-    ticket->path = bth_blob_read_text(cursor);
-    ticket->folder = bth_blob_read_text(cursor);
-    ticket->temporary = bth_blob_read_text(cursor);
-    ticket->archive = bth_blob_read_text(cursor);
+    ticket->path = blob_read_text(cursor);
+    ticket->folder = blob_read_text(cursor);
+    ticket->temporary = blob_read_text(cursor);
+    ticket->archive = blob_read_text(cursor);
     if (!ticket->path || !ticket->folder || ticket->folder[0] != '/' ||
         strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
         !bth_temporary_is_name(ticket->temporary))
@@ -144,8 +143,6 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     ticket->n_tensors = bth_cursor_u32(cursor);
     return 0;
 }
-
-/* ---- storages ---- */
 
 static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_error *error)
 {
@@ -186,8 +183,6 @@ static int ticket_read_storages(bth_ticket *ticket, bth_cursor *cursor, berth_er
     return 0;
 }
 
-/* ---- tensors ---- */
-
 /* Reads one, and checks only what reading needs. */
 static bool tensor_read(bth_cursor *cursor, bth_ticket_tensor *tensor)
 {
@@ -202,8 +197,8 @@ static bool tensor_read(bth_cursor *cursor, bth_ticket_tensor *tensor)
     tensor->is_contiguous = is_contiguous;
     for (uint32_t i = 0; i < rank; i++)
         tensor->shape[i] = (int64_t)bth_cursor_u64(cursor);
-    tensor->name = bth_blob_read_text(cursor);
-    tensor->path = bth_blob_read_text(cursor);
+    tensor->name = blob_read_text(cursor);
+    tensor->path = blob_read_text(cursor);
     return tensor->name && tensor->path &&
            (!tensor->path[0] ||
             (bth_name_is_path(tensor->path) && !bth_name_is_path(tensor->name)));
@@ -236,8 +231,7 @@ int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_
     bth_cursor cursor;
 
     *ticket = (bth_ticket){.bytes = bytes, .nbytes = nbytes};
-    if (bth_blob_begin_reading(BTH_BLOB_TICKET, bytes, nbytes, &cursor, ticket->identity, error) <
-            0 ||
+    if (blob_begin_reading(BLOB_TICKET, bytes, nbytes, &cursor, ticket->identity, error) < 0 ||
         ticket_read_head(ticket, &cursor, error) < 0 ||
         ticket_read_storages(ticket, &cursor, error) < 0)
         return error->code;
@@ -255,8 +249,6 @@ void bth_ticket_free_all(bth_ticket *ticket)
     bth_release(ticket->storages);
     ticket->storages = NULL;
 }
-
-/* ---- one after the other ---- */
 
 bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor)
 {
@@ -282,4 +274,343 @@ const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
             path = tensor.name;
     }
     return path;
+}
+
+/* ---- writing a ticket, from the outline of a joint save ---- */
+
+/* The ticket that is written. */
+typedef struct outline_ticket {
+    const berth_plan *plan;
+    uint32_t *places; /* by storage->index: the place in the ticket + 1; 0: it is not in it */
+    bool *is_named;   /* by the place: a tensor is on it */
+    uint32_t n_storages;
+    uint32_t n_tensors;
+    bth_name_text name, path; /* of one tensor */
+    size_t counts_at;         /* where the numbers of storages and tensors are */
+    uint8_t *bytes;
+    size_t nbytes;
+    size_t room;
+} outline_ticket;
+
+bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i)
+{
+    const bth_plan_record *record = &plan->records[i];
+    uint64_t at = 0;
+
+    if (!record->storage || record->layout.nbytes == 0)
+        return false;
+    const berth_storage *bottom = bth_storage_resolve_view(record->storage, &at);
+    return !bottom->data && !bottom->read && !bottom->device;
+}
+
+static uint64_t text_nbytes(const char *text)
+{
+    return 4 + strlen(text) + 1;
+}
+
+/* Room for `nbytes` more, which the caller writes; NULL on failure. */
+static uint8_t *outline_extend(outline_ticket *out, uint64_t nbytes, berth_error *error)
+{
+    uint8_t *grown = bth_items_grow(out->bytes, out->nbytes, (size_t)nbytes, &out->room, 1, error);
+
+    if (!grown)
+        return NULL;
+    out->bytes = grown;
+    out->nbytes += (size_t)nbytes;
+    return grown + out->nbytes - nbytes;
+}
+
+static int outline_put_head_and_storages(outline_ticket *out, const bth_ticket *ticket,
+                                         berth_error *error)
+{
+    const berth_plan *plan = out->plan;
+    uint64_t nbytes = BTH_BLOB_HEAD_NBYTES + 6 * 4 + 8 + 2 * 4 + text_nbytes(ticket->path) +
+                      text_nbytes(ticket->folder) + text_nbytes(ticket->temporary) +
+                      text_nbytes(ticket->archive);
+    uint8_t *at = outline_extend(out, nbytes, error);
+    uint32_t number = 0;
+
+    if (!at)
+        return error->code;
+    at = blob_put_head(at, BLOB_TICKET, ticket->identity);
+    at = bth_put_u32(at, ticket->n_writers);
+    at = bth_put_u32(at, ticket->block_nbytes);
+    at = bth_put_u32(at, ticket->compute_crc32);
+    at = bth_put_u32(at, (uint64_t)ticket->durability);
+    at = bth_put_u32(at, BTH_MACHINE_IS_BIG_ENDIAN);
+    at = bth_put_u32(at, ticket->alignment);
+    at = bth_put_u64(at, ticket->file_nbytes);
+    at = blob_put_text(at, ticket->path);
+    at = blob_put_text(at, ticket->folder);
+    at = blob_put_text(at, ticket->temporary);
+    at = blob_put_text(at, ticket->archive);
+    out->counts_at = (size_t)(at - out->bytes);
+    for (size_t i = 0; i < plan->n_records; number += bth_plan_record_is_storage(plan, i++)) {
+        const bth_plan_record *record = &plan->records[i];
+        if (!bth_plan_record_is_elsewhere(plan, i))
+            continue;
+        if (!(at = outline_extend(out, STORAGE_NBYTES, error)))
+            return error->code;
+        at = bth_put_u32(at, number);
+        at = bth_put_u32(at, record->swap_nbytes);
+        at = bth_put_u64(at, record->layout.header_offset);
+        (void)bth_put_u64(at, record->layout.nbytes);
+        out->places[record->storage->index] = ++out->n_storages;
+    }
+    return 0;
+}
+
+static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_t i,
+                              berth_error *error)
+{
+    const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
+    int64_t elements;
+
+    if (!tensor || !tensor->storage)
+        return 0;
+    const berth_storage *storage = bth_tensor_saved_storage(tensor, &elements);
+    uint32_t place = out->places[storage->index];
+    if (place == 0) /* its bytes are here */
+        return 0;
+    uint64_t offset = (uint64_t)elements / (unsigned)bth_dtype_elements_per_item(tensor->dtype) *
+                      berth_dtype_nbytes(tensor->dtype);
+    out->is_named[place - 1] = true;
+    if (bth_names_write_tensor_name_and_path(names, i, &out->name, &out->path, error) < 0)
+        return error->code;
+    /* A path that follows from the name is left out. */
+    const char *name = out->name.text, *path = out->path.text;
+    size_t name_nbytes = out->name.nbytes;
+    if (bth_name_is_path(name) ||
+        (out->path.nbytes == name_nbytes + 4 && memcmp(path, "['", 2) == 0 &&
+         memcmp(path + 2, name, name_nbytes) == 0))
+        path = "";
+    uint8_t *at = outline_extend(
+        out, 4 * 4 + 8 + 8 * (uint64_t)tensor->rank + text_nbytes(name) + text_nbytes(path), error);
+    if (!at)
+        return error->code;
+    at = bth_put_u32(at, place - 1);
+    at = bth_put_u32(at, (uint64_t)tensor->dtype);
+    at = bth_put_u32(at, (uint64_t)tensor->rank);
+    at = bth_put_u32(at, berth_tensor_is_contiguous(tensor));
+    at = bth_put_u64(at, offset);
+    for (int32_t d = 0; d < tensor->rank; d++)
+        at = bth_put_u64(at, (uint64_t)tensor->shape[d]);
+    (void)blob_put_text(blob_put_text(at, name), path);
+    out->n_tensors++;
+    return 0;
+}
+
+/* The end, and what is known only now. No more room is kept than is needed. */
+static int outline_put_end(outline_ticket *out, berth_error *error)
+{
+    const berth_plan *plan = out->plan;
+
+    for (size_t i = 0, place = 0; i < plan->n_records; i++)
+        if (bth_plan_record_is_elsewhere(plan, i) && !out->is_named[place++])
+            return bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
+                            "no tensor of the outline is on it: its bytes must be in the outline");
+    if (!outline_extend(out, BTH_BLOB_END_NBYTES, error))
+        return error->code;
+    (void)bth_put_u32(bth_put_u32(out->bytes + out->counts_at, out->n_storages), out->n_tensors);
+    bth_blob_put_end(out->bytes, out->nbytes);
+    uint8_t *shrunk = bth_reallocate(out->bytes, out->nbytes);
+    if (shrunk)
+        out->bytes = shrunk;
+    return 0;
+}
+
+int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
+                     uint8_t **bytes, size_t *nbytes, berth_error *error)
+{
+    const size_t n = bth_tree_n_storages(bth_value_tree(outline));
+    outline_ticket out = {.plan = plan,
+                          .places =
+                              bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *out.places)),
+                          .is_named = bth_allocate_zeroed(plan->n_storages + 1)};
+    bth_names *names = NULL;
+
+    if (!out.places || !out.is_named)
+        (void)bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *out.places));
+    else if (outline_put_head_and_storages(&out, ticket, error) == 0)
+        (void)bth_names_new(outline, &names, error);
+    for (size_t i = 0; error->code == BERTH_OK && i < bth_names_tensor_count(names); i++)
+        (void)outline_put_tensor(&out, names, i, error);
+    if (error->code == BERTH_OK && outline_put_end(&out, error) == 0) {
+        *bytes = out.bytes;
+        *nbytes = out.nbytes;
+        out.bytes = NULL;
+    }
+    bth_names_free(names);
+    bth_release(out.places);
+    bth_release(out.is_named);
+    bth_release(out.name.text);
+    bth_release(out.path.text);
+    bth_release(out.bytes);
+    return error->code;
+}
+
+/* ---- receipts: parts ---- */
+
+#define PART_NBYTES (4 + 4 + 8 + 8 + BTH_ID_START_NBYTES)
+/* Beside the number of the storage. */
+#define PART_IS_CHAINED_BEHIND (UINT32_C(1) << 30)
+#define PART_IS_CHAINED_BEFORE (UINT32_C(1) << 31)
+#define HEAD_NBYTES (BTH_BLOB_HEAD_NBYTES + 4 + 8)
+
+/* J2 */
+bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part)
+{
+    uint64_t mask = ticket->block_nbytes - 1;
+    uint64_t begin = ticket->storages[part->storage].data_offset + part->at;
+    uint64_t end = begin + part->nbytes;
+    uint64_t middle = part->is_chained_before ? begin : (begin + mask) & ~mask;
+    uint64_t tail = part->is_chained_behind ? end : end & ~mask;
+
+    if (middle >= tail)
+        return (bth_joint_split){.head_nbytes = part->nbytes};
+    return (bth_joint_split){middle - begin, {middle, tail - middle}, end - tail};
+}
+
+bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
+                                    const bth_joint_part *part)
+{
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+
+    return part->storage == before->storage + 1 && storage->is_next && before->at == 0 &&
+           before->nbytes == storage[-1].nbytes && part->at == 0 && part->nbytes == storage->nbytes;
+}
+
+/* ---- receipts: writing ---- */
+
+/* Of the writer's bytes, in the byte order of the file. */
+static uint8_t *receipt_put_fragment(uint8_t *out, const bth_ticket_storage *storage,
+                                     const uint8_t *bytes, uint64_t nbytes)
+{
+    if (nbytes > 0)
+        bth_swap_bytes(out, bytes, (size_t)nbytes, storage->swap_nbytes);
+    return out + nbytes;
+}
+
+/* The parts are in memory: no sum overflows. */
+int bth_receipt_write(const bth_ticket *ticket, uint32_t writer, const bth_slice_part *parts,
+                      size_t n, const uint8_t *kept, uint8_t **bytes, size_t *nbytes,
+                      berth_error *error)
+{
+    uint64_t all = HEAD_NBYTES + (uint64_t)n * PART_NBYTES + BTH_BLOB_END_NBYTES;
+
+    for (size_t i = 0; i < n; i++) {
+        bth_joint_split split = bth_joint_part_split(ticket, &parts[i].part);
+        all += split.head_nbytes + split.tail_nbytes;
+    }
+    *nbytes = (size_t)all;
+    *bytes = *nbytes == all ? bth_allocate(*nbytes) : NULL;
+    if (!*bytes)
+        return bth_fail_memory(error, all);
+    uint8_t *out = blob_put_head(*bytes, BLOB_RECEIPT, ticket->identity);
+    out = bth_put_u64(bth_put_u32(out, writer), n);
+    uint8_t *fragment = out + n * PART_NBYTES;
+    for (size_t i = 0; i < n; i++) {
+        const bth_joint_part *part = &parts[i].part;
+        const bth_ticket_storage *storage = &ticket->storages[part->storage];
+        bth_joint_split split = bth_joint_part_split(ticket, part);
+        const uint8_t *head = parts[i].bytes ? parts[i].bytes : kept + parts[i].kept_at;
+        uint64_t tail_at = parts[i].bytes ? part->nbytes - split.tail_nbytes : split.head_nbytes;
+        uint32_t flags = (part->is_chained_behind ? PART_IS_CHAINED_BEHIND : 0) |
+                         (part->is_chained_before ? PART_IS_CHAINED_BEFORE : 0);
+        out = bth_put_u32(out, part->storage | flags);
+        out = bth_put_u32(out, part->crc32);
+        out = bth_put_u64(out, part->at);
+        out = bth_put_u64(out, part->nbytes);
+        memcpy(out, part->start, sizeof part->start);
+        out += sizeof part->start;
+        fragment = receipt_put_fragment(fragment, storage, head, split.head_nbytes);
+        fragment = receipt_put_fragment(fragment, storage, head + tail_at, split.tail_nbytes);
+    }
+    bth_blob_put_end(*bytes, *nbytes);
+    return 0;
+}
+
+/* ---- receipts: reading ---- */
+
+bth_joint_part bth_receipt_part(const bth_receipt *receipt, size_t i)
+{
+    bth_cursor cursor = bth_cursor_make(receipt->parts + i * PART_NBYTES, PART_NBYTES);
+    uint32_t storage = bth_cursor_u32(&cursor);
+    bth_joint_part part = {.storage = storage & BTH_MAX_JOINT_STORAGES,
+                           .is_chained_behind = (storage & PART_IS_CHAINED_BEHIND) != 0,
+                           .is_chained_before = (storage & PART_IS_CHAINED_BEFORE) != 0};
+
+    part.crc32 = bth_cursor_u32(&cursor);
+    part.at = bth_cursor_u64(&cursor);
+    part.nbytes = bth_cursor_u64(&cursor);
+    memcpy(part.start, bth_cursor_bytes(&cursor, sizeof part.start), sizeof part.start);
+    return part;
+}
+
+static int receipt_fail(const bth_receipt *receipt, const char *what, berth_error *error)
+{
+    return bth_fail_argument(error, "the receipt of writer %u is invalid: %s", receipt->writer,
+                             what);
+}
+
+/* J4. `before`: the part before; nbytes 0: there is none. */
+static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part,
+                          const bth_joint_part *before)
+{
+    static const uint8_t zeros[BTH_ID_START_NBYTES];
+
+    if (part->storage >= ticket->n_storages || part->storage < before->storage ||
+        part->is_chained_before != before->is_chained_behind)
+        return false;
+    const bth_ticket_storage *storage = &ticket->storages[part->storage];
+    if (part->nbytes == 0 || part->at > storage->nbytes ||
+        part->nbytes > storage->nbytes - part->at ||
+        (part->storage == before->storage && part->at < before->at + before->nbytes) ||
+        (part->is_chained_before && !bth_joint_parts_are_neighbours(ticket, before, part)))
+        return false;
+    bool is_in_file = bth_joint_part_split(ticket, part).middle.nbytes > 0;
+    return is_in_file ? ticket->compute_crc32 || part->crc32 == 0
+                      : !bth_joint_part_is_chained(part) && part->crc32 == 0 &&
+                            memcmp(part->start, zeros, sizeof zeros) == 0;
+}
+
+int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
+                     bth_receipt *receipt, berth_error *error)
+{
+    uint8_t identity[BTH_JOINT_IDENTITY_NBYTES];
+    bth_joint_part before = {0};
+    bth_cursor cursor;
+
+    *receipt = (bth_receipt){.writer = UINT32_MAX};
+    if (blob_begin_reading(BLOB_RECEIPT, bytes, nbytes, &cursor, identity, error) < 0)
+        return error->code;
+    receipt->writer = bth_cursor_u32(&cursor);
+    uint64_t n_parts = bth_cursor_u64(&cursor);
+    if (!cursor.good)
+        return bth_fail_argument(error, "the receipt is invalid: it ends too early");
+    if (memcmp(identity, ticket->identity, sizeof identity) != 0)
+        return bth_fail_argument(error, "the receipt of writer %u is of another save",
+                                 receipt->writer);
+    if (receipt->writer >= ticket->n_writers)
+        return bth_fail_argument(error, "the receipt is of writer %u, the save has %u writers",
+                                 receipt->writer, ticket->n_writers);
+    if (n_parts > bth_cursor_left(&cursor) / PART_NBYTES)
+        return receipt_fail(receipt, "the number of parts", error);
+    receipt->n_parts = (size_t)n_parts;
+    receipt->parts = bth_cursor_bytes(&cursor, receipt->n_parts * PART_NBYTES);
+    uint64_t fragments_nbytes = bth_cursor_left(&cursor);
+    receipt->fragments = bth_cursor_bytes(&cursor, fragments_nbytes);
+    for (size_t i = 0; i < receipt->n_parts; i++) {
+        bth_joint_part part = bth_receipt_part(receipt, i);
+        if (!part_is_valid(ticket, &part, &before))
+            return receipt_fail(receipt, "a part", error);
+        before = part;
+        bth_joint_split split = bth_joint_part_split(ticket, &part);
+        if (split.head_nbytes + split.tail_nbytes > fragments_nbytes)
+            return receipt_fail(receipt, "fragments are missing", error);
+        fragments_nbytes -= split.head_nbytes + split.tail_nbytes;
+    }
+    if (before.is_chained_behind)
+        return receipt_fail(receipt, "its last part is chained to nothing", error);
+    return fragments_nbytes == 0 ? 0 : receipt_fail(receipt, "bytes follow its end", error);
 }

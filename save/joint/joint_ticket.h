@@ -22,14 +22,14 @@
 #ifndef BTH_SAVE_JOINT_TICKET_H
 #define BTH_SAVE_JOINT_TICKET_H
 
-#include <limits.h>
-
 #include "berth/joint.h"
 #include "config/options.h"
 #include "format/bytes.h"
+#include "save/image.h"
 #include "save/plan.h"
+#include "save/run.h"
 
-/* ---- what tickets and receipts have in common: their head, their end, their texts ---- */
+/* ---- what tickets and receipts have in common ---- */
 
 #define BTH_JOINT_IDENTITY_NBYTES 16
 #define BTH_JOINT_VERSION 2
@@ -38,23 +38,6 @@
 #define BTH_BLOB_HEAD_NBYTES (8 + 4 + BTH_JOINT_IDENTITY_NBYTES)
 #define BTH_BLOB_END_NBYTES 4
 
-typedef enum bth_blob_kind { BTH_BLOB_TICKET, BTH_BLOB_RECEIPT } bth_blob_kind;
-
-/*
- * Checks kind, version and CRC. *cursor is behind the head, and ends before the CRC.
- * BERTH_E_TRUNCATED, BERTH_E_ARGUMENT, BERTH_E_UNSUPPORTED, BERTH_E_CHECKSUM.
- */
-int bth_blob_begin_reading(bth_blob_kind kind, const void *bytes, size_t nbytes, bth_cursor *cursor,
-                           uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], berth_error *error);
-/* NULL: it is cut, holds a NUL, or has none behind it. */
-const char *bth_blob_read_text(bth_cursor *cursor);
-/* The blob has wrong numbers though its CRC is right. Returns the code. */
-int bth_blob_fail(bth_blob_kind kind, const char *what, berth_error *error);
-
-/* Return where the next field begins. */
-uint8_t *bth_blob_put_head(uint8_t *out, bth_blob_kind kind,
-                           const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES]);
-uint8_t *bth_blob_put_text(uint8_t *out, const char *text);
 /* Writes the CRC to the last bytes of the blob. */
 void bth_blob_put_end(uint8_t *bytes, size_t nbytes);
 
@@ -117,6 +100,15 @@ bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tenso
 /* A name of a tensor on the storage, for messages: a path only if none has a short name. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
 
+/*
+ * The ticket of a plan whose storages without bytes the writers have. All members of `ticket` but
+ * bytes, nbytes, storages, tensors_at and their numbers are set. The caller releases *bytes.
+ */
+int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
+                     uint8_t **bytes, size_t *nbytes, berth_error *error);
+/* Whether record i of the plan is a storage without bytes. */
+bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
+
 /* ---- joint_find.c: tensors by name ---- */
 
 #define BTH_NO_TENSOR SIZE_MAX
@@ -138,31 +130,128 @@ static inline bool bth_name_is_path(const char *name)
     return name[0] == '\0' || name[0] == '[' || name[0] == '.';
 }
 
-/* ---- joint_outline.c: writing one ---- */
+/* ---- joint_middles.c ---- */
 
 /*
- * The ticket of a plan whose storages without bytes the writers have. All members of `ticket` but
- * bytes, nbytes, storages, tensors_at and their numbers are set. The caller releases *bytes.
+ * Writes the seal, with which the temporary of a joint save begins until the coordinator writes its
+ * first block. By it a writer knows, on any host, that this is the file of its ticket, also if a
+ * later save has the same name.
  */
-int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
-                     uint8_t **bytes, size_t *nbytes, berth_error *error);
-/* Whether record i of the plan is a storage without bytes. */
-bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
-
-/* ---- joint_file.c: the temporary file ---- */
-
-/*
- * The temporary file of a joint save, which every writer opens. Until the coordinator writes its
- * first block, it begins with a seal that holds the identity of the save. So a writer knows that it
- * is the file of its ticket, on any host, also if a later save has the same name.
- */
-
-/* Writes the seal, so that other hosts see it. */
 int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES],
                         berth_error *error);
-/* Opens the file of a ticket for reading and writing. */
-int bth_joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error);
-/* The absolute path of an open folder. */
-int bth_joint_folder_path(int folder, char path[PATH_MAX], berth_error *error);
+
+/*
+ * ---- receipts ----
+ *
+ * Receipts: what a writer of a joint save tells its coordinator, as bytes. Read as carefully as
+ * tickets.
+ *
+ *     "BerthRct", u32 version, 16 bytes identity of the save
+ *     u32 number of the writer, u64 number of parts
+ *     parts, in the file's order: u32 storage (of the ticket), u32 CRC, u64 offset in it,
+ *                                 u64 nbytes, 8 first bytes of the middle
+ *     fragments: the head and the tail of each part
+ *     u32 CRC-32 of all before
+ *
+ * A part is a range of a storage that the writer has written. The whole blocks of the file in it
+ * are its middle, which is in the file; the CRC is of the middle, shifted over the bytes of the
+ * storage behind it. The bytes before it are the head, those behind it the tail: the blocks that
+ * they lie in have bytes of others, too, and are written by the coordinator. A part without a whole
+ * block is all head; CRC and first bytes are 0.
+ *
+ * Parts that are whole storages, of which one follows the other in the file, are a chain: the
+ * writer has written the descriptors and headers between them, too. At a link the middle goes up to
+ * the end of the storage, and there is no fragment. Bit 31 of `storage`: the part is chained to the
+ * one before; bit 30: to the one behind.
+ */
+
+/* A range of a storage of the ticket. */
+typedef struct bth_joint_part {
+    uint32_t storage : 30;
+    uint32_t is_chained_behind : 1;
+    uint32_t is_chained_before : 1;
+    uint32_t crc32; /* of the middle, shifted over the rest of the storage */
+    uint64_t at;
+    uint64_t nbytes;
+    uint8_t start[BTH_ID_START_NBYTES];
+} bth_joint_part;
+
+static inline bool bth_joint_part_is_chained(const bth_joint_part *part)
+{
+    return part->is_chained_before || part->is_chained_behind;
+}
+
+/* How a part lies in the file. */
+typedef struct bth_joint_split {
+    uint64_t head_nbytes;
+    bth_range middle; /* of the file; nbytes 0: there is none */
+    uint64_t tail_nbytes;
+} bth_joint_split;
+
+bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part);
+/* Whether both are whole storages, and `part` follows `before` in the file. */
+bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
+                                    const bth_joint_part *part);
+
+/* A part with its bytes, in this machine's byte order. */
+typedef struct bth_slice_part {
+    bth_joint_part part;
+    const uint8_t *bytes; /* the caller's or a window's; NULL: only the fragments are kept */
+    size_t kept_at;       /* where they are kept */
+} bth_slice_part;
+
+/* The receipt of n parts, which are in order and written. Fragments are at part->bytes, or at
+ * kept + part->kept_at. The caller releases *bytes. */
+int bth_receipt_write(const bth_ticket *ticket, uint32_t writer, const bth_slice_part *parts,
+                      size_t n, const uint8_t *kept, uint8_t **bytes, size_t *nbytes,
+                      berth_error *error);
+
+typedef struct bth_receipt {
+    uint32_t writer;
+    size_t n_parts;
+    const uint8_t *parts;     /* in its bytes */
+    const uint8_t *fragments; /* likewise */
+} bth_receipt;
+
+/* Checks that it is a receipt of this save, and all its parts. */
+int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
+                     bth_receipt *receipt, berth_error *error);
+/* i < n_parts. */
+bth_joint_part bth_receipt_part(const bth_receipt *receipt, size_t i);
+
+/* ---- joint.c: the receipts, put together ---- */
+
+/* A part with its writer and its fragments, which lie in a receipt. There are millions. */
+typedef struct bth_written_part {
+    bth_joint_part part;
+    uint32_t writer;
+    const uint8_t *fragments; /* the head, then the tail */
+} bth_written_part;
+
+/* The parts of one storage: their fragments are the content of its record. */
+typedef struct bth_joint_source {
+    const bth_ticket *ticket;
+    bth_written_part *parts; /* in the file's order */
+    size_t n_parts;
+} bth_joint_source;
+
+typedef struct bth_joint_parts {
+    bth_written_part *parts; /* in the file's order */
+    size_t n_parts;
+    bth_joint_source *sources; /* one a storage of the ticket */
+    bth_present *present;
+    bth_range *ranges;
+    bth_run_parts run;
+} bth_joint_parts;
+
+/*
+ * Checks that each byte of each storage is in just one part. Then the plan's storages without bytes
+ * get the fragments as their content, and parts->run says what is left to write. The ticket and
+ * the receipts, one a writer, must live as long as the parts. The caller calls
+ * bth_joint_parts_free_all, after a failure too.
+ */
+int bth_joint_parts_make(const bth_ticket *ticket, const bth_receipt *receipts, berth_plan *plan,
+                         bth_joint_parts *parts, berth_error *error);
+void bth_joint_parts_free_all(bth_joint_parts *parts);
 
 #endif

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* One writer of a joint save: its slices go to the file, and it gets a receipt. */
+#include "save/joint/joint_writer.h"
+
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/trace.h"
 #include "format/values/value.h"
 #include "io/file.h"
-#include "io/trace/trace.h"
 #include "save/commit.h"
-#include "save/joint/joint_exchange.h"
-#include "save/joint/joint_middles.h"
-#include "save/joint/joint_slices.h"
 #include "save/save_operation.h"
 
 /* Buffers for writing a window; both windows and messages beside them have up to 36 MiB. */
@@ -38,50 +37,6 @@ typedef struct joint_writer {
     bth_trace_scope traced;
 } joint_writer;
 
-/* ---- the receipt ---- */
-
-static uint8_t *writer_put_fragment(const bth_ticket_storage *storage, uint8_t *out,
-                                    const uint8_t *bytes, uint64_t nbytes)
-{
-    if (nbytes > 0)
-        bth_swap_bytes(out, bytes, (size_t)nbytes, storage->swap_nbytes);
-    return out + nbytes;
-}
-
-static int writer_make_receipt(joint_writer *writer, berth_error *error)
-{
-    const bth_ticket *ticket = &writer->ticket;
-    const bth_slice_part *own = writer->parts.parts;
-    size_t n = writer->parts.n, array_nbytes = bth_array_nbytes(n + 1, sizeof(bth_joint_part));
-    bth_joint_part *parts = bth_allocate(array_nbytes);
-    uint64_t nbytes = 0;
-    uint8_t *out;
-
-    if (!parts)
-        return bth_fail_memory(error, array_nbytes);
-    bth_slice_parts_sort(&writer->parts);
-    for (size_t i = 0; i < n; i++) {
-        parts[i] = own[i].part;
-        bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
-        nbytes += split.head_nbytes + split.tail_nbytes;
-    }
-    if (bth_receipt_new(ticket, writer->number, n, nbytes, &writer->receipt,
-                        &writer->receipt_nbytes, &out, error) == 0) {
-        for (size_t i = 0; i < n; i++) {
-            const bth_ticket_storage *storage = &ticket->storages[parts[i].storage];
-            bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
-            const uint8_t *head = own[i].bytes ? own[i].bytes : writer->kept + own[i].kept_at;
-            uint64_t tail_at =
-                own[i].bytes ? parts[i].nbytes - split.tail_nbytes : split.head_nbytes;
-            out = writer_put_fragment(storage, out, head, split.head_nbytes);
-            out = writer_put_fragment(storage, out, head + tail_at, split.tail_nbytes);
-        }
-        bth_receipt_complete(writer->receipt, writer->receipt_nbytes, parts, n);
-    }
-    bth_release(parts);
-    return error->code;
-}
-
 /* ---- progress ---- */
 
 /* The run counts what others write as done. */
@@ -104,40 +59,7 @@ static int writer_report_sent(void *context, uint64_t nbytes, berth_error *error
     return 0;
 }
 
-static void writer_count_bytes(joint_writer *writer)
-{
-    const bth_slice_parts *parts = &writer->parts;
-    uint64_t short_nbytes = 0;
-
-    for (size_t i = 0; i < parts->n_boxes; i++)
-        short_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
-    for (size_t i = 0; i < parts->n_fragments; i++)
-        short_nbytes += parts->fragments[i].part.nbytes;
-    writer->stats.requested_nbytes = short_nbytes;
-    for (size_t i = 0; i < parts->n; i++)
-        writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
-    writer->total_nbytes =
-        short_nbytes + bth_middles_count_nbytes(&writer->ticket, parts->parts, parts->n);
-}
-
 /* ---- windows ---- */
-
-static int writer_keep_bytes(joint_writer *writer, const uint8_t *bytes, uint64_t nbytes,
-                             berth_error *error)
-{
-    if (nbytes > writer->kept_room - writer->kept_nbytes) {
-        size_t room = writer->kept_room * 2 + (size_t)nbytes;
-        uint8_t *grown = bth_reallocate(writer->kept, room);
-        if (!grown)
-            return bth_fail_memory(error, room);
-        writer->kept = grown;
-        writer->kept_room = room;
-    }
-    if (nbytes > 0)
-        memcpy(writer->kept + writer->kept_nbytes, bytes, (size_t)nbytes);
-    writer->kept_nbytes += (size_t)nbytes;
-    return 0;
-}
 
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
 {
@@ -154,12 +76,17 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
     for (size_t i = before; i < parts->n; i++) {
         bth_slice_part *part = &parts->parts[i];
         bth_joint_split split = bth_joint_part_split(&writer->ticket, &part->part);
-        const uint8_t *tail = part->bytes + (part->part.nbytes - split.tail_nbytes);
-        part->kept_at = writer->kept_nbytes;
-        if (writer_keep_bytes(writer, part->bytes, split.head_nbytes, error) < 0 ||
-            writer_keep_bytes(writer, tail, split.tail_nbytes, error) < 0)
+        size_t head = (size_t)split.head_nbytes, tail = (size_t)split.tail_nbytes;
+        uint8_t *kept = bth_items_grow(writer->kept, writer->kept_nbytes, head + tail,
+                                       &writer->kept_room, 1, error);
+        if (!kept)
             return error->code;
+        memcpy(kept + writer->kept_nbytes, part->bytes, head);
+        memcpy(kept + writer->kept_nbytes + head, part->bytes + part->part.nbytes - tail, tail);
+        part->kept_at = writer->kept_nbytes;
         part->bytes = NULL;
+        writer->kept = kept;
+        writer->kept_nbytes += head + tail;
     }
     return 0;
 }
@@ -256,9 +183,19 @@ static void writer_write(joint_writer *writer, const berth_slice *slices, size_t
     if (error->code == BERTH_OK && exchanges)
         (void)bth_fragments_take(ticket, parts, error);
     if (error->code == BERTH_OK) {
-        writer_count_bytes(writer);
-        if (writer_write_and_sync(writer, exchanges, error) == 0)
-            (void)writer_make_receipt(writer, error);
+        for (size_t i = 0; i < parts->n_boxes; i++)
+            writer->total_nbytes += parts->boxes[i].n_runs * parts->boxes[i].run_nbytes;
+        for (size_t i = 0; i < parts->n_fragments; i++)
+            writer->total_nbytes += parts->fragments[i].part.nbytes;
+        writer->stats.requested_nbytes = writer->total_nbytes;
+        for (size_t i = 0; i < parts->n; i++)
+            writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
+        writer->total_nbytes += bth_middles_count_nbytes(ticket, parts->parts, parts->n);
+        if (writer_write_and_sync(writer, exchanges, error) == 0) {
+            bth_slice_parts_sort(parts);
+            (void)bth_receipt_write(ticket, writer->number, parts->parts, parts->n, writer->kept,
+                                    &writer->receipt, &writer->receipt_nbytes, error);
+        }
     }
     if (can_exchange && !writer->exchange.is_over)
         (void)bth_exchange_tell(&writer->exchange, BTH_PEER_SILENT, NULL, error);
@@ -293,7 +230,7 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
     } else if (made.ticket.path)
         (void)bth_error_prefix(error, made.ticket.path);
     bth_middles_file_close(&made.file);
-    bth_exchange_free_all(&made.exchange);
+    bth_release(made.exchange.to);
     bth_slice_parts_free_all(&made.parts);
     bth_release(made.kept);
     bth_release(made.receipt);

@@ -352,7 +352,7 @@ class BenchSaveTool(Tool):
         os.mkdir(self.path("memory"))
 
     def test_a_quick_run_measures_every_ratio_and_leaves_nothing(self):
-        report, out = self.measure("--size", "16MiB", "--shapes", "llama,small,one")
+        report, out = self.measure("--size", "8MiB", "--shapes", "llama,small,one")
         self.assertEqual(os.listdir(self.path("memory")), [])
         self.assertEqual([each["shape"] for each in report["shapes"]], ["llama", "small", "one"])
         self.assertEqual([len(each["ratios"]) for each in report["shapes"]], [10, 5, 10])
@@ -378,7 +378,7 @@ class BenchSaveTool(Tool):
     def test_a_signal_removes_what_was_written(self):
         before = self.entries()
         for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129)):
-            job = self.start("--shapes", "uniform", "--size", "64MiB", "--rounds", "1000")
+            job = self.start("--quick", "--shapes", "uniform", "--size", "16MiB", "--rounds", "1000")
             for line in job.stderr:
                 if "round 1 of" in line:
                     break
@@ -396,7 +396,7 @@ class BenchLoadTool(Tool):
         # A folder that looks like a memory cgroup: to be in it changes nothing.
         os.mkdir(self.path("cgroup"))
         self.write("cgroup/memory.max", b"8388608\n")
-        report, out = self.measure("--size", "16MiB", "--shape", "llama", "--cgroup",
+        report, out = self.measure("--size", "8MiB", "--rounds", "1", "--shape", "llama", "--cgroup",
                                    self.path("cgroup"))
         self.assertEqual([each["case"] for each in report["sections"]],
                          ["open", "open", "cold", "warm", "map", "startup", *["startup"] * HAS_SIMULATED, "passes",
@@ -573,7 +573,7 @@ class BenchDeviceTool(Tool):
 
     def test_a_quick_run_on_a_simulated_device_measures_all_of_ours_and_leaves_nothing(self):
         report, out = self.measure("--size", "8MiB", "--device", "simulated", "--shapes", "llama,linear",
-                                   "--scale", "0.5")
+                                   "--scale", "0.5", "--rounds", "1")
         self.assertEqual((report["device"]["device"], report["device"]["name"]),
                          ("simulated:0", "simulated"))
         self.assertEqual([each["case"] for each in report["sections"]],

@@ -47,6 +47,8 @@ REFUSED = {
     "cut": "at byte 2: FRAME of 1011 bytes: 1002 are left",
 }
 
+# Of these, all but what they name is as it should be.
+INTACT = {"runs", "runs-key", "runs-getattr", "runs-private"}
 # What is told of one piece by `verify`, which goes on with the others.
 NOT_THERE = {"folder", "offset", "length", "huge"}
 
@@ -133,6 +135,29 @@ class Directories(Case):
         done = self.berth("diff", self.at("small"), self.at("chunked"), code=1)
         self.assertIn(f"['n']: only in: {self.at('small')} | \n", done.out)
 
+    def expect_both_answers(self, name, bad, says):
+        """verify and info: is it whole, and what does it name?"""
+        is_intact, is_allowed = name in INTACT, "names" not in says
+        done = self.berth("verify", bad, code=1)
+        lines = done.out.splitlines()
+        self.assertEqual(done.err, "")
+        self.assertRegex(lines[0], rf"\A(bad: )?{re.escape(bad)}/\.metadata: .*{re.escape(says)}")
+        self.assertTrue(lines[-1].startswith("intact: " if is_intact else "bad: "), lines)
+        self.assertEqual(lines[-1].endswith(("are not allowed: posix system, posix system", ": posix system",
+                                             ": builtins getattr")), not is_allowed, lines)
+        for command in ("verify", "info"):
+            found = json.loads(self.berth(command, "--json", bad, code=1).out)
+            if command == "verify" or not is_intact:
+                self.assertEqual((found["intact"], found["allowed"]), (is_intact, is_allowed), command)
+            self.assertEqual(found["allowed"], is_allowed)
+            if name != "only-runs" or command == "verify":  # info tells damage alone
+                self.assertIn(says, found["reason"])
+            self.assertEqual([row["name"] for row in found["globals"] if not row["allowed"]],
+                             [] if is_allowed else ["getattr" if "getattr" in says else "system"])
+        info = self.berth("info", bad, code=1)
+        self.assertTrue(info.out.startswith("container          DCP dir" if is_intact else "intact             no\n"), info.out)
+        self.assertEqual("not allowed        it names 1 class" in info.out, not is_allowed, info.out)
+
     def test_what_lies(self):
         """D2, D3"""
         for name, says in REFUSED.items():
@@ -144,6 +169,9 @@ class Directories(Case):
                     if words == ["verify"] and name in NOT_THERE:
                         self.assertRegex(self.berth("verify", bad, code=1).out,
                                          re.escape(says) + r".*\n(.*\n)*bad: 1 of 4 pieces\n\Z")
+                        continue
+                    if words == ["verify"]:
+                        self.expect_both_answers(name, bad, says)
                         continue
                     self.refused(*words, bad, *(["x.pt"] if words[0] == "convert" else []), code=1,
                                  says=[f"{bad}/.metadata: ", says])

@@ -33,6 +33,8 @@ TRANSCRIPTS = {
         ("berth --help lss", 2, "", r"berth: unknown command 'lss'; the nearest is 'berth ls'; .*\n"),
         ("berth -V", 0, r"berth \d+\.\d+\.\d+\n", ""), ("berth --version", 0, r"berth \d+\.\d+\.\d+\n", ""),
         ("berth --version foo", 0, r"berth \d+\.\d+\.\d+\n", ""),  # as git does
+        *((f"berth {words}", 2, "", r"berth: a path is empty: a variable of the shell that is not set\?\n")
+          for words in ('ls ""', 'diff demo.pt ""', 'copy demo.pt ""', 'map demo.pt -o ""', 'clean ""')),
         ("berth status", 2, "", r"berth: unknown command 'status'; `berth --help` lists all\n"),
         ("berth version", 2, "", NEAREST.format("version", "--version")),
         ("berth -v", 2, "", NEAREST.format("-v", "--version")),

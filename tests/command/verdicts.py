@@ -40,6 +40,9 @@ torch.save({"w": TwoTensor(weight, weight + 1)}, "subclass.pt")
 torch.save(state, "protocol4.pt", pickle_protocol=4)
 torch.save({"model": state, "args": hyper}, "protocol5.pt", pickle_protocol=5)
 torch.save(state, "legacy.pt", _use_new_zipfile_serialization=False)
+with open("second.pt", "wb") as file:
+    torch.save({"second": torch.arange(300.)}, file, _use_new_zipfile_serialization=False)
+    torch.save(7, file, _use_new_zipfile_serialization=False)
 torch.save({"model": state, "args": hyper}, "args.pt", _use_new_zipfile_serialization=False)
 torch.save(Detector().state_dict(), "modules.pt")
 class Whole(Detector):
@@ -183,6 +186,7 @@ class Verdicts(Case):
                 self.assertTrue(done.err.endswith(says.format(name) + "\n"), done.err)
                 self.assertEqual(done.err.count("\n"), 1)
                 self.assertRegex(done.out, r"\Acontainer +(zip|legacy)")
+                self.assertIn(f"\nintact             by its directory; `berth verify {name}` reads", done.out)
                 if name in NAMED:
                     self.assertIn("not allowed        " + names_of(name)[2:], done.out)
                 found = json.loads(self.berth("info", "--json", name, code=1).out)
@@ -319,6 +323,37 @@ class Verdicts(Case):
                     self.write("short", data[:n])
                     self.assertIn(ENDED, self.berth("verify", "short", code=1).out)
 
+    def test_several_objects_in_one_file(self):
+        """torch.load of the path reads the first; no command is silent about the others, or calls them damage."""
+        first = self.read("legacy.pt")
+        second, path = self.read("second.pt"), "several of it.pt"
+        self.write(path, first + second)
+        says = (f"{len(second)} bytes of further objects, which torch.save wrote to the same file; Berth reads the "
+                f"first, as torch.load of a path does: `tail -c +{len(first) + 1} '{path}' >NEW.pt` makes a file of "
+                "the others")
+        lines = self.berth("verify", path).out.splitlines()
+        self.assertEqual(lines[0], f"behind the first: {says}")
+        self.assertTrue(lines[1].startswith("ok: "), lines)
+        self.assertIn(f"\nbehind the first   {says}\n", self.berth("info", path).out)
+        for words in (["ls", path], ["show", path], ["convert", path, "new.pt"], ["diff", path, "legacy.pt"], ["map", path]):
+            with self.subTest(words):
+                self.assertIn(f"berth: {path}: behind what is read: {says}\n", self.berth(*words).err)
+                self.assertNotIn("behind", self.berth(*words[:1], "-q", *words[1:]).err)
+        for words in ["verify"], ["info"]:
+            self.assertEqual(json.loads(self.berth(*words, "--json", path).out)["behind_nbytes"], len(second))
+            self.assertEqual(json.loads(self.berth(*words, "--json", "legacy.pt").out)["behind_nbytes"], 0)
+        self.pasted(lines[0])
+        self.assertEqual(self.read("NEW.pt"), second)
+        done = subprocess.run([BERTH, "verify", "-"], input=first + second, capture_output=True, check=True)
+        self.assertEqual(done.stdout.decode().splitlines(),
+                         [lines[0].replace(f"'{path}'", "/dev/stdin"), lines[1]])
+        self.write(path, first + second[:-900])
+        line = self.berth("verify", path, code=1).out
+        self.assertIn(f"bad: {path} from byte {len(first)} on: storage ", line)
+        self.assertIn(ENDED, line)
+        self.pasted(line)
+        self.assertEqual(self.read("NEW.pt"), first)
+
     def test_an_index_without_a_file_and_a_broken_piece(self):
         self.berth("convert", "--root", "model", "--shard-size", "300KB", self.demo, "m.safetensors.index.json")
         self.berth("verify", "m.safetensors.index.json")
@@ -354,7 +389,7 @@ class Verdicts(Case):
         self.assertEqual(len(lines), 3, lines)
         self.assertEqual(sorted(line[:3] for line in lines[:2]), ['"a"', '"b"'])
         self.assertEqual(sum("its bytes have CRC" in line for line in lines), 1, lines)
-        self.assertEqual(sum(line.endswith(f"are not in __0_0.distcp, which has {len(data) - 1}: cut off?")
+        self.assertEqual(sum(line.endswith(f"are not in __0_0.distcp, which has {len(data) - 1}: {ENDED}")
                              for line in lines), 1, lines)
         self.assertEqual(lines[2], "bad: 2 of 2 pieces")
         os.remove(self.path("dcp/__0_0.distcp"))

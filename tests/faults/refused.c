@@ -174,6 +174,57 @@ Test(refused, what_there_is_no_permission_for)
     check_points(10, n_points, 12);
 }
 
+static int no_capget(void *header, void *capabilities)
+{
+    (void)header, (void)capabilities;
+    errno = EINVAL;
+    return -1;
+}
+
+/* W10: by the owners of folder and file, and by who saves. */
+Test(refused, what_a_sticky_folder_protects)
+{
+    enum { NOBODY = 65534, OTHER = 65533 };
+    static const struct {
+        uid_t of_folder, of_file, saver;
+        bool has_no_capget;
+        int code;
+        const char *says;
+    } cases[] = {
+        {0, 0, NOBODY, false, BERTH_E_SYSTEM, "its folder is sticky"},
+        {0, OTHER, NOBODY, false, BERTH_E_SYSTEM, "its folder is sticky"},
+        {NOBODY, 0, NOBODY, false, 0, ""},
+        {0, NOBODY, NOBODY, false, 0, ""},
+        {0, OTHER, 0, false, 0, ""},
+        {0, 0, NOBODY, true, BERTH_E_SYSTEM, "replaced: Operation"}, /* the rename decides */
+    };
+    char *sticky = test_path(folder, "sticky"), *in_sticky = test_path(folder, "sticky/model.pt");
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    cr_assert_eq(chmod(folder, 0777), 0);
+    cr_assert_eq(mkdir(sticky, 0777), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_error error;
+        (void)unlink(in_sticky);
+        test_write_file(in_sticky, OLD, strlen(OLD));
+        cr_assert_eq(chmod(in_sticky, 0666), 0);
+        cr_assert_eq(chown(in_sticky, cases[i].of_file, 0), 0);
+        cr_assert_eq(chown(sticky, cases[i].of_folder, 0), 0);
+        cr_assert_eq(chmod(sticky, 01777), 0);
+        cr_assert(seteuid(cases[i].saver) == 0);
+        if (cases[i].has_no_capget)
+            bth_system.capget = no_capget;
+        int status = save_records(in_sticky, &error);
+        bth_system_restore();
+        cr_assert_eq(seteuid(0), 0);
+        cr_expect_eq(status, cases[i].code, "%zu: %d: %s", i, status, error.message);
+        cr_expect(strstr(error.message, cases[i].says), "%zu: %s", i, error.message);
+        cr_expect_eq(test_file_holds(in_sticky, OLD, strlen(OLD)), status != 0, "%zu", i);
+    }
+    free(sticky), free(in_sticky);
+}
+
 /* W10, X2: Root has the right to set these, and to nothing more than others afterwards. */
 Test(refused, what_has_a_flag_of_its_file_system)
 {

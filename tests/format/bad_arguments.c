@@ -102,8 +102,8 @@ Test(bad_arguments, nothing_added_is_no_failure)
     call = bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
                         berth_make_tuple(tree, NULL, 0), false);
     cr_expect_eq(bth_list_extend(list, NULL, 0), 0);
-    cr_expect_eq(bth_call_append_list_items(call, NULL, 0), 0);
-    cr_expect_eq(bth_call_set_dict_items(call, NULL, 0), 0);
+    cr_expect_eq(bth_call_extend(call, NULL, 0, false), 0);
+    cr_expect_eq(bth_call_extend(call, NULL, 0, true), 0);
     cr_expect_null(berth_value_part(call, BERTH_PART_LIST_ITEMS));
     cr_expect_null(berth_value_part(call, BERTH_PART_DICT_ITEMS));
 }

@@ -328,8 +328,8 @@ static void put_inert(berth_value *dict)
     berth_value *call = bth_call_new(from, callable, berth_make_tuple(from, arguments, 2), true);
     berth_value *pair[] = {text("key"), call};
 
-    bth_call_append_list_items(call, arguments, 1);
-    bth_call_set_dict_items(call, pair, 1);
+    bth_call_extend(call, arguments, 1, false);
+    bth_call_extend(call, pair, 1, true);
     berth_value_set_state(call, call);
     put(dict, "global", bth_global_new(from, "torch", 5, "float32", 7, false));
     put(dict, "inert", call);

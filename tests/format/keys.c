@@ -32,8 +32,9 @@ static berth_value *tuple1(berth_value *a)
 /* 2^70, as an int and negated. */
 static const uint8_t power[9] = {[8] = 0x40};
 static const uint8_t negative_power[9] = {[8] = 0xc0};
-/* 2^70 + 1 */
+/* 2^70 + 1, and + 2 */
 static const uint8_t power_and_one[9] = {[0] = 1, [8] = 0x40};
+static const uint8_t power_and_two[9] = {[0] = 2, [8] = 0x40};
 
 /* Keys, each with the number of its class: Python's == holds within a class and not between two. */
 struct row {
@@ -119,6 +120,9 @@ static size_t make_rows(struct row *rows)
         {38, berth_make_float(tree, -0x1.fffffffffffffp1023)},
         {39, berth_make_float(tree, 0.1)},
         {40, berth_make_complex(tree, 1, NAN)},
+        {41, berth_make_complex(tree, 1.5, 3.0)},
+        {42, berth_make_bytes(tree, BERTH_KIND_INT, power_and_two, 9)},
+        {43, berth_make_int(tree, 0x3ff8000000000000)}, /* the bits of 1.5 */
     };
     memcpy(rows, all, sizeof(all));
     return sizeof(all) / sizeof(*all);

@@ -441,7 +441,8 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 Test(names, not_found_say_what_is_near)
 {
     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
-    berth_dict_set(root, "encoder.weight", tensor());
+    berth_dict_set(root, "encoder.wxeghs", tensor()); /* two letters of "wieght" are others */
+    berth_dict_set(root, "encoder.weight", tensor()); /* two change places, which is one fault */
     berth_dict_set(root, "encoder.bias", tensor());
     walk(root);
     expect_not_found("encoder.wieght", BERTH_E_NOT_FOUND,
@@ -492,8 +493,8 @@ Test(names, of_inert_calls_pass_their_items)
                                      berth_make_tuple(tree, NULL, 0), true);
     berth_value *a = tensor(), *b = tensor(), *key = berth_make_str(tree, "b", 1);
     berth_value *pairs[] = {key, b, call, tensor()};
-    cr_assert_eq(bth_call_append_list_items(call, (berth_value *[]){call, a}, 2), 0);
-    cr_assert_eq(bth_call_set_dict_items(call, pairs, 2), 0);
+    cr_assert_eq(bth_call_extend(call, (berth_value *[]){call, a}, 2, false), 0);
+    cr_assert_eq(bth_call_extend(call, pairs, 2, true), 0);
     walk(call);
     char list[300], path[100];
     snprintf(path, sizeof path, "<m C %zu>", bth_value_id(call));

@@ -123,9 +123,9 @@ static void prepare(void)
     X(set_long_key,                                                                                \
       berth_dict_set_value(with.ordered, with.long_key, with.text) == 0 ? with.ordered : NULL)     \
     X(set_state, berth_value_set_state(with.ordered, with.dict) == 0 ? with.ordered : NULL)        \
-    X(call_extend, bth_call_append_list_items(with.call, &with.text, 1) == 0 ? with.call : NULL)   \
+    X(call_extend, bth_call_extend(with.call, &with.text, 1, false) == 0 ? with.call : NULL)       \
     X(call_set_items,                                                                              \
-      bth_call_set_dict_items(with.call, (berth_value *[]){with.text, with.bytes}, 1) == 0         \
+      bth_call_extend(with.call, (berth_value *[]){with.text, with.bytes}, 1, true) == 0           \
           ? with.call                                                                              \
           : NULL)                                                                                  \
     X(as_shape, bth_value_as_shape(with.ints, &shape_asked, &rank_asked) ? with.ints : NULL)

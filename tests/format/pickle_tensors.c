@@ -103,8 +103,8 @@ Test(pickle_tensors, one_key_has_one_size_and_one_class)
     const berth_value *first = bth_value_item(read.root, 0);
     const berth_value *second = bth_value_item(read.root, 1);
     cr_expect_eq(berth_as_storage(first), berth_as_storage(second));
-    cr_expect_eq(bth_value_storage_class(first), BERTH_DTYPE_NONE);
-    cr_expect_eq(bth_value_storage_class(second), BERTH_UINT8);
+    cr_expect_eq(bth_value_as_dtype(first), BERTH_DTYPE_NONE);
+    cr_expect_eq(bth_value_as_dtype(second), BERTH_UINT8);
     free_reading(&read);
 }
 

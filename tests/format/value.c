@@ -403,7 +403,6 @@ Test(value, askers_of_other_kinds_give_nothing)
         cr_assert_not(berth_as_constant(values[i], BERTH_KIND_DTYPE, &number));
         cr_assert_not(berth_as_constant(values[i], BERTH_KIND_INT, &number));
         cr_assert_null(berth_as_storage(values[i]));
-        cr_assert_eq(bth_value_storage_class(values[i]), BERTH_DTYPE_NONE);
         cr_assert_null(bth_value_arguments(values[i]));
         cr_assert_null(berth_as_tensor(values[i]));
         cr_assert_null(berth_as_size(values[i], &rank));

@@ -134,7 +134,7 @@ Test(walk, parts_of_tensors_and_objects_are_walked)
     berth_list_append(
         root, berth_make_parameter(
                   tree, berth_make_sparse(tree, BERTH_SPARSE_COO, &one, 1, parts, true), true));
-    bth_call_append_list_items(call, &parts[0], 1);
+    bth_call_extend(call, &parts[0], 1, false);
     berth_list_append(root, call);
     berth_set_add(set, text("only"));
     berth_list_append(root, set);

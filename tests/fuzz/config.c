@@ -94,10 +94,9 @@ static bool has_text(const bth_layer *layer)
 static void check_text(const char *text)
 {
     bth_layer lines = {0}, words = {0};
-    bth_notes notes = {0};
     berth_error error = {0}, words_error = {0};
-    int result = bth_layer_parse_lines(&lines, text, "lines", &notes, &error);
-    int words_result = bth_layer_parse_words(&words, text, "patch", &notes, &words_error);
+    int result = bth_layer_parse(&lines, text, true, "lines", &error);
+    int words_result = bth_layer_parse(&words, text, false, "patch", &words_error);
 
     check_result(result, &error);
     check_result(words_result, &words_error);

@@ -13,9 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/syscalls.h"
-#include "save/joint/joint_exchange.h"
-#include "save/joint/joint_receipt.h"
-#include "save/joint/joint_slices.h"
+#include "save/joint/joint_writer.h"
 
 #define MAX_RECEIPT_NBYTES 16384
 #define MAX_TENSORS 64 /* of which slices are tried */

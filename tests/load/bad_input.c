@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "tests/support/format/pickle_assembler.h"
 #include "tests/support/load/archive.h"
 
 TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file);
@@ -321,6 +322,71 @@ Test(bad_input, a_source_that_is_longer_than_it_says)
                       "%zu bytes said: %s", said, error.message);
             cr_expect_null(checkpoint);
         }
+}
+
+/* What names globals and is no archive: a bare pickle, also a long one, which takes more
+ * reads. One that fails is told. */
+Test(bad_input, globals_of_what_is_no_archive)
+{
+    enum { LONG_NBYTES = 3 << 20 };
+    static const struct {
+        size_t filler_nbytes;
+        int n;
+        unsigned n_reads; /* each of which fails once */
+    } cases[] = {{0, 2, 1}, {100000, 2, 2}, {LONG_NBYTES, 2, 3}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pickle pickle = {0};
+        assemble(&pickle, "PROTO 2 EMPTY_LIST GLOBAL os system APPEND");
+        char *filler = calloc(1, cases[i].filler_nbytes + 1);
+        memset(filler, 'x', cases[i].filler_nbytes);
+        put(&pickle, "X", 1);
+        put_little(&pickle, cases[i].filler_nbytes, 4);
+        put(&pickle, filler, cases[i].filler_nbytes);
+        assemble(&pickle, "APPEND GLOBAL posix system APPEND STOP");
+        free(file);
+        file = malloc(pickle.nbytes);
+        file_nbytes = pickle.nbytes;
+        memcpy(file, pickle.bytes, pickle.nbytes);
+        for (unsigned nth = 0; nth <= cases[i].n_reads; nth++) {
+            struct shelf shelf = {.nbytes = file_nbytes, .nth = nth, .result = EIO};
+            const berth_source source = {
+                .nbytes = file_nbytes, .name = "shelf", .read = read_shelf, .context = &shelf};
+            int n = 0, status = berth_list_globals(&source, count_global, &n, &error);
+            cr_expect_eq(status, nth ? BERTH_E_CALLBACK : 0, "%zu, %u: %s", i, nth, error.message);
+            cr_expect_eq(n, nth ? 0 : cases[i].n, "%zu, %u: %d", i, nth, n);
+            cr_expect(nth || shelf.n_reads == cases[i].n_reads, "%zu: %u", i, shelf.n_reads);
+        }
+        free(filler);
+        free(pickle.bytes);
+    }
+}
+
+/* W6: each allocation fails once; what could not be listed is never left out in silence. */
+Test(bad_input, globals_without_memory)
+{
+    struct pickle pickle = {0};
+
+    assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
+    for (int is_archive = 0; is_archive < 2; is_archive++) {
+        const berth_source source = is_archive ? berth_from_memory(file, file_nbytes)
+                                               : berth_from_memory(pickle.bytes, pickle.nbytes);
+        int all = 0, status = BERTH_E_MEMORY;
+        assert_ok(berth_list_globals(&source, count_global, &all, &error));
+        for (uint64_t nth = 1; status < 0; nth++) {
+            int n = 0;
+            test_memory_watch();
+            test_memory_refuse(nth, false);
+            status = berth_list_globals(&source, count_global, &n, &error);
+            struct test_memory seen = test_memory_seen();
+            test_memory_unwatch();
+            cr_expect_eq(seen.live_nbytes, 0);
+            cr_assert_eq(status, seen.n_allocations >= nth ? BERTH_E_MEMORY : 0, "%d, %d: %s",
+                         is_archive, (int)nth, error.message);
+            cr_expect_eq(n, status == 0 ? all : 0);
+        }
+    }
+    free(pickle.bytes);
 }
 
 /* ---- ranges ---- */

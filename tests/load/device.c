@@ -2,6 +2,7 @@
 /* Storages go to devices, to the host, and to memory of the caller's; and what is then asked. */
 #include <berth/config.h>
 #include <berth/device.h>
+#include <berth/prefetch.h>
 #include <fcntl.h>
 
 #include "format/values/value.h"

@@ -181,6 +181,160 @@ Test(legacy, with_bytes_behind_it_is_refused)
                    "leaves them out");
 }
 
+/* ---- several objects in one file ---- */
+
+/* Bytes of another file, or text, behind what there is. */
+static void add_bytes(const void *bytes, size_t nbytes)
+{
+    file = realloc(file, file_nbytes + nbytes);
+    memcpy(file + file_nbytes, bytes, nbytes);
+    file_nbytes += nbytes;
+}
+
+static void add_file(const char *name)
+{
+    uint8_t *first = file;
+    size_t first_nbytes = file_nbytes;
+
+    file = NULL;
+    read_file(name);
+    uint8_t *second = file;
+    size_t second_nbytes = file_nbytes;
+    file = first;
+    file_nbytes = first_nbytes;
+    add_bytes(second, second_nbytes);
+    free(second);
+}
+
+static void count_reports(void *context, const berth_record_verdict *record)
+{
+    uint64_t *last = context;
+
+    cr_expect_geq(record->offset, *last, "offsets are those of the file");
+    *last = record->offset;
+}
+
+static int verify_file(berth_verdict *verdict)
+{
+    uint64_t last = 0;
+
+    return berth_verify(FROM_MEMORY(file, file_nbytes), NULL, count_reports, &last, verdict,
+                        &error);
+}
+
+Test(legacy, of_several_objects_the_first_is_read_and_all_are_verified)
+{
+    static const char *const options[] = {"", "load.head_nbytes=1", "load.check=data"};
+    size_t first = file_nbytes;
+    berth_verdict verdict;
+    berth_stats stats;
+    berth_info info;
+
+    add_file("old/many-1.13-stream.pth");
+    add_file("old/views-1.13-stream.pth");
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        assert_ok(open_bytes(file, file_nbytes, options[i]));
+        expect_views();
+        assert_ok(berth_get_info(checkpoint, &info, &error));
+        cr_expect_eq(info.behind_nbytes, file_nbytes - first);
+        cr_expect_eq(info.nbytes, file_nbytes);
+        assert_ok(berth_load(checkpoint, NULL, &(berth_params){.stats = &stats}, &error));
+        cr_expect_eq(stats.behind_nbytes, file_nbytes - first);
+        close_opened();
+    }
+    assert_ok(verify_file(&verdict));
+    cr_expect(verdict.is_intact);
+    cr_expect_eq(verdict.behind_nbytes, file_nbytes - first);
+    cr_expect_gt(verdict.n_storages, 13, "of all three");
+    cr_expect_gt(verdict.nbytes, 4 * 3 * 91);
+}
+
+/* What is wrong with a further object is told with its place, and what keeps the good ones. */
+Test(legacy, a_further_object_that_is_not_whole_is_bad)
+{
+    berth_verdict verdict;
+    size_t first = file_nbytes;
+
+    add_file("old/many-1.13-stream.pth");
+    size_t whole = file_nbytes;
+    file_nbytes -= 3;
+    cr_expect_eq(verify_file(&verdict), BERTH_E_TRUNCATED);
+    cr_expect_not(verdict.is_intact);
+    cr_expect_eq(strncmp(error.message, "memory from byte 1705 on: storage ", 34), 0, "%s",
+                 error.message);
+    cr_expect(strstr(error.message,
+                     ": the file ends within this storage's 84 bytes: a download or a "
+                     "save in place that did not end?: `head -c 1705` keeps what is "
+                     "in front of it, which is whole"),
+              "%s", error.message);
+    cr_expect_gt(error.offset, first);
+    assert_ok(open_bytes(file, file_nbytes, ""));
+    expect_views();
+    close_opened();
+
+    file_nbytes = whole;
+    add_bytes("rubbish", 7);
+    char text[256];
+    snprintf(text, sizeof text,
+             "memory: at byte %zu: 7 bytes follow the last storage of the last object: `head -c "
+             "%zu` leaves them out",
+             whole, whole);
+    cr_expect_eq(verify_file(&verdict), BERTH_E_ARCHIVE);
+    cr_expect_not(verdict.is_intact);
+    cr_expect_str_eq(error.message, text);
+    cr_expect_eq(error.offset, whole);
+}
+
+Test(legacy, a_further_object_that_is_refused_leaves_the_file_intact)
+{
+    berth_verdict verdict;
+
+    add_file("old/module-1.13-stream.pth");
+    cr_expect_eq(verify_file(&verdict), BERTH_E_FORBIDDEN);
+    cr_expect(verdict.is_intact);
+    cr_expect_str_eq(error.message,
+                     "memory from byte 1705 on: object at byte 153: global __main__ Scale is not "
+                     "allowed in a checkpoint (load.unknown_globals=inert lists such files without "
+                     "running anything): `tail -c +1706` makes a file of it");
+
+    /* A refusal of the first stays, and what is behind it is looked at all the same. */
+    free(file);
+    file = NULL;
+    read_file("old/module-1.13-stream.pth");
+    size_t first = file_nbytes;
+    add_file("old/views-1.13-stream.pth");
+    cr_expect_eq(verify_file(&verdict), BERTH_E_FORBIDDEN);
+    cr_expect(verdict.is_intact);
+    cr_expect_eq(strncmp(error.message, "memory: object at byte 153: ", 28), 0, "%s",
+                 error.message);
+    file_nbytes -= 1;
+    cr_expect_eq(verify_file(&verdict), BERTH_E_TRUNCATED);
+    cr_expect_not(verdict.is_intact);
+    cr_expect_gt(error.offset, first);
+}
+
+Test(legacy, further_objects_are_counted)
+{
+    static const char small[] = LEGACY_HEAD "\x80\2K\1.\x80\2].";
+    berth_verdict verdict;
+
+    file_nbytes = 0;
+    for (int i = 0; i <= 1000; i++)
+        add_bytes(small, sizeof small - 1);
+    assert_ok(verify_file(&verdict));
+    cr_expect(verdict.is_intact);
+    add_bytes(small, sizeof small - 1);
+    char text[128];
+    snprintf(
+        text, sizeof text,
+        "memory: at byte %zu: more than 1000 objects behind the first: those from here on were not "
+        "looked at",
+        file_nbytes - (sizeof small - 1));
+    cr_expect_eq(verify_file(&verdict), BERTH_E_UNSUPPORTED);
+    cr_expect_not(verdict.is_intact);
+    cr_expect_str_eq(error.message, text);
+}
+
 /* A stream has no CRCs: a flipped bit may be another value, but nothing worse (P3, F5). */
 Test(legacy, a_flipped_bit_does_no_harm)
 {

@@ -187,6 +187,9 @@ Test(load_into, refuses_wrong_destinations)
                    "1200 are needed");
     expect_refused((berth_destination){.tensor = tensor, .nbytes = 1200},
                    "destination 0: \"t1\": data/1: its memory has 0 bytes");
+    expect_refused(
+        (berth_destination){.tensor = tensor, .address = few, .nbytes = 1200, .is_new = 2},
+        "is_new is 2, and must be 0 or 1");
     cr_expect_eq(berth_load_into(NULL, &good, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_load_into(checkpoint, NULL, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_load_into(checkpoint, &good, SIZE_MAX, NULL, &error), BERTH_E_ARGUMENT);

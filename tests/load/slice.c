@@ -193,6 +193,52 @@ Test(slice, outside_the_tensor_is_refused)
     cr_expect_eq(berth_tensor_read_slice(NULL, &tensor, one, one, &word, &error), BERTH_E_ARGUMENT);
 }
 
+/* Two elements a byte: nothing is read that would cut one. */
+Test(slice, of_elements_smaller_than_a_byte_only_the_whole_is_read)
+{
+    static const uint8_t packed[] = {0x21, 0x43, 0x65, 0x87};
+    static const int64_t eight[] = {8}, four[] = {2, 2}, columns[] = {1, 2}, one[] = {1},
+                         two[] = {2};
+    static const struct {
+        int64_t offset, first, n;
+        const int64_t *shape, *stride;
+        int32_t rank;
+    } bad[] = {{0, 1, 7, eight, one, 1}, {0, 0, 7, eight, one, 1}, {0, 0, 6, eight, one, 1},
+               {0, 2, 6, eight, one, 1}, {1, 0, 2, two, one, 1},   {0, 0, 4, four, columns, 2}};
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+    uint8_t read[8] = {0};
+
+    berth_dict_set(root, "p",
+                   berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_QUINT4X2,
+                                                           .rank = 1,
+                                                           .shape = eight,
+                                                           .stride = one,
+                                                           .qscheme = BERTH_PER_TENSOR_AFFINE,
+                                                           .scale = 0.5,
+                                                           .data = packed}));
+    assert_ok(berth_save(path, root, NULL, &error));
+    berth_tree_free(tree);
+    open_as("");
+    const berth_tensor *whole = berth_find_tensor(checkpoint, "p", &error);
+    cr_assert_not_null(whole, "%s", error.message);
+    assert_ok(berth_tensor_read(checkpoint, whole, 0, 8, read, &error));
+    cr_expect_arr_eq(read, packed, sizeof packed);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        tensor = *whole;
+        tensor.storage_offset = bad[i].offset;
+        tensor.rank = bad[i].rank, tensor.shape = bad[i].shape, tensor.stride = bad[i].stride;
+        cr_expect_eq(berth_tensor_read(checkpoint, &tensor, bad[i].first, bad[i].n, read, &error),
+                     BERTH_E_UNSUPPORTED, "%zu: %s", i, error.message);
+        cr_expect(strstr(error.message, "only the whole of a contiguous tensor can be read"),
+                  "%zu: %s", i, error.message);
+    }
+    tensor = *whole; /* from the middle on, where a byte begins */
+    tensor.storage_offset = 2, tensor.shape = (const int64_t[]){6};
+    assert_ok(berth_tensor_read(checkpoint, &tensor, 0, 6, read, &error));
+    cr_expect_arr_eq(read, packed + 1, 3);
+}
+
 /* ---- berth_expect ---- */
 
 static void expect_different(const char *name, berth_dtype dtype, int32_t rank,

@@ -5,15 +5,15 @@
 usage: mutation.py BUILD [--long] [--quick] [--only TEXT | --again] [--sample N] [--seed N]
 
 A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
-tests in C of the quick tier. Every test runs once, which tells the checks that it runs through; then
-each mutant is tried against the tests that reach it, the most particular first. What survives is
-tried again under the address sanitizer, as the quick tier runs them. Tried is a sample of SAMPLE
-mutants, or of as many as --sample says; with --long all that stand in what reads files (READS);
---only takes those whose line ("file:line: kind: text") holds TEXT, --again those that survived the
-run before, and tells of both together. --quick: only the most particular tests, and no sanitizer, so
-that some survive which others would find: for --again. Fails below MIN_SCORE. What was tried is kept
-in BUILD/mutation/told.json, with its cost in seconds. A seed draws the same mutants as long as these
-are there, whatever else changes.
+tests in C of the quick tier. Every test runs once, which tells the mutants that would change a value
+in it; then each mutant is tried against these tests, the most particular first. One that would change
+none in any test survives at once. What survives is tried again under the address sanitizer, as the
+quick tier runs them. Tried is a sample of SAMPLE mutants, or of as many as --sample says; with --long
+all that stand in what reads files (READS); --only takes those whose line ("file:line: kind: text")
+holds TEXT, --again those that survived the run before, and tells of both together. --quick: only the
+most particular tests, and no sanitizer, so that some survive which others would find: for --again.
+Fails below MIN_SCORE. What was tried is kept in BUILD/mutation/told.json, with its cost in seconds. A
+seed draws the same mutants as long as these are there, whatever else changes.
 
 mutation_exceptions.txt lists mutants that change nothing that could be seen, each with the reason;
 they are not tried.
@@ -110,8 +110,10 @@ class Programs:
         self.folder, self.variant = folder, variant
         programs = [f"build/{variant}/{name}" for name in TESTS]
         header = os.path.join(HERE, "mutant.h")
+        with open(header, "rb") as file:  # scons does not see that a compiler's option names a file
+            version = hashlib.sha256(file.read()).hexdigest()[:8]
         subprocess.run(["scons", "-Q", "-s", f"-j{os.cpu_count()}", f"VARIANT={variant}",
-                        f"CC=gcc -w -include {header}"] + programs,
+                        f"CC=gcc -w -DMUTANT_H=0x{version} -include {header}"] + programs,
                        cwd=folder, check=True, stdin=subprocess.DEVNULL)
         self.environment = {name: value for name, value in os.environ.items()
                             if not name.startswith(("BERTH_", "TORCH_"))}
@@ -171,7 +173,7 @@ class Test:
 
 
 def meet(programs, n_mutants):
-    """Every test, run alone: how long it takes and what it runs through."""
+    """Every test, run alone: how long it takes and which mutants would change a value in it."""
     tests = []
 
     def one(program, name):
@@ -229,12 +231,12 @@ def batches(tests, finders):
             yield from ((program, its[i:i + MAX_OF_FILTER]) for i in range(0, len(its), MAX_OF_FILTER))
 
 
-def attempt(programs, tests, mutant, site, finders):
+def attempt(programs, tests, mutant, finders):
     """How the mutant was found, or None; and the seconds that it took. What fails must fail twice: on a
     busy machine a test may fail by chance. finders: counts for each file of mutants which suites
     found them."""
     begin = time.monotonic()
-    reaching = [test for test in tests if site in test.met]
+    reaching = [test for test in tests if mutant.number in test.met]
     own = finders[mutant.key().split(":")[0]]
     for program, some in batches(reaching, own):
         slow = 20 if programs.variant == "asan" else 5
@@ -247,11 +249,6 @@ def attempt(programs, tests, mutant, site, finders):
             own[found.split()[-1].split("::")[0]] += 1
             return f"{program} {found}", time.monotonic() - begin
     return None, time.monotonic() - begin
-
-
-def site_of(mutant):
-    """The number that is told when its condition is run through."""
-    return mutant.number - (mutant.kind == "inverted")
 
 
 def read_exceptions():
@@ -278,7 +275,7 @@ def try_all(programs, tests, chosen, told):
     """Tries mutants, and returns the survivors."""
     survivors, finders = [], collections.defaultdict(collections.Counter)
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        jobs = {pool.submit(attempt, programs, tests, each, site_of(each), finders): each
+        jobs = {pool.submit(attempt, programs, tests, each, finders): each
                 for each in chosen}
         for done, job in enumerate(concurrent.futures.as_completed(jobs), 1):
             how, seconds = job.result()

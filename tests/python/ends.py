@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import unittest
 
 import berth
 import torch
@@ -12,6 +13,7 @@ import torch
 import starter
 from folder import Folder
 
+ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 HEAD = """
 import atexit, os, signal, sys, threading, time, berth, torch
@@ -138,6 +140,7 @@ class Ends(Running):
                                "    pass\n")
         self.assertEqual(log, "")
 
+    @unittest.skipIf(ASAN, "gcc 12's address sanitizer keeps locks of its allocator taken in a forked child")
     def test_a_child_ends_without_its_parents_jobs(self):
         """It neither waits for them nor reports them."""
         out, log = self.run_code("ended = berth.save_async(value, Held(lambda: True, fails=True))\n"

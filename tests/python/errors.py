@@ -226,6 +226,7 @@ class Errors(Folder):
         with self.assertRaises(berth.Error) as caught:
             berth.save(1, os.path.join(self.folder, "none", "v.pt"))
         self.assertEqual(caught.exception.errno, errno.ENOENT)
+        self.assertEqual((caught.exception.offset, caught.exception.record), (None, ""))
 
     def test_what_the_system_refuses(self):
         with self.assertRaises(OSError) as caught:
@@ -250,6 +251,7 @@ class Errors(Folder):
                     berth.load(path, mmap=mmap)
                 self.assertEqual(caught.exception.status, "BERTH_E_CHECKSUM")
                 self.assertEqual(caught.exception.record, "data/0")
+                self.assertLessEqual(at, caught.exception.offset)
         with self.assertRaises(berth.Error) as caught:
             berth.load(self.write("text.pt", b"no checkpoint"))
 

@@ -170,7 +170,7 @@ class Behind(Folder):
         with torch.serialization.safe_globals([Box]):
             for load in (berth.load, installed):
                 began = time.process_time()
-                with self.assertRaisesRegex(berth.UnsafeFileError, message):
+                with self.assertRaisesRegex(berth.UnsafeFileError, f"^memory: data.pkl(?: at byte [0-9]+)?: .*{message}"):
                     load(io.BytesIO(data))
                 self.assertLess(time.process_time() - began, 5)
 
@@ -190,6 +190,33 @@ class Behind(Folder):
         self.refuse(many, "hashes collide")
         self.refuse(b"}" + text("a") + many + b"s", "hashes collide")
         self.refuse(BOX + b"}" + text("a") + many + b"sb", "hashes collide")
+
+    def test_a_refusal_names_its_file(self):
+        """And its record, if it has records; whoever reads it, and from what; of a long name the end."""
+        torch.save({1: 2}, self.path("old.pt"), **LEGACY)
+        pickle = b"}" + b"K\1" + b"\x85" * 600 + b"Ns"
+        data = archive(PROTO + b"(" + pickle + b"t.", ONE)
+        old = self.read(self.path("old.pt")).replace(b"}q\0K\1K\2s.", pickle + b".")
+        paths = {self.path("v.pt"): data, self.path("old.pt"): old, self.path("/".join(["long" * 20] * 5) + "/v.pt"): data}
+        for path, content in paths.items():
+            self.write(os.path.relpath(path, self.folder), content)
+            name = path if len(path) < 200 else "..." + path[-204:]
+            why = f"{'' if content == old else 'data.pkl: '}a key is a tuple or an object that Python cannot hash: more than 500"
+            with open(path, "rb") as file, torch.serialization.safe_globals([Box]):
+                for name, call in ((name, lambda: berth.load(path)), (name, lambda: berth.load(path, mmap=content == data)),
+                                   ("memory", lambda: berth.load(io.BytesIO(content))),
+                                   (f"descriptor {file.fileno()}", lambda: berth.load(file)),
+                                   (name, lambda: installed(path)), (name, lambda: berth.dcp.load({}, path))):
+                    with self.subTest(name), self.assertRaises(berth.DamagedFileError) as caught:
+                        call()
+                    self.assertTrue(str(caught.exception).startswith(f"{name}: {why}"), str(caught.exception))
+        berth.save({"a\0b": torch.ones(1)}, self.path("v.pt"))
+        with berth.open(self.path("v.pt")) as file:
+            for call in (file.__getitem__, file.slice, file.numpy):
+                with self.assertRaises(KeyError) as caught:
+                    call("a\0b")
+                self.assertEqual(caught.exception.args[0], f"{self.path('v.pt')}: no name has a NUL character; keys() gives "
+                                 "a path in its place, as \"['a\\x00b']\"")
 
     def test_keys_that_are_objects(self):
         """Their hashes are not known before PyTorch makes them: a thousand are read, and no more (Y6)."""
@@ -238,7 +265,7 @@ class Behind(Folder):
 
     def refuse_object_keys(self, pickle, message="are objects|collide"):
         began = time.process_time()
-        with self.assertRaisesRegex(berth.UnsafeFileError, message):
+        with self.assertRaisesRegex(berth.UnsafeFileError, f"^memory: data.pkl(?: at byte [0-9]+)?: .*(?:{message})"):
             berth.load(io.BytesIO(archive(PROTO + b"(" + pickle + b"t.")))
         self.assertLess(time.process_time() - began, 3)
 
@@ -425,7 +452,8 @@ class Damage(Folder):
                            (body + b"X\3\0\0\0\xd8bc", len(body)), (body + b"\xee", len(body)),
                            (body + b"ccol\xc2\nx\n", len(body)), (PROTO + b"K\1\x86.", 4), (PROTO + b"h\x07.", 2),
                            (body.replace(b"storage", b"storagf", 1) + b"t.", None),
-                           (PROTO + text("storage") + b"\x85Q.", None)):
+                           (PROTO + text("storage") + b"\x85Q.", None), (PROTO + b"}]Ns.", 5),
+                           (PROTO + b"}]\x85Ns.", 6)):
             for record, data, base in (("data.pkl", archive(pickle, ONE), None), ("", head + pickle, len(head))):
                 base = data.index(pickle) if base is None else base
                 for load in (berth.load, installed):

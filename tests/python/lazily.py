@@ -103,6 +103,9 @@ class Open(Folder):
             for index in (2, (0, 0, 0, 0), slice(None, None, 2), (0, 3)):
                 with self.subTest(index), self.assertRaises(IndexError):
                     part[index]
+            for index in (True, (0, False), torch.tensor(True), 1.0, "0"):
+                with self.subTest(index), self.assertRaises(TypeError):
+                    part[index]
             for name in ("model.b", "half", "scalar", "empty", "conj"):
                 tensor = self.value["model"]["b"] if name == "model.b" else self.value[name]
                 self.assertTrue(torch.equal(file.slice(name)[...], tensor), name)

@@ -2,6 +2,7 @@
 """What berth.load returns: what torch.load returns."""
 
 import contextlib
+import fractions
 import glob
 import io
 import os
@@ -103,11 +104,33 @@ class Values(Folder):
         for buffering in (0, -1):
             with open(path, "rb", buffering) as mine, open(path, "rb") as theirs:
                 same(loaded(berth.load, mine), loaded(torch.load, theirs), resizable=False)
-        same(berth.load(path), torch.load(path), resizable=False)
+        for options in ({}, {"encoding": "latin1"}, {"weights_only": False}):
+            same(berth.load(path, **options), torch.load(path, **options), resizable=False)
+            for load in (berth.load, torch.load):
+                with open(path, "rb") as file:
+                    same([load(file, **options) for _ in values], list(values), resizable=False)
         with berth.installed():
             same(torch.load(path), values[0], resizable=False)
-        with self.assertRaisesRegex(berth.Error, "follow the last storage"):
-            berth.load(path, mmap=True)
+        same(berth.load(path, mmap=True), values[0], resizable=False)
+        with berth.open(path) as opened:
+            self.assertEqual(opened.keys(), ["a"])
+            self.assertGreater(opened.info["behind_nbytes"], 1 << 20)
+        report = berth.verify(path)
+        self.assertEqual((report.error, report.intact, report.n_storages), ("", True, 3))
+        self.assertGreater(report.behind_nbytes, 1 << 20)
+        self.write("x.pt", self.read(path)[:-1])
+        report = berth.verify(self.path("x.pt"))
+        self.assertFalse(report or report.intact)
+        self.assertRegex(report.error, r"x.pt from byte \d+ on: storage .* did not end\?: `head -c \d+ .*` keeps what is in front")
+        same(berth.load(self.path("x.pt")), values[0], resizable=False)
+        with open(self.path("allowed.pt"), "wb") as file:
+            for number in (1, 2):
+                torch.save(fractions.Fraction(number), file, _use_new_zipfile_serialization=False)
+        with torch.serialization.safe_globals([fractions.Fraction]):
+            for load in (berth.load, torch.load):
+                self.assertEqual(load(self.path("allowed.pt")), 1)
+                with open(self.path("allowed.pt"), "rb") as file:
+                    self.assertEqual([load(file), load(file)], [1, 2])
         torch.save(values[0], self.path("y.pt"), _use_new_zipfile_serialization=False)
         self.write("y.pt", self.read(self.path("y.pt")) + bytes(9))
         with self.assertRaisesRegex(berth.Error, "follow the last storage"):

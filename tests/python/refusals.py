@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What a refusal tells, and berth.verify: is the file whole, what does it name, what to do next."""
 
+import _compat_pickle
 import argparse
+import bz2
 import collections
+import contextlib
 import errno
 import functools
+import gzip
 import io
 import json
+import lzma
 import os
 import pathlib
 import pickle
+import re
 import shutil
 import subprocess
 import unittest
+import unittest.mock
 import warnings
+import zipfile
 
 import berth
 import numpy
@@ -35,6 +43,27 @@ HYPER = argparse.Namespace(lr=1e-3, path=pathlib.PurePosixPath("a"))
 class Scale(torch.nn.Module):
     def forward(self, x):
         return x * 2
+
+
+class Dict(dict):
+    pass
+
+
+class List(list):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+def moved(data):
+    """A file's records in another order."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as given, zipfile.ZipFile(made, "w") as written:
+        for info in reversed(given.infolist()):
+            written.writestr(info.filename, given.read(info))
+    return made.getvalue()
 
 
 class Runs:
@@ -156,7 +185,9 @@ class Refusals(Folder):
         for value, names in ((collections.defaultdict(list), "collections.defaultdict, list"),
                              (collections.defaultdict(dict), "collections.defaultdict, dict"),
                              (collections.defaultdict(int), "collections.defaultdict, int"), (frozenset([1]), "frozenset"),
-                             (range(3), "range"), (slice(1, 2), "slice"), (int, "int"), (str, "str")):
+                             (range(3), "range"), (slice(1, 2), "slice"), (int, "int"), (str, "str"),
+                             (collections.deque(), "collections.deque"), (..., '(Ellipsis, "builtins.Ellipsis")'),
+                             (KeyError, '(KeyError, "exceptions.KeyError")'), (torch.optim.SGD, "torch.optim.SGD")):
             torch.save({"v": value}, self.path("a.pt"))
             with self.subTest(value=value), torch.serialization.safe_globals([]):
                 with self.assertRaises(berth.UnsafeFileError) as caught:
@@ -200,12 +231,32 @@ class Refusals(Folder):
             self.assertIn(f"'>. If you trust them: torch.serialization.add_safe_globals([numpy.dtypes.{kind.__name__}])", says)
 
     def test_what_pytorch_never_fills(self):
-        torch.save({"v": collections.deque([1])}, self.path("a.pt"))
-        for allowed in ([], [collections.deque]):
-            with torch.serialization.safe_globals(allowed), self.assertRaises(berth.UnsafeFileError) as caught:
-                berth.load(self.path("a.pt"))
-            self.assertNotIn("add_safe_globals", str(caught.exception))
-            self.assertTrue(str(caught.exception).endswith(TRUSTED), str(caught.exception))
+        """There is no list that helps, so none is offered: by no function, in no format."""
+        cases = [(collections.deque, collections.deque([1])), (List, List([1]))]
+        if hasattr(torch._weights_only_unpickler.Unpickler, "_check_set_item_target"):  # PyTorch 2.6 sets items of all
+            cases += [(Dict, Dict(a=1)), (Ordered, Ordered(a=1)),
+                      *((collections.defaultdict, collections.defaultdict(None, a=item)) for item in (1, HYPER))]
+        for kind, value in cases:
+            for is_zip in (True, False):
+                torch.save({"v": [value]}, self.path("a.pt"), _use_new_zipfile_serialization=is_zip)
+                says = [berth.verify(self.path("a.pt")).error]
+                for call, allowed in ((berth.load, []), (berth.open, []), (berth.load, [kind, argparse.Namespace,
+                                                                                     pathlib.PurePosixPath])):
+                    with torch.serialization.safe_globals(allowed), self.assertRaises(berth.UnsafeFileError) as caught:
+                        call(self.path("a.pt"))
+                    says.append(str(caught.exception))
+                for said in says:
+                    self.assertNotIn("add_safe_globals", said)
+                    self.assertTrue(said.endswith(TRUSTED), said)
+                self.assertEqual(berth.load(self.path("a.pt"), weights_only=False)["v"][0], value)
+
+    def test_the_names_of_a_report(self):
+        """As PyTorch's list of what is allowed has them, and the step that it gives."""
+        for old in {*_compat_pickle.NAME_MAPPING, *((module, "Name") for module in _compat_pickle.IMPORT_MAPPING)}:
+            found = torch._utils.NAME_MAPPING.get(old) or (torch._utils.IMPORT_MAPPING.get(old[0], old[0]), old[1])
+            report = berth.verify(io.BytesIO(archive(PROTO + "(c{}\n{}\nc__builtin__\nset\nt.".format(*old).encode())))
+            self.assertEqual(report.globals, list(dict.fromkeys([".".join(found), "builtins.set"])))
+            self.assertEqual(report.refused, [".".join(found)])
 
     def test_nobody_is_told_to_allow_what_runs_programs(self):
         torch.save({"a": Runs()}, self.path("a.pt"))
@@ -240,10 +291,68 @@ class Refusals(Folder):
         torch.jit.save(torch.jit.script(Scale()), self.path("a.pt"))
         report = berth.verify(self.path("a.pt"))
         self.assertEqual((bool(report), report.intact), (False, True))
-        self.assertIn("a TorchScript archive", report.error)
+        says = ("a.pt: a TorchScript archive (it has constants.pkl): a program, which is never run, without values to "
+                "read. If you trust the file: torch.jit.load(f), which runs what the file asks for")
+        self.assertTrue(report.error.endswith(says), report.error)
         report = berth.verify(self.write("cut.pt", self.read(self.path("a.pt"))[:-40]))
         self.assertFalse(report.intact)
         self.assertIn(CUT, report.error)
+
+    def test_a_step_in_python_reads_the_file(self):
+        """As it stands in the message: of a path, and of bytes."""
+        torch.save(STATE, self.path("z.pt"))
+        data, path = self.read(self.path("z.pt")), self.path("a.pt")
+        script, package, old, array, arrays, holder = (io.BytesIO() for _ in range(6))
+        torch.jit.save(torch.jit.script(Scale()), script)
+        with torch.package.PackageExporter(package) as exporter:
+            exporter.save_pickle("in", "a.pkl", 1)
+        torch.save(STATE, old, pickle_protocol=4, _use_new_zipfile_serialization=False)
+        numpy.save(array, numpy.ones(3))
+        numpy.savez(arrays, a=numpy.ones(3))
+        with zipfile.ZipFile(holder, "w") as made:
+            made.writestr("in.pt", data)
+        n = len(data)
+        for content, says in (
+                (script.getvalue(), ". If you trust the file: torch.jit.load(f), which runs what the file asks for"),
+                (package.getvalue(),
+                 ". If you trust the file: torch.package.PackageImporter(f), which runs what the file asks for"),
+                (old.getvalue(), ", which PyTorch's weights_only=True refuses, too" + TRUSTED),
+                (gzip.compress(data), "compressed by gzip: berth.load(gzip.open(f)) reads it"),
+                (bz2.compress(data), "compressed by bzip2: berth.load(bz2.open(f)) reads it"),
+                (lzma.compress(data), "compressed by xz: berth.load(lzma.open(f)) reads it"),
+                (lzma.compress(data, lzma.FORMAT_ALONE), "compressed by lzma: berth.load(lzma.open(f)) reads it"),
+                (array.getvalue(), ": torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's "
+                                   "byte order"),
+                (holder.getvalue(), ': zipfile.ZipFile(f).extractall("NEW") unpacks it'),
+                (data + b"more", f": `berth.load(io.BytesIO(data[:{n}]))` leaves them out, if data is all that is in the file"),
+                (data + data, f": `berth.load(io.BytesIO(data[{n}:]))` takes it out, if data is all that is in the file"),
+                (moved(data), ': `with berth.config.patch("debug=off load.repacked=accept"): berth.load(f)` reads it')):
+            self.write("a.pt", content)
+            for f in (path, io.BytesIO(content)):
+                with self.subTest(says), berth.config.patch("load.repacked=refuse"):
+                    with self.assertRaises(berth.Error) as caught:
+                        berth.load(f)
+                    said = str(caught.exception)
+                    self.assertTrue(said.endswith(says), said)
+                    step = re.search(r"(?:`(.*)`|: ((?:berth|torch|zipfile)\.[^:]*?\)(?= |,|$)[^ ,:]*))[^:]*$", said)
+                    with contextlib.chdir(self.folder):  # where it unpacks
+                        exec(step[1] or step[2], globals() | {"f": f, "data": content})  # pylint: disable=exec-used
+        self.write("a.pt", arrays.getvalue())
+        with self.assertRaisesRegex(berth.Error, r": {k: torch.from_numpy\(v\) for k, v in numpy.load\(f\).items\(\)} are "):
+            berth.load(path)
+        warnings.simplefilter("ignore")
+        dcp.save(STATE, checkpoint_id=self.path("saved"))
+        with self.assertRaisesRegex(berth.Error, r"checkpoint: berth\.load of its directory reads it$"):
+            berth.load(self.path("saved/.metadata"))
+
+    def test_what_nobody_may_do_is_not_offered(self):
+        torch.save({"args": HYPER}, self.path("a.pt"))
+        with unittest.mock.patch.dict(os.environ, {"TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}):
+            for call in (berth.load, berth.open, lambda f: berth.load(f, weights_only=False)):
+                with self.assertRaises(berth.UnsafeFileError) as caught:
+                    call(self.path("a.pt"))
+                self.assertIn(". If you trust them: torch", str(caught.exception))
+                self.assertNotIn("weights_only", str(caught.exception))
 
     # ---- files and directories that are broken: each whole, then broken ----
 
@@ -308,7 +417,8 @@ class Refusals(Folder):
         report = self.check_is_broken(self.path("dcp"), "__0_0.distcp")
         self.assertEqual((report.n_bad, report.n_storages, [bad.crc32 for bad in report.records]),
                          (2, 2, ["bad", "bad"]))
-        for says in ("its bytes have CRC", f"are not in __0_0.distcp, which has {len(data) - 1}: cut off?"):
+        for says in ("its bytes have CRC", f"are not in __0_0.distcp, which has {len(data) - 1}: a download or a save in "
+                     "place that did not end?"):
             self.assertEqual(sum(says in bad.error for bad in report.records), 1)
         os.remove(piece)
         report = self.check_is_broken(self.path("dcp"), "__0_0.distcp: No such file or directory")
@@ -362,10 +472,11 @@ class Refusals(Folder):
         numpy.save(array, numpy.ones(3))
         pickle.dump(HYPER, names)
         torch.save(STATE, self.path("a.pt"))
-        for data, says in ((b"\x1f\x8b", "compressed by gzip: `gzip -dc` unpacks it"),
+        for data, says in ((b"\x1f\x8b", "compressed by gzip: berth.load(gzip.open(f)) reads it"),
+                           (b"\x04\x22\x4d\x18", "compressed by lz4: `lz4 -dc` unpacks it"),
                            (array.getvalue(), "torch.from_numpy(numpy.load(f)) is its tensor"),
                            (names.getvalue(), "a bare pickle, not a PyTorch checkpoint; it names the global"),
-                           (self.read(self.path("a.pt")) + b"more", "` leaves them out")):
+                           (self.read(self.path("a.pt")) + b"more", "]))` leaves them out, if data is all that is in the file")):
             with self.subTest(says), self.assertRaises(berth.Error) as caught:
                 berth.load(io.BytesIO(data))
             self.assertIn(says, str(caught.exception))
@@ -377,7 +488,7 @@ class Refusals(Folder):
         self.check_is_whole(self.path("a.safetensors"))
         says = f"at byte {len(data)}: 11 bytes follow the last tensor"
         self.write("a.safetensors", data + b"extra bytes")
-        self.check_is_broken(self.path("a.safetensors"), f"a.safetensors: {says}: `head -c {len(data)} ")
+        self.check_is_broken(self.path("a.safetensors"), f"a.safetensors: {says}: `berth.load(io.BytesIO(data[:{len(data)}]))` leaves them out")
         self.check_is_broken(io.BytesIO(data + b"extra bytes"), says)
 
     @unittest.skipUnless(shutil.which("strace"), "no strace")

@@ -400,12 +400,20 @@ class Threads(Tables):
     def test_interrupted(self):
         ids = torch.arange(N_ROWS).repeat(2000)
         out = torch.empty(len(ids), N_COLUMNS)
-        timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
+        began = threading.Event()
+
+        def interrupt():
+            began.wait()
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         with self.assertRaises(KeyboardInterrupt):
+            began.set()  # here, or ^C could come before it is expected
             while True:
                 self.rows.gather(self.emb, ids, out)
-        timer.join()
+        thread.join()
         self.assert_rows(self.rows.gather(self.emb, [1, 2]), [1, 2])
 
     def test_other_threads_run(self):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Checkpoints in several files: an index, a DCP directory, a folder; and a File in other processes."""
 
+import argparse
 import functools
 import gc
 import http.server
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest.mock
 import urllib.parse
 import warnings
 
@@ -74,7 +76,7 @@ class Sets(Folder):
                 self.assertEqual(file.numpy("['a.y']").tolist(), [1, 1, 1])
                 self.assertEqual((file.info["n_files"], file.info["n_tensors"]), (2, 3))
                 self.assertTrue(file.verify())
-                self.assertIn("index, 3 tensors", repr(file))
+                self.assertIn(", index of 2 files, 3 tensors>", repr(file))
                 rows = berth.rows(1 << 20)
                 self.assertTrue(torch.equal(rows.gather(rows.add(file, "a.x"), [2]), FIRST["a.x"][2:3]))
             self.assertIn("closed", repr(file))
@@ -99,8 +101,18 @@ class Sets(Folder):
 
     def test_bad_indices(self):
         good = "m-2.safetensors"
-        for weights, words in (({"a": 1}, "None is not a name"), ({"a": "../x"}, "'../x' is not a name"),
-                               ({"a": "/x"}, "'/x' is not a name"), ({"a": "x\0"}, "is not a name"),
+        odd = {json.dumps(each)[:4]: each for each in (1, -1.5, None, True, [], {}, "", "../x", "/x")}
+        odd |= {"an array": [1], "an object": {"b": 1}, r'"x\\u0000"': "x\0", "a number of many digits": 10**1000,
+                '"%s...' % ("x/" * 99 + "x"): "x/" * 500}
+        for shown, value in odd.items():
+            path = self.index({"a": good, "b\x1b": value})
+            shown = json.dumps(value) if isinstance(value, str) and len(value) < 9 else shown
+            with self.assertRaises(berth.DamagedFileError) as caught:
+                berth.load(path)
+            says = (f'{path}: is no index of a checkpoint: the file of "b\\u001b" is {shown}, which is not a name of a '
+                    "file in the index's folder")
+            self.assertEqual((str(caught.exception), berth.verify(path).error), (says, says))
+        for weights, words in (({"a": 1}, "is 1, which is not a name"),
                                ({"a": "x.pt"}, "x.pt: (cannot be opened|there is no such object)"),
                                ({"a": "model.safetensors.index.json"}, "the index of a checkpoint in several files"),
                                ({"b": good, "c": good}, '"c" is not in')):
@@ -109,12 +121,54 @@ class Sets(Folder):
                 for f in (path, self.served(path)):
                     with self.assertRaisesRegex(berth.Error, words):
                         call(f)
-        for data in (b"", b"{}", b"[]", b"[" * 100000, b'{"weight_map": 1}',
-                     b'{"weight_map": {}, "weight_map": {}}'):
+        for data, words in ((b"", "it is no JSON"), (b"{}", "it has no weight_map"), (b"[" * 100000, "it is no JSON"),
+                            (b"[]", r"it is \[\], not an object with"), (b"1e999", "it is Infinity, not an object with"),
+                            (b'{"weight_map": 1}', "its weight_map is 1, not an object"),
+                            (b'{"weight_map": {}, "weight_map": {}}', "it is no JSON: a name stands twice")):
             path = self.write("set/model.safetensors.index.json", data)
             for f in (path, self.served(path)):
-                with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint"):
+                with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint: {words}"):
                     berth.load(f)
+        path = self.index()
+        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path)):
+            berth.load(path)
+        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path) - 1):
+            self.assertRaisesRegex(berth.Error, "it has more than [0-9]+ bytes", berth.load, path)
+        os.remove(path)
+        os.mkfifo(path)  # which nobody writes to: it is not waited for (F1)
+        for call in (berth.load, berth.open):
+            self.assertRaisesRegex(berth.Error, "it is no file: a pipe", call, path)
+
+    def test_several_old_values_at_a_url(self):
+        """The first one, as of a path."""
+        with open(self.path("v.pt"), "wb") as file:
+            for value in (FIRST, SECOND):
+                torch.save(value, file, _use_new_zipfile_serialization=False)
+        index = self.write("v.index.json", json.dumps({"weight_map": dict.fromkeys(FIRST, "v.pt")}).encode())
+        for f in (self.path("v.pt"), self.served(self.path("v.pt")), index, self.served(index)):
+            for options in ({}, {"encoding": "latin1"}, {"weights_only": False}):
+                same(berth.load(f, **options), FIRST, resizable=False)
+
+    def test_what_an_open_file_is(self):
+        """As repr() and info say it."""
+        path = self.index()
+        warnings.simplefilter("ignore")
+        dcp.save(SECOND, checkpoint_id=self.path("saved"))
+        berth.save(SECOND, self.path("one/v.pt"))
+        torch.save(SECOND, self.path("old.pt"), _use_new_zipfile_serialization=False)
+        one, data = self.path("one/v.pt"), io.BytesIO(self.read(self.path("one/v.pt")))
+        for f, name, kind in (
+                (self.path("saved"), repr(self.path("saved")), "DCP directory"), (one, repr(one), "zip"),
+                (self.path("one"), repr(one), "zip"), (self.served(one), repr(self.served(one)), "zip"),
+                (data, f"an object of {io.BytesIO}", "zip"), (self.path("old.pt"), repr(self.path("old.pt")), "legacy"),
+                (self.path("set/m-2.safetensors"), repr(self.path("set/m-2.safetensors")), "safetensors"),
+                (self.index({"b": "m-2.safetensors"}), repr(path), "index of 1 file"),
+                (self.path("set"), repr(path), "index of 1 file"),
+                (self.served(path), repr(self.served(path)), "index of 1 file")):
+            with berth.open(f) as file:
+                self.assertEqual(repr(file), f"<berth.File {name}, {kind}, 1 tensor>")
+                self.assertEqual(file.info["container"], kind.split(" of")[0])
+            self.assertEqual(repr(file), f"<berth.File {name}, closed>")
 
     def test_names_of_files(self):
         """D2: the cases that tests/command/shards.py has, too."""
@@ -205,7 +259,14 @@ class Sets(Folder):
         for call in (berth.load, berth.open):
             with self.assertRaisesRegex(berth.UnsafeFileError, r"names posix mkdir, .*; nothing was run\Z"):
                 call(path)
-        self.assertIn("names posix mkdir", berth.verify(path).error)
+        report = berth.verify(path)
+        self.assertRegex(report.error, r"names posix mkdir, .*; nothing was run\Z")
+        self.assertEqual((report.intact, report.refused), (False, ["posix.mkdir"]))  # it is no Metadata
+        dcp.save({"a": torch.ones(2), "h": argparse.Namespace()}, checkpoint_id=self.path("named"), no_dist=True)
+        with self.assertRaisesRegex(berth.UnsafeFileError, "argparse Namespace is not allowed"):
+            berth.load(self.path("named"))
+        report = berth.verify(self.path("named"))
+        self.assertEqual((report.intact, report.refused), (True, ["argparse.Namespace"]))
         self.assertFalse(os.path.exists(trap))
 
 

@@ -173,10 +173,19 @@ Test(acl, what_is_no_acl_is_told)
     static const struct {
         size_t at;
         uint8_t byte;
-    } changes[] = {{0, 3}, {4, 0}, {4, 3}, {4, 64}, {4, 4}, {6, 8}, {12, 1}, {36, 8}};
+    } changes[] = {{0, 3}, {4, 0},  {4, 3},  {4, 64},  {4, 4},
+                   {6, 8}, {12, 1}, {36, 8}, {28, 10}, {36, 24}};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         make_acl(&good, 1234, true);
         good.bytes[changes[i].at] = changes[i].byte;
         cr_assert_not(bth_acl_is_valid(good.bytes, good.acl.nbytes), "change %zu", i);
     }
+    /* An entry of nobody, in front of good ones. */
+    access_list more = {.acl = {.nbytes = 4}};
+    make_acl(&good, 1234, true);
+    more.acl.bytes = more.bytes;
+    (void)bth_put_u32(more.bytes, 2);
+    add(&more, 0, 0, 0);
+    memcpy(more.bytes + more.acl.nbytes, good.bytes + 4, good.acl.nbytes - 4);
+    cr_assert_not(bth_acl_is_valid(more.bytes, more.acl.nbytes + good.acl.nbytes - 4));
 }

@@ -133,6 +133,88 @@ Test(commit, a_private_file_is_private_from_its_first_byte)
     free(path);
 }
 
+/* What refuses to give a new file the owner, the ACL, the mode of the old one; 0: nothing does. */
+static int owner_errno, acl_errno, mode_errno;
+
+static int refuse(int with)
+{
+    errno = with;
+    return -1;
+}
+
+static int refused_fchown(int fd, uid_t owner, gid_t group)
+{
+    return owner_errno ? refuse(owner_errno) : fchown(fd, owner, group);
+}
+
+static int refused_fsetxattr(int fd, const char *name, const void *value, size_t nbytes, int flags)
+{
+    return acl_errno && strncmp(name, "system.", 7) == 0
+               ? refuse(acl_errno)
+               : fsetxattr(fd, name, value, nbytes, flags);
+}
+
+static int refused_fchmod(int fd, mode_t mode)
+{
+    return mode_errno ? refuse(mode_errno) : fchmod(fd, mode);
+}
+
+/* F4: as root, who can do all of it but what is refused. */
+Test(commit, a_replaced_file_keeps_its_rights_or_loses_some_or_is_refused)
+{
+    enum { OTHER = 65533 };
+    static const struct {
+        uid_t owner;
+        mode_t mode;
+        int owner_errno, acl_errno, mode_errno;
+        int code;
+        const char *says;
+        uid_t new_owner;
+        mode_t new_mode;
+    } cases[] = {
+        {OTHER, 0640, 0, 0, 0, 0, "", OTHER, 0640},
+        {OTHER, 0666, EIO, 0, 0, BERTH_E_SYSTEM, "its owner cannot be kept", 0, 0},
+        {OTHER, 0644, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0664, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0646, EPERM, EOPNOTSUPP, 0, BERTH_E_REPLACE, "who could not use the new file", 0,
+         0},
+        {OTHER, 0666, EPERM, EOPNOTSUPP, 0, 0, "", 0, 0666},
+        {OTHER, 0666, EACCES, ENOENT, 0, 0, "", 0, 0666},
+        {OTHER, 0644, EPERM, EIO, 0, BERTH_E_SYSTEM, "its ACL cannot be kept", 0, 0},
+        {0, 0640, 0, 0, EIO, BERTH_E_SYSTEM, "its mode cannot be kept", 0, 0},
+        {0, 0640, 0, 0, EPERM, 0, "", 0, 0600}, /* narrower: nobody can do more */
+        {0, 0400, 0, 0, EPERM, BERTH_E_SYSTEM, "its mode cannot be kept", 0, 0},
+    };
+    char *path = test_path(folder, "model.pt");
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct stat status;
+        berth_error error;
+        (void)unlink(path);
+        test_write_file(path, "old", 3);
+        cr_assert_eq(chmod(path, cases[i].mode), 0);
+        cr_assert_eq(chown(path, cases[i].owner, 0), 0);
+        owner_errno = cases[i].owner_errno, acl_errno = cases[i].acl_errno;
+        mode_errno = cases[i].mode_errno;
+        bth_system.fchown = refused_fchown;
+        bth_system.fsetxattr = refused_fsetxattr;
+        bth_system.fchmod = refused_fchmod;
+        cr_expect_eq(save(path, 1000, &error), cases[i].code, "%zu: %s", i, error.message);
+        bth_system_restore();
+        cr_expect(strstr(error.message, cases[i].says), "%zu: %s", i, error.message);
+        cr_assert_eq(stat(path, &status), 0);
+        cr_expect_eq(status.st_uid, cases[i].code ? cases[i].owner : cases[i].new_owner, "%zu", i);
+        cr_expect_eq(status.st_mode & 07777, cases[i].code ? cases[i].mode : cases[i].new_mode,
+                     "%zu: %o", i, status.st_mode);
+        cr_expect_eq(test_folder_count(folder), 1, "%zu", i);
+    }
+    free(path);
+}
+
 static int access_and_swap(int in, const char *name, int mode, int flags)
 {
     int result = faccessat(in, name, mode, flags);
@@ -362,5 +444,63 @@ Test(commit, a_cancelled_save_leaves_the_old_file)
     cr_assert_str_eq(error.message, expected);
     cr_assert(is_checkpoint(path, 1000));
     cr_assert_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+/* Of the reports that all is written, the nth is answered by a cancel; it comes before the rename.
+ */
+static int n_whole, n_until_stop;
+
+static int stop_when_all_is_written(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context;
+    n_whole += done_nbytes == total_nbytes;
+    return n_whole >= n_until_stop;
+}
+
+Test(commit, a_save_can_be_cancelled_until_its_rename)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = stop_when_all_is_written};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+    int status = BERTH_E_CANCELLED;
+
+    save_well(path, 1000);
+    for (n_until_stop = 1; status < 0; n_until_stop++) {
+        n_whole = 0;
+        status = berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error);
+        cr_assert_eq(status, n_whole >= n_until_stop ? BERTH_E_CANCELLED : 0, "report %d: %d",
+                     n_until_stop, status);
+        cr_assert(status == 0 || is_checkpoint(path, 1000));
+    }
+    cr_expect_gt(n_until_stop, 2);
+    free(path);
+}
+
+static int put_pipe_there(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)done_nbytes, (void)total_nbytes;
+    (void)unlink(context);
+    (void)mkfifo(context, 0600);
+    return 0;
+}
+
+/* X1: what is there when the save ends is looked at again. */
+Test(commit, a_pipe_that_takes_the_files_place_meanwhile_is_not_replaced)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = put_pipe_there, .progress_context = path};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    struct stat status;
+    berth_error error;
+
+    save_well(path, 1000);
+    cr_expect_lt(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error), 0);
+    cr_expect(strstr(error.message, "not a regular file") || strstr(error.message, "pipe"), "%s",
+              error.message);
+    cr_assert_eq(lstat(path, &status), 0);
+    cr_expect(S_ISFIFO(status.st_mode));
+    cr_expect_eq(test_folder_count(folder), 1);
     free(path);
 }

@@ -12,6 +12,7 @@
 #include <linux/magic.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -551,6 +552,152 @@ Test(in_place, a_hard_link_keeps_its_file)
     free(other);
 }
 
+/* X4: a file without a name. What is refused keeps its bytes. */
+static int no_ftruncate_at_all(int fd, off_t nbytes)
+{
+    (void)fd, (void)nbytes;
+    return refuse(EROFS);
+}
+
+static int full_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    (void)fd, (void)mode, (void)offset, (void)nbytes;
+    return refuse(ENOSPC);
+}
+
+Test(in_place, a_file_without_a_name_gets_the_bytes_or_keeps_its_own)
+{
+    static const struct {
+        int seals;
+        bool is_full, has_no_ftruncate;
+        int status;
+        const char *says;
+    } cases[] = {
+        {0, false, false, 0, ""},
+        {F_SEAL_SEAL, false, false, 0, ""},
+        {F_SEAL_WRITE, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_SHRINK, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_GROW, false, false, BERTH_E_SYSTEM, "is sealed, and cannot be written in place"},
+        {F_SEAL_SEAL | F_SEAL_GROW, false, false, BERTH_E_SYSTEM, "is sealed"},
+        {0, true, false, BERTH_E_NO_SPACE, ""},
+        {0, false, true, BERTH_E_SYSTEM, "has no name, and cannot be written in place: Read-only"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[40];
+        berth_error error;
+        int fd = memfd_create("model", MFD_ALLOW_SEALING);
+        cr_assert_geq(fd, 0);
+        cr_assert_eq(write(fd, OLD, strlen(OLD)), (ssize_t)strlen(OLD));
+        if (cases[i].seals)
+            cr_assert_eq(fcntl(fd, F_ADD_SEALS, cases[i].seals), 0);
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        if (cases[i].is_full)
+            bth_system.fallocate = full_fallocate;
+        if (cases[i].has_no_ftruncate)
+            bth_system.ftruncate = no_ftruncate_at_all;
+        cr_expect_eq(save(name, "", NULL, &error), cases[i].status, "%zu: %s", i, error.message);
+        bth_system_restore();
+        cr_expect(strstr(error.message, cases[i].says), "%zu: %s", i, error.message);
+        if (cases[i].status == 0)
+            cr_expect(test_file_holds(name, expected, expected_nbytes), "%zu", i);
+        else if (!cases[i].has_no_ftruncate) /* which has room already, behind the old bytes */
+            cr_expect(test_file_holds(name, OLD, strlen(OLD)), "%zu", i);
+        close(fd);
+    }
+}
+
+/* ---- what takes the file's name meanwhile ---- */
+
+static enum {
+    CANNOT_BE_OPENED,
+    CANNOT_BE_EXAMINED,
+    ANOTHER_FILE,
+    IS_REPLACED,
+    NOT_WRITABLE
+} change;
+
+static int openat_and_change(int in, const char *name, int flags, mode_t mode)
+{
+    bool is_it = strcmp(name, "model.pt") == 0;
+
+    if (is_it && flags & O_PATH && change == CANNOT_BE_OPENED)
+        return refuse(EACCES);
+    if (change == NOT_WRITABLE && (flags & O_ACCMODE) == O_RDWR && name[0] >= '0' && name[0] <= '9')
+        return refuse(EACCES);
+    if (is_it && flags & O_PATH && change == ANOTHER_FILE) {
+        char *other = test_path(folder, "other.pt");
+        test_write_file(other, "theirs", 6); /* while the old one is there: another inode */
+        cr_assert_eq(rename(other, path), 0);
+        free(other);
+    }
+    int fd = openat(in, name, flags, mode);
+    if (is_it && flags & O_EXCL && change == IS_REPLACED)
+        cr_assert_eq(unlink(path), 0);
+    return fd;
+}
+
+static int fstat_of_no_path(int fd, struct stat *status)
+{
+    return change == CANNOT_BE_EXAMINED && fcntl(fd, F_GETFL) & O_PATH ? refuse(EIO)
+                                                                       : fstat(fd, status);
+}
+
+static void expect_refused_after(const char *to, const char *options, const char *says)
+{
+    berth_error error;
+
+    bth_system.openat = openat_and_change;
+    bth_system.fstat = fstat_of_no_path;
+    cr_expect_lt(save(to, options, NULL, &error), 0, "%s", says);
+    bth_system_restore();
+    cr_expect(strstr(error.message, says), "%s: %s", says, error.message);
+}
+
+/* X1, X10 */
+Test(in_place, what_takes_the_files_name_is_not_written_to)
+{
+    test_write_file(path, OLD, strlen(OLD));
+    change = CANNOT_BE_OPENED;
+    expect_refused_after(path, "save.replace=in_place", "cannot be opened: Permission denied");
+    change = CANNOT_BE_EXAMINED;
+    expect_refused_after(path, "save.replace=in_place", "cannot be opened: Input/output error");
+    cr_expect(test_file_holds(path, OLD, strlen(OLD)));
+    change = ANOTHER_FILE;
+    expect_refused_after(path, "save.replace=in_place", "another file took its name");
+    cr_expect(test_file_holds(path, "theirs", 6));
+    cr_assert_eq(unlink(path), 0);
+    change = IS_REPLACED;
+    expect_refused_after(path, "save.replace=in_place",
+                         "it, or the descriptor of it, was replaced");
+}
+
+/* X4 */
+Test(in_place, descriptors_of_what_can_be_no_file_are_refused)
+{
+    char name[40], *other = test_path(folder, "other.pt");
+    int ends[2];
+
+    cr_assert_eq(pipe(ends), 0);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", ends[1]);
+    expect_refused_after(name, "", "cannot be replaced");
+    close(ends[0]), close(ends[1]);
+    /* It has a name, but not the one by which it was opened: that is another file's. */
+    test_write_file(path, OLD, strlen(OLD));
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    cr_assert(link(path, other) == 0 && unlink(path) == 0);
+    test_write_file(path, "theirs", 6);
+    expect_refused_after(name, "", "is open under a name that another file has now");
+    cr_expect(test_file_holds(path, "theirs", 6) && test_file_holds(other, OLD, strlen(OLD)));
+    cr_assert_eq(unlink(other), 0); /* and now none */
+    change = NOT_WRITABLE;
+    expect_refused_after(name, "", "has no name, and cannot be written in place");
+    cr_expect(test_file_holds(path, "theirs", 6));
+    close(fd);
+    free(other);
+}
+
 /* ---- files of other formats, and joint saves ---- */
 
 Test(in_place, a_file_of_another_format)
@@ -571,6 +718,36 @@ Test(in_place, a_file_of_another_format)
     }
 }
 
+static void keep_line(void *context, const char *message)
+{
+    char *line = context;
+
+    if (strncmp(message, "trace ", 6) == 0)
+        snprintf(line, 512, "%s", message);
+}
+
+/* A trace cannot be written there; the save is, and the log says what helps. */
+Test(in_place, a_trace_that_cannot_be_written_over_says_so)
+{
+    const struct habits order = {.order = EOPNOTSUPP};
+    char trace[PATH_MAX], options[PATH_MAX + 16], line[512] = "";
+    berth_stats stats = {0};
+    berth_error error;
+
+    snprintf(trace, sizeof trace, "%s/trace.json", folder);
+    snprintf(options, sizeof options, "trace=%s", trace);
+    berth_set_log(keep_line, line);
+    set_habits(&order);
+    int status = save(path, options, &stats, &error);
+    bth_system_restore();
+    berth_set_log(NULL, NULL);
+    cr_assert_eq(status, 0, "%s", error.message);
+    cr_expect(strstr(line, "its file system may take bytes in order only, and a trace is written "
+                           "over its own end: choose a path elsewhere"),
+              "%s", line);
+    cr_assert_eq(unlink(trace), 0);
+}
+
 /* Several processes cannot write in order: that is told before a byte is written. */
 Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
 {
@@ -581,13 +758,14 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
         {{.order = EOPNOTSUPP}, "", "takes bytes in order only"},
         {{.order = EINVAL, .size = ENOSYS}, "", "takes bytes in order only"},
         {{.rename = ENOSYS}, "", "cannot rename files"},
+        {{.over = EEXIST}, "", "its file system cannot replace a file by a rename: File exists"},
         {{.is_disk = true}, "save.replace=in_place", "save.replace must be auto or always"},
     };
     berth_error error;
     berth_tree *tree = berth_tree_new(&error);
     berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
 
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         berth_joint *joint;
         set_habits(&rows[i].habits);
         cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "io/syscalls.h"
-#include "save/joint/joint_exchange.h"
+#include "save/joint/joint_writer.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
 #include "tests/support/writer_group.h"

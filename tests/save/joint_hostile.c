@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "io/direct.h"
-#include "save/joint/joint_receipt.h"
+#include "save/joint/joint_ticket.h"
 #include "save/temporary.h"
 #include "tests/support/save/records.h"
 #include "tests/support/scene.h"
@@ -180,6 +180,71 @@ Test(joint_hostile, a_ticket_that_lies)
     cr_assert_gt(n_taken, 10); /* paths in messages, numbers of writers, smaller shapes */
     berth_joint_abort(joint);
     cr_assert(test_file_holds(path, "old", 3));
+}
+
+/* J4: sizes whose product is none, or good. */
+Test(joint_hostile, a_ticket_with_sizes_below_0)
+{
+    static const int64_t bad[][2] = {{0, -1}, {-1, 0}, {-2, -2}, {INT64_MIN, 0}, {0, INT64_MIN}};
+
+    begin();
+    uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+    uint8_t sizes[16]; /* of "w" */
+    (void)bth_put_u64(bth_put_u64(sizes, 2), N / 2);
+    uint8_t *found = memmem(copy, info.ticket_nbytes, sizes, sizeof sizes);
+    cr_assert_not_null(found);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        (void)bth_put_u64(bth_put_u64(found, (uint64_t)bad[i][0]), (uint64_t)bad[i][1]);
+        bth_blob_put_end(copy, info.ticket_nbytes);
+        cr_expect_eq(write_with(copy, info.ticket_nbytes), BERTH_E_ARGUMENT, "%zu", i);
+        cr_expect(strstr(error.message, "the ticket is invalid: a tensor"), "%zu: %s", i,
+                  error.message);
+    }
+    free(copy);
+    berth_joint_abort(joint);
+}
+
+/* J4: cut, and given the checksum that what is left of it has. */
+Test(joint_hostile, cut_with_a_good_checksum)
+{
+    begin();
+    for (size_t n = BTH_BLOB_HEAD_NBYTES + BTH_BLOB_END_NBYTES; n < info.ticket_nbytes; n++) {
+        uint8_t *copy = copy_of(info.ticket, n);
+        bth_blob_put_end(copy, n);
+        cr_assert_lt(write_with(copy, n), 0, "a ticket of %zu bytes", n);
+        free(copy);
+    }
+    for (size_t n = BTH_BLOB_HEAD_NBYTES + BTH_BLOB_END_NBYTES; n < receipt_nbytes[0];
+         n += n < 400 ? 1 : 97) {
+        uint8_t *copy = copy_of(receipts[0], n);
+        bth_blob_put_end(copy, n);
+        cr_assert_lt(add_one(copy, n), 0, "a receipt of %zu bytes", n);
+        free(copy);
+    }
+    berth_joint_abort(joint);
+}
+
+/* J4: a text has its length, no NUL in it, and one behind it. */
+Test(joint_hostile, a_ticket_with_texts_that_do_not_end)
+{
+    static const uint8_t name[] = {1, 0, 0, 0, 'w', 0};
+    static const struct {
+        size_t at;
+        uint8_t byte;
+    } changes_of_name[] = {{4, 0}, {5, 'x'}, {5, 1}, {0, 2}};
+
+    begin();
+    for (size_t i = 0; i < sizeof changes_of_name / sizeof *changes_of_name; i++) {
+        uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
+        uint8_t *found = memmem(copy, info.ticket_nbytes, name, sizeof name);
+        cr_assert_not_null(found);
+        found[changes_of_name[i].at] = changes_of_name[i].byte;
+        bth_blob_put_end(copy, info.ticket_nbytes);
+        cr_expect_eq(write_with(copy, info.ticket_nbytes), BERTH_E_ARGUMENT, "%zu", i);
+        cr_expect(strstr(error.message, "the ticket is invalid"), "%zu: %s", i, error.message);
+        free(copy);
+    }
+    berth_joint_abort(joint);
 }
 
 /* Whether the lie is found: at the receipt, or at the end. Never a file of another size. */
@@ -387,19 +452,21 @@ static berth_value *linked_outline(berth_tree *of)
 /* A receipt of these parts, with zeros for their fragments and CRCs. */
 static int add_receipt_of(const bth_ticket *ticket, const bth_joint_part *parts, size_t n)
 {
-    uint64_t fragments_nbytes = 0;
-    uint8_t *bytes, *fragments;
+    bth_slice_part own[N_LINKED + MAX_LIE] = {{.bytes = NULL}};
+    uint64_t fragments_nbytes = 1;
+    uint8_t *bytes;
     size_t nbytes;
 
     for (size_t i = 0; i < n; i++) {
         bth_joint_split split = bth_joint_part_split(ticket, &parts[i]);
         fragments_nbytes += split.head_nbytes + split.tail_nbytes;
+        own[i].part = parts[i];
     }
-    assert_ok(bth_receipt_new(ticket, 0, n, fragments_nbytes, &bytes, &nbytes, &fragments, &error));
-    memset(fragments, 0, (size_t)fragments_nbytes);
-    bth_receipt_complete(bytes, nbytes, parts, n);
+    uint8_t *zeros = calloc((size_t)fragments_nbytes, 1);
+    assert_ok(bth_receipt_write(ticket, 0, own, n, zeros, &bytes, &nbytes, &error));
     int status = add_one(bytes, nbytes);
     bth_release(bytes);
+    free(zeros);
     return status;
 }
 

@@ -3,9 +3,11 @@
 #include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "io/syscalls.h"
@@ -290,4 +292,118 @@ Test(leftovers, numbers_of_links_are_not_needed)
                      error.message);
         cr_assert_eq(test_folder_count(folder), 1);
     }
+}
+
+/* ---- whose it is ---- */
+
+static void note_state(void *context, const berth_temporary *temporary)
+{
+    *(berth_temporary_state *)context = temporary->state;
+}
+
+static berth_temporary_state state_of(const char *owner)
+{
+    berth_temporary_state state = (berth_temporary_state)-1;
+    berth_error error;
+
+    cr_assert_eq(setxattr(leftover, BTH_TEMPORARY_OWNER, owner, strlen(owner), 0), 0);
+    assert_ok(berth_clean_temporaries(folder, 0, 0, note_state, &state, &error));
+    return state;
+}
+
+/* X5: anybody may have written it; what is no process and no start is of nobody. %ld: this process.
+ */
+Test(leftovers, the_owner_is_read_exactly)
+{
+    static const struct {
+        const char *process_and_start;
+        berth_temporary_state state;
+    } cases[] = {{"%ld 1", BERTH_TEMPORARY_DEAD},
+                 {"2147483647 1", BERTH_TEMPORARY_DEAD},
+                 {"2147483648 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"0 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"-%ld 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"+%ld 1", BERTH_TEMPORARY_UNKNOWN},
+                 {" %ld 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ldx1", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld 1x", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld 1 ", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld  1", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld +1", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld ", BERTH_TEMPORARY_UNKNOWN},
+                 {"%ld 99999999999999999999", BERTH_TEMPORARY_UNKNOWN},
+                 {"99999999999999999999 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"a 1", BERTH_TEMPORARY_UNKNOWN},
+                 {":%ld 1", BERTH_TEMPORARY_UNKNOWN},
+                 {"", BERTH_TEMPORARY_UNKNOWN}};
+    char own[BTH_TEMPORARY_OWNER_NBYTES], owner[900], form[400];
+
+    leave_temporary(leftover);
+    cr_assert(bth_temporary_owner_self(own));
+    cr_expect_eq(state_of(own), BERTH_TEMPORARY_ALIVE);
+    *strrchr(own, ' ') = '\0';
+    *strrchr(own, ' ') = '\0'; /* "1 <boot id> <pid namespace> <time namespace>" */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *process = strstr(cases[i].process_and_start, "%ld");
+        int n_before = process ? (int)(process - cases[i].process_and_start)
+                               : (int)strlen(cases[i].process_and_start);
+        form[0] = '\0';
+        if (process)
+            snprintf(form, sizeof form, "%ld%s", (long)getpid(), process + 3);
+        snprintf(owner, sizeof owner, "%s %.*s%s", own, n_before, cases[i].process_and_start, form);
+        cr_expect_eq(state_of(owner), cases[i].state, "\"%s\"", owner);
+    }
+}
+
+static const char *link_text; /* NULL: there is none */
+static const char *hidden;    /* a file of /proc that is not there; NULL: all are */
+
+static ssize_t readlinkat_as_told(int in, const char *name, char *text, size_t nbytes)
+{
+    if (strncmp(name, "/proc/thread-self/ns/pid", 24) != 0)
+        return readlinkat(in, name, text, nbytes);
+    if (!link_text) {
+        errno = ENOENT;
+        return -1;
+    }
+    size_t n = strlen(link_text) < nbytes ? strlen(link_text) : nbytes;
+    memcpy(text, link_text, n);
+    return (ssize_t)n;
+}
+
+static int open_without(const char *name, int flags, mode_t mode)
+{
+    if (hidden && strstr(name, "/proc/") == name && strstr(name, hidden)) {
+        errno = ENOENT;
+        return -1;
+    }
+    return open(name, flags, mode);
+}
+
+/* X5: without what tells processes apart a save works, and its temporary is of nobody. */
+Test(leftovers, a_process_that_proc_does_not_tell_apart)
+{
+    static const struct {
+        const char *link, *hidden;
+    } cases[] = {{NULL, NULL},         {"pid:17]", NULL},      {"pid:[x]", NULL},
+                 {"pid:[17", NULL},    {"pid:[]", NULL},       {"pid:[-1]", NULL},
+                 {"pid:[17]", "stat"}, {"pid:[17]", "boot_id"}};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    char owner[BTH_TEMPORARY_OWNER_NBYTES];
+    berth_error error;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        link_text = cases[i].link, hidden = cases[i].hidden;
+        bth_system.readlinkat = readlinkat_as_told;
+        bth_system.open = open_without;
+        cr_expect_not(bth_temporary_owner_self(owner), "%zu: %s", i, owner);
+        assert_ok(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error));
+        bth_system_restore();
+        cr_expect_eq(test_folder_count(folder), 1);
+    }
+    link_text = "pid:[17]", hidden = NULL;
+    bth_system.readlinkat = readlinkat_as_told;
+    cr_expect(bth_temporary_owner_self(owner));
+    cr_expect(strstr(owner, " 17 "), "%s", owner);
 }

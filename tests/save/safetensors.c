@@ -264,6 +264,35 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
 }
 
 /* A checkpoint gives the elements that PyTorch shows, as the safetensors file has them. */
+/* T1: expanded tensors, each of 2^62 bytes, over one element. */
+Test(safetensors, views_larger_than_any_file, .init = begin, .fini = end)
+{
+    static const int64_t stride[] = {0};
+    int64_t shape[] = {(int64_t)1 << 60};
+    const berth_tensor large = {.dtype = BERTH_FLOAT32,
+                                .rank = 1,
+                                .shape = shape,
+                                .stride = stride,
+                                .storage =
+                                    berth_storage_new(tree, BERTH_FLOAT32, numbers, 4, NULL)};
+    char name[8];
+
+    for (int i = 0; i < 5; i++) {
+        (void)snprintf(name, sizeof name, "big%d", i);
+        shape[0]--; /* or they would be one */
+        berth_dict_set(root, name, berth_make_tensor(tree, &large));
+        assert_ok(berth_tree_error(tree, &error));
+        const berth_content content = berth_of_safetensors(root, NULL, 0);
+        void *bytes;
+        size_t nbytes;
+        int code = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error);
+        cr_expect_lt(code, 0);
+        if (i > 0)
+            cr_expect(code == BERTH_E_UNSUPPORTED && strstr(error.message, "too large for a file"),
+                      "%d: %s", i, error.message);
+    }
+}
+
 Test(safetensors, bits_of_a_checkpoint, .init = begin, .fini = end)
 {
     static const float pair[] = {1, 2, 3, 4}, negative[] = {-1, -2, -3, -4},

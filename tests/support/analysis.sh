@@ -43,16 +43,14 @@ adapters/curl/answer.c answer_take_bytes 1 malloc-leak: kept in range->bytes, wh
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gives is what names->entries held, moved
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
 load/open/head_records.c head_find_pickle_record 2 malloc-leak: kept in contents->archive, which bth_contents_free frees
-save/joint/joint_slices.c items_grow 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
-save/joint/joint_slices.c slice_add_range 1 malloc-leak: kept in parts->parts, which bth_slice_parts_free_all frees
-save/joint/joint_slices.c slice_add_short_box 1 malloc-leak: the same copy
-tools/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
-tools/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
-tools/map_storages.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
-tools/set.c set_list_extents 1 malloc-leak: kept in the set, which set_free frees
-tools/shards.c path_beside 1 malloc-leak: kept in the set, which shard_set_free frees
-tools/shards.c shard_set_make_paths 1 malloc-leak: the same, behind a call
-tools/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names
+save/joint/joint_slices.c bth_slice_parts_append 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
+save/joint/joint_slices.c slice_add_runs 1 malloc-leak: the same copy
+tools/dcp/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
+tools/commands/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
+tools/map/map_read.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
+tools/common/shards.c path_beside 1 malloc-leak: kept in the set, which shard_set_free frees
+tools/common/shards.c shard_set_make_paths 1 malloc-leak: the same, behind a call
+tools/commands/verify.c bad_record_add_tensor 1 malloc-leak: kept in the record, which findings_free frees with its names
 END
 }
 

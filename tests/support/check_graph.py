@@ -29,11 +29,10 @@ OUTSIDE = ["berth.h", "berth", "tools", "tests/api"]
 
 
 def names_of(path):
-    """(defined, taken) names of an object file that other objects can see."""
+    """(defined, weak ones of them, taken) names of an object file that other objects can see."""
     lines = subprocess.run(["nm", path], check=True, capture_output=True, text=True).stdout
     words = [line.split()[-2:] for line in lines.splitlines()]
-    return ({name for kind, name in words if kind in "TDBRCVW"},
-            {name for kind, name in words if kind == "U"})
+    return tuple({name for kind, name in words if kind in kinds} for kinds in ("TDBRCVW", "VW", "U"))
 
 
 def calls(objects, room, root):
@@ -43,9 +42,11 @@ def calls(objects, room, root):
     # An object may be older than the removal of its source.
     seen = {source: names_of(path) for source, path in built.items()
             if os.path.exists(os.path.join(root, source))}
-    owner = {name: source for source, (defined, _) in seen.items() for name in defined}
+    owner = {name: source for source, (defined, _, _) in seen.items() for name in defined}
+    # A table that a wing fills is the core's, which has it without the wing, too.
+    owner.update((name, source) for source, (_, weak, _) in seen.items() for name in weak)
     graph = {source: {} for source in seen}
-    for source, (_, taken) in seen.items():
+    for source, (_, _, taken) in seen.items():
         for name in taken:
             if owner.get(name, source) != source:
                 graph[source].setdefault(owner[name], set()).add(name)

@@ -65,6 +65,11 @@ class GraphCheck(unittest.TestCase):
         self.compile("io/e.c", "void bth_f4(void) {}\n")
         self.assertEqual(self.told(), [])
 
+    def test_the_table_of_a_wing_is_the_cores(self):
+        self.ring(["io/a.c", "io/b.c", "io/c.c", "io/d.c"])
+        self.compile("io/c.c", "void __attribute__((weak)) bth_f3(void) {}\nvoid bth_f2(void) { bth_f3(); }\n")
+        self.assertEqual(self.told(), [])
+
     def test_an_object_without_a_source_does_not_count(self):
         self.ring(["io/a.c", "io/b.c", "io/c.c", "io/d.c"])
         os.remove(os.path.join(self.root, "io/d.c"))

@@ -22,10 +22,20 @@ MAY_INCLUDE = {
     "adapters/python": ["adapters/python", "adapters/curl"],
     "tests/support": ["tests/support"],
     "tests/api": ["tests/support", "tests/api"],
+    "tests/core": ["tests/support", "tests/core"],
     "tests/peers": ["tests/support", "tests/peers"],
 }
 # The other folders of tests look into every room, and at the whole test library.
 TESTS_MAY_INCLUDE = ROOMS + ["tests/support", "tests/support/*", "tests/simulated"]
+
+# Parts of the library that its core does without, with their folders: docs/decisions/rings.md.
+WINGS = {
+    "joint": ["save/joint"],
+    "rows": ["load/rows"],
+    "prefetch": ["load/prefetch"],
+    "device": ["io/device", "save/device", "load/device"],
+    "trace": ["io/trace"],
+}
 
 # System headers that belong to one place: pattern, the folders that may, why.
 KEPT = [
@@ -63,10 +73,13 @@ def allowed(folder):
     if folder in MAY_INCLUDE:
         return MAY_INCLUDE[folder]
     if folder.startswith("tests/"):
-        # What the command reads itself is fuzzed, too.
-        more = ["tools"] if folder in ("tests/fuzz", "tests/support/*") else []
-        return TESTS_MAY_INCLUDE + more + [folder] * (folder not in TESTS_MAY_INCLUDE)
+        return TESTS_MAY_INCLUDE + [folder] * (folder not in TESTS_MAY_INCLUDE)
     return []
+
+
+def wing_of(path):
+    """The wing that a file of the library belongs to; None: the core, or no file of the library."""
+    return next((wing for wing, folders in WINGS.items() if os.path.dirname(path) in folders), None)
 
 
 def is_public(path):
@@ -88,6 +101,9 @@ def broken_rule(root, path, quote, included):
     if not os.path.exists(os.path.join(root, included)):
         return "there is no such file in the repository"
     if folder_of(included) in allowed(folder):
+        if folder in ROOMS and wing_of(included) not in (None, wing_of(path)):
+            return (f"another wing includes no file of the wing {wing_of(included)}" if wing_of(path) else
+                    f"the core calls the wing {wing_of(included)} by a table (docs/decisions/rings.md)")
         return None
     if not allowed(folder):
         return "public headers include nothing but berth.h"

@@ -11,6 +11,7 @@ from check_includes import check
 
 HOUSE = [
     "berth.h", "berth/more.h", "berth/rows.h", "base/error.h", "config/layers.h", "format/values/value.h", "io/file.h", "save/plan.h", "load/open.h",
+    "io/device/device.h", "io/trace/trace_file.h", "save/joint/joint_file.h", "load/rows/rows.h", "load/device/x.h",
     "tools/common.h", "adapters/python/native/native.h", "tests/support/support.h", "tests/support/save/records.h", "tests/save/common.h", "tests/data/made.inc",
 ]
 FROM_THE_ROOT = "includes are written from the repository's root"
@@ -76,6 +77,20 @@ class IncludeCheck(unittest.TestCase):
                      "tests/api/ may include the public headers, tests/support/, tests/api/")
         self.refused("tests/support/x.c", '#include "tests/support/save/records.h"',
                      "tests/support/ may include the public headers, tests/support/")
+
+    def test_the_core_includes_no_wing(self):
+        def by_table(wing):
+            return f"the core calls the wing {wing} by a table (docs/decisions/rings.md)"
+
+        self.refused("save/x.c", '#include "io/device/device.h"', by_table("device"))
+        self.refused("io/x.h", '#include "io/trace/trace_file.h"', by_table("trace"))
+        self.refused("save/x.c", '#include "save/joint/joint_file.h"', by_table("joint"))
+        self.refused("load/transfer/x.c", '#include "load/rows/rows.h"', by_table("rows"))
+        self.refused("load/rows/x.c", '#include "io/device/device.h"',
+                     "another wing includes no file of the wing device")
+        self.taken("save/device/x.c", '#include "io/device/device.h"')
+        self.taken("load/rows/y.c", '#include "load/rows/rows.h"')
+        self.taken("tests/load/x.c", '#include "load/rows/rows.h"')
 
     def test_no_way_around_by_relative_paths(self):
         self.refused("tools/x.c", '#include "../base/error.h"', FROM_THE_ROOT)

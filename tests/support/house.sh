@@ -63,12 +63,17 @@ house_header() {
     done
 }
 
+# declared_functions HEADER...: the names of the public functions that these declare, and what they include.
+declared_functions() {
+    gcc -E -P -I. -x c "$@" | tr '\n' ' ' | tr ';' '\n' |
+        grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u
+}
+
 # The shared library shows every function that the header declares, in its version's node, and the
 # static library's only global names are the same.
 house_exports() {
     local declared node shown
-    declared=$(gcc -E -P -I. -x c berth.h berth/*.h | tr '\n' ' ' | tr ';' '\n' |
-        grep 'visibility("default")' | grep -oE 'berth_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u)
+    declared=$(declared_functions berth.h berth/*.h)
     [ -n "$declared" ] || { echo "no function found in the public headers"; return 1; }
     node=BERTH_$(sed -nE 's/.*BERTH_VERSION_STRING "([0-9]+\.[0-9]+).*/\1/p' berth.h)
     shown=$(nm -D --defined-only "$BUILD/debug/libberth.so" | awk '{print $3}' | sort)
@@ -205,6 +210,29 @@ $there/none.safetensors: a safetensors file: this build of Berth was made withou
 END
     readelf -d "$there/opt/berth/lib/libberth.so" >"$there/said" && grep libdeflate "$there/said" || return 1
     ! grep jansson "$there/said" || return 1
+    rm -rf "$there"
+}
+
+# The core alone: the build says what is lost, exactly the functions of its headers are there, and programs that
+# need no more run. (tests/core: what such a library refuses.)
+house_without_wings() {
+    local there out=$BUILD/without-wings headers="berth.h berth/config.h berth/more.h" declared each
+    there=$(mktemp -d) || return 1
+    scons -Q -s -j"$jobs" VARIANT=debug "BUILD=$out" WINGS=none install "DESTDIR=$there" PREFIX=/opt/berth \
+        >"$there/said" || { cat "$there/said"; return 1; }
+    grep -q '^WINGS=none: this library has no joint saves, rows, prefetches, devices and traces; the command' \
+        "$there/said" || return 1
+    [ ! -e "$there/opt/berth/bin" ] || return 1
+    # shellcheck disable=SC2086
+    declared=$(declared_functions $headers)
+    diff <(echo "$declared") <(nm -D --defined-only "$there/opt/berth/lib/libberth.so" | awk '$2 == "T" {print $3}' |
+        sed 's/@.*//' | sort) || { echo "< declared in $headers   > exported by libberth.so"; return 1; }
+    for each in infer edit stream; do
+        gcc -I"$there/opt/berth/include" "examples/$each.c" "$there/opt/berth/lib/libberth.a" \
+            -ldeflate -lz -ljansson -ldl -pthread -o "$there/$each" || return 1
+    done
+    "$there/infer" examples/mlp.pt && "$there/edit" examples/mlp.pt "$there/edited.pt" &&
+        (cd "$there" && ./stream) || return 1
     rm -rf "$there"
 }
 

@@ -58,7 +58,7 @@ foreign_build() {
         mapfile -t each < <(foreign_sources "${tests[@]}" | sed -n "s|^$folder/.*|$out/&.o|p")
         "${compile[@]}" "${each[@]}" "$out/libsupport.a" "${objects[@]}" -o "$out/$folder/all" || return 1
     done
-    [ ! -d "$out/tools" ] || "${compile[@]}" "$out"/tools/*.o "${objects[@]}" -o "$out/berth"
+    [ ! -d "$out/tools" ] || "${compile[@]}" "$out"/tools/*/*.o "${objects[@]}" -o "$out/berth"
 }
 
 # foreign_tests MACHINE TESTS [RUNNER...]

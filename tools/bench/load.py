@@ -75,6 +75,8 @@ class Bench(Turns):
 
         super().__init__(options, folder)
         self.who, self.devices, self.large = loaders, devices, None
+        if options.quick:
+            loaders.OTHER_SECONDS = 0.02
         self.set = " ".join(["debug=off", *options.set])
 
     def path(self, name):
@@ -309,7 +311,8 @@ class Bench(Turns):
     def startup_section(self, path, size):
         ahead, parts = machine.read_ahead_nbytes(self.folder), {}
         made = self.section(
-            "startup", f"mapped, cold, after 200 ms of other work; read-ahead {ahead // 1024} KiB",
+            "startup", f"mapped, cold, after {self.who.OTHER_SECONDS * 1000:.0f} ms of other work; "
+            f"read-ahead {ahead // 1024} KiB",
             lambda: self.startup_turns(path, parts),
             [("against faulting", "berth", "faulting", 2.5),
              ("against the best of the others", "berth", WITHOUT, 0.9),

@@ -154,7 +154,7 @@ OTHER_SECONDS = 0.2
 
 
 def other_work():
-    """What else a program does when it starts, for 200 ms. Returns the part of one processor that it got:
+    """What else a program does when it starts. Returns the part of one processor that it got:
     who loads meanwhile may take some."""
     begin, end = time.thread_time(), time.perf_counter() + OTHER_SECONDS
     while time.perf_counter() < end:

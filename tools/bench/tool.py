@@ -32,21 +32,22 @@ def parser(name, description):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="BERTH_BUILD names the folder of a built variant (default: build/release, built if "
                "need be), BERTH_PYTHON a Python with PyTorch and safetensors.")
-    made.add_argument("--rounds", type=int, default=5, help="the number of rounds (5)")
+    made.add_argument("--rounds", type=int, help="the number of rounds (5; --quick: 2)")
     made.add_argument("--folder", default=".", help="where files are written (here)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                       help="set an option of Berth; may be repeated")
     made.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     made.add_argument("--quick", action="store_true",
-                      help="only check that it works: 32 MiB each, 2 rounds")
+                      help="only check that it works: 32 MiB each at most, 2 rounds")
     return made
 
 
 def parse(made):
     """The parsed command line."""
     parsed = made.parse_args()
+    if parsed.rounds is None:
+        parsed.rounds = 2 if parsed.quick else 5
     if parsed.quick:
-        parsed.rounds = 2
         parsed.size = min(parsed.size or 32 * MIB, 32 * MIB)
     if parsed.rounds < 1:
         made.error("--rounds must be at least 1")
@@ -76,8 +77,9 @@ def busy_seconds():
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def others_use(seconds=2):
+def others_use(options):
     """How many processors others use, while this program sleeps. A load average would still tell of its own last minute."""
+    seconds = 0.1 if options.quick else 2
     begun, since = busy_seconds(), time.monotonic()
     time.sleep(seconds)
     return (busy_seconds() - begun) / (time.monotonic() - since)
@@ -93,7 +95,7 @@ def head(options, folder):
              "build": os.path.basename(os.path.realpath(os.environ["BERTH_BUILD"])),
              "torch": torch.__version__, "safetensors": version_of("safetensors"),
              "fio": raw.fio_version(), "machine": machine.facts(folder),
-             "others_before": others_use()}
+             "others_before": others_use(options)}
     facts = whole["machine"]
     print(f"{facts['processor']}, {facts['processors']} processors, {facts['file_system']} on "
           f"{facts['device']}, Linux {facts['kernel']}; PyTorch {whole['torch']}, safetensors "
@@ -123,7 +125,7 @@ def run(options, measure):
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
     with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=options.folder) as folder:
         whole = measure(os.path.realpath(folder))
-    whole["others_after"] = others_use()
+    whole["others_after"] = others_use(options)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(whole, file, indent=1)

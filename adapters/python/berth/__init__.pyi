@@ -119,6 +119,7 @@ class Report:
     n_bad: int
     nbytes: int
     globals_unknown: str
+    behind_nbytes: int
     def __bool__(self) -> bool: ...
 
 # ---- rows of large tables ----

@@ -11,7 +11,7 @@ from berth._counters import count
 from berth._dcp_group import Group, Interrupts
 from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense, items_of
-from berth._errors import shown
+from berth._errors import load_alone, of_file, shown
 from berth._load import MAPPED, READ
 from berth._source import is_path, source_of
 
@@ -75,7 +75,8 @@ class Loading:
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
         self._name = shown(os.fsdecode(self._path))
-        self._file = _native.open(source_of(self._path), READ)
+        with load_alone("berth.dcp"):
+            self._file = _native.open(source_of(self._path), READ)
         value = value_without_bytes(self._file, self._path)
         if type(value) not in MAPPINGS:
             raise ValueError(f"{self._name} holds no dict, but {type(value).__name__}: use berth.load")
@@ -152,13 +153,13 @@ class Loading:
         """A value of the file, with its tensors."""
         if not _has_tensors(value):
             return value
-        with _sparse.checked():
+        with of_file(self._name), _sparse.checked():
             return self._file.value(name, True, False, False, None, True, None)
 
 
 def value_without_bytes(file, path):
     """The value of an open file; its tensors are on the device "meta"."""
-    with _sparse.checked(checks=False):
+    with of_file(shown(os.fsdecode(path))), _sparse.checked(checks=False):
         try:
             return file.value(None, False, False, True, None, True, None)
         except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do

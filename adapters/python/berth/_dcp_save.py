@@ -105,7 +105,7 @@ class Saving:
             raise TypeError("berth.dcp.save saves to a path")
         if is_safetensors(self._path):
             raise TypeError(f"{shown(os.fsdecode(self._path))}: berth.dcp.save writes the file of torch.save, not "
-                            "safetensors. Name it .pt; `berth convert` makes safetensors of it")
+                            "safetensors. Name it .pt; berth.save(berth.load(path), NEW) makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
         self._outline = self._outline_of(state, is_snapshot)

@@ -22,6 +22,7 @@ from berth._dcp_layout import Box
 from berth._dcp_load import read_box, value_without_bytes
 from berth._dcp_outline import Elsewhere, Key, is_dense, items_of, on_host
 from berth._dcp_save import Saving
+from berth._errors import load_alone
 from berth._load import READ, load
 from berth._source import is_path, source_of
 
@@ -130,7 +131,8 @@ class Reader(StorageReader):
         self._path = self._path if checkpoint_id is None else checkpoint_id
 
     def read_metadata(self, *args, **kwargs):
-        self._file = _native.open(source_of(self._path), READ)
+        with load_alone("berth.dcp"):
+            self._file = _native.open(source_of(self._path), READ)
         self._items = {}
         for keys, path, item in _leaves(value_without_bytes(self._file, self._path), (), ""):
             self._items[".".join(map(str, keys))] = keys, path, item

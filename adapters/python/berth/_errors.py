@@ -4,10 +4,12 @@
 import _compat_pickle
 import concurrent.futures
 import contextlib
+import os
 import pickle
 import re
+import sys
 
-from berth import _native
+from berth import _native, _steps
 
 NO_OFFSET = 2**64 - 1
 
@@ -86,14 +88,8 @@ CLASSES = {
 }
 
 
-# The command's next step at the end of a refusal; Python has its own.
-IN_SHELL = re.compile(r" \(load\.unknown_globals=inert[^)]*\)(: `berth ls --set load\.unknown_globals=inert .*)?\Z",
-                      re.DOTALL)
 # What Berth says of a global in front of the list of all of them.
 FIRST_GLOBAL = re.compile(r"; it names the global [^;]*, which Berth never calls\Z")
-# The library's sentence about a pipe (io/file.h), and what to do in Python.
-PIPE, OPEN_PIPE = ": read it into memory or into a file, and open that", (
-    ": open it, `with open(path, \"rb\") as f`, and give f, which is read into memory")
 # Modules whose functions run programs or code, reach the network or change files, by the names of Python 3: nobody is
 # told to allow what they have, nor what is in modules below them.
 RUNNERS = frozenset("""
@@ -117,8 +113,24 @@ RUNNING_NAMES = {
 }
 
 
+# pickle writes the names of Python 2 in protocols below 3. PyTorch knows what these were, and no others.
+OLD_MODULES = frozenset(("__builtin__", "copy_reg", "Queue", "repr", "_abcoll", "UserDict", "UserList", "UserString",
+                         "whichdb", "StringIO", "cStringIO"))
+MODULES_OF_OLD_NAMES = frozenset(("__builtin__", "itertools", "UserDict", "UserList", "UserString"))
+OLD_ERROR = ("exceptions", "StandardError")
+
+
+def of_torch(module, name):
+    """The names that PyTorch looks up in its list of what is allowed."""
+    if module in MODULES_OF_OLD_NAMES or (module, name) == OLD_ERROR:
+        found = _compat_pickle.NAME_MAPPING.get((module, name))
+        if found:
+            return found
+    return (_compat_pickle.IMPORT_MAPPING[module] if module in OLD_MODULES else module), name
+
+
 def _of_python_3(module, name):
-    """The names that PyTorch looks up: pickle writes those of Python 2 in protocols below 3."""
+    """The names that a program writes."""
     if (module, name) in _compat_pickle.NAME_MAPPING:
         return _compat_pickle.NAME_MAPPING[module, name]
     return _compat_pickle.IMPORT_MAPPING.get(module, module), name
@@ -126,29 +138,44 @@ def _of_python_3(module, name):
 
 def _runs(module, name):
     """Whether it can run programs or code."""
+    module, name = _of_python_3(module, name)
     steps = module.split(".")
     return (any(".".join(steps[:n]) in RUNNERS for n in range(1, len(steps) + 1))
             or name.split(".")[0] in RUNNING_NAMES.get(module, ()))
 
 
-# PyTorch's unpickler appends to lists alone: no list of allowed classes makes it load one.
-NEVER_FILLED = {("collections", "deque")}
 # The classes of dtypes, which no pickle names, but PyTorch asks for.
 NUMPY_DTYPES = '*map(type, map(numpy.dtype, numpy.typecodes["All"]))'
 
 
+# Modules that PyTorch removes from their package; their classes are in that.
+HIDDEN = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)[a-z_]+\Z")
+
+
 def _expressions(refused):
-    """As a program in Python 3 writes them, for a list of what it allows."""
+    """As a program in Python 3 writes them, for a list of what it allows.
+
+    An object that does not say itself by which name PyTorch meets it gets that: of NumPy 1, where NumPy 2 has the same
+    object by another name; of Python 2; and what has no name.
+    """
     for module, name in refused:
         path = f"{module}.{name}"
-        if module == "builtins":
-            yield name
-        elif path.startswith("numpy.core."):  # of NumPy 1; in NumPy 2 it is the same object by another name
-            yield f'({path}, "{path}")'
+        module, name = _of_python_3(module, name)
+        if module in ("builtins", "__main__"):
+            word = name
         else:
-            yield path
+            word = f"{'torch.optim' if HIDDEN.match(module) else module}.{name}"
+        says = f"{module}.{name}" == path and path not in ("builtins.Ellipsis", "builtins.NotImplemented")
+        yield word if says and not path.startswith("numpy.core.") else f'({word}, "{path}")'
         if path == "numpy.dtype":
             yield NUMPY_DTYPES
+
+
+def step_of(refused):
+    """The step that allows them; "": one of them is no name that can be written."""
+    if all(part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
+        return f"{OF_LIST}torch.serialization.add_safe_globals([{', '.join(_expressions(refused))}])"
+    return ""
 
 
 def shown(text):
@@ -157,31 +184,65 @@ def shown(text):
     return _native.show_text(text.encode("utf-8", "surrogateescape" if is_name else "backslashreplace"))
 
 
-OF_LIST, OF_FILE = ". If you trust them: ", ". If you trust the file: "  # the two steps
-LOAD_TRUSTED = OF_FILE + "berth.load(f, weights_only=False), which runs what the file asks for"
+OF_LIST, OF_FILE = ". If you trust them: ", _steps.TRUSTED  # the two steps
+FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+def is_set(variable):
+    return os.getenv(variable, "0").lower() in ("1", "y", "yes", "true")
+
+
+def load_trusted():
+    """The last step, if nobody forbids it."""
+    return "" if is_set(FORCED) else f"{OF_FILE}berth.load(f, weights_only=False){_steps.RUNS}"
 
 
 def of_load_alone(message, who):
     """A refusal of a function that obeys no list of allowed classes: the step is one for berth.load."""
     steps, mark, last = message.rpartition(OF_FILE)
+    if not mark:
+        steps, last = message, ""
     if OF_LIST not in steps:
         return message
     return f"{steps}, then berth.load(f): {who} obeys no list of allowed classes{mark}{last}"
+
+
+@contextlib.contextmanager
+def load_alone(who):
+    """For what opens a file, and obeys no list."""
+    try:
+        yield
+    except UnsafeFileError as error:
+        error.args = (of_load_alone(str(error), who), )
+        raise
 
 
 MOST_NAMES = 50  # in a message
 MOST_LISTED = 4096  # by berth_list_globals
 
 
-def advised(message, named):
+APPENDS, SETS_ITEMS = 1, 2  # as in native/native.h
+
+
+def _is_never_filled(fills):
+    """Whether PyTorch's weights_only unpickler refuses what a pickle does with objects, whatever is allowed.
+
+    It appends to lists alone, and sets items of dicts, OrderedDicts and Counters alone; PyTorch 2.6 of all
+    that is allowed.
+    """
+    theirs = getattr(sys.modules.get("torch._weights_only_unpickler"), "Unpickler", None)
+    sets_all = theirs and not hasattr(theirs, "_check_set_item_target")
+    return bool(fills & APPENDS or fills & SETS_ITEMS and not sets_all)
+
+
+def advised(message, named, fills=0):
     """A refusal in the terms of Python: all that is not allowed, and what to do; the safe way first.
 
     named: rows (module, name, is_allowed), as the native module lists them
+    fills: APPENDS, SETS_ITEMS: what the pickle does with objects of its classes
     """
-    message = IN_SHELL.sub("", message)
-    if message.endswith(PIPE):
-        message = message.removesuffix(PIPE) + OPEN_PIPE
-    refused = list(dict.fromkeys(_of_python_3(module, name) for module, name, is_allowed in named if not is_allowed))
+    message = _steps.in_python(message)
+    refused = list(dict.fromkeys(of_torch(module, name) for module, name, is_allowed in named if not is_allowed))
     is_protocol = "pickle_protocol=" in message
     if not refused and not is_protocol:
         return message
@@ -195,19 +256,17 @@ def advised(message, named):
         message += ", ...; berth.verify(f).refused has all that are listed" * are_many
     if any(_runs(*row) for row in refused):
         return message + ". Nothing of it was run. Some of them run programs: do not allow them"
-    if refused and not is_protocol and not are_many and not NEVER_FILLED.intersection(refused) and all(
-            part.isidentifier() and part.isascii() for row in refused for part in ".".join(row).split(".")):
-        message += (OF_LIST + "torch.serialization.add_safe_globals(["
-                    + ", ".join(_expressions(refused)) + "])")
-    return message + LOAD_TRUSTED
+    if refused and not (is_protocol or are_many or _is_never_filled(fills)):
+        message += step_of(refused)
+    return message + load_trusted()
 
 
-def make(status, message, errno, offset, record, named=()):
+def make(status, message, errno, offset, record, named=(), fills=0):
     """The exception of a berth_error; called by the native module.
 
-    named: of a file that is refused: what its pickle names, as for advised
+    named, fills: of a file that is refused: what its pickle names and does, as for advised
     """
-    error = CLASSES.get(status, Error)(advised(shown(message), named))
+    error = CLASSES.get(status, Error)(advised(shown(message), named, fills))
     error.status = status
     error.offset = None if offset == NO_OFFSET else offset
     error.record = record

@@ -23,17 +23,17 @@ import stat
 import struct
 
 from berth import _native, _records, _sparse
-from berth._errors import LOAD_TRUSTED, NO_OFFSET, OF_LIST, Error, UnsafeFileError, is_of_file, make
+from berth._errors import FORCED, NO_OFFSET, Error, UnsafeFileError, is_of_file, is_set, load_trusted, make, step_of
 from berth._source import PinnedFile, Stream, is_path, name_of, source_of
 
 INERT = "load.mmap=off load.unknown_globals=inert load.check=directory"
-TRUE = ("1", "y", "yes", "true")
 DAMAGE = ("BERTH_E_CHECKSUM", "BERTH_E_TRUNCATED", "BERTH_E_ARCHIVE", "BERTH_E_OFFSETS", "BERTH_E_SYSTEM",
           "BERTH_E_NOT_FOUND")
 REFUSED = ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE")
 MAGIC = 0x1950a86a20f9469cfc6c.to_bytes(10, "little")  # an object in the legacy format begins with it, pickled
-# The library's words: a file in the legacy format with more behind it; one of before 2017.
+# The library's words: a file in the legacy format with more behind it; one of before 2017; one of another protocol.
 FOLLOW, TAR = "follow the last storage", "a tar file, as PyTorch wrote them"
+PROTOCOL = "in the legacy format, saved with pickle_protocol="
 BROKEN = (EOFError, struct.error, pickle.UnpicklingError, AssertionError)  # by the unpickler itself: see unpickle
 OF_IDS = (ValueError, TypeError, LookupError, AttributeError)  # by what takes apart an id of a storage
 LEGACY_N_PICKLES = 5
@@ -46,13 +46,9 @@ WITH_CLASSES = frozenset("torch._utils." + name for name in (
     "_rebuild_wrapper_subclass", "_rebuild_device_tensor_from_numpy", "_rebuild_device_tensor_from_cpu_tensor"))
 
 
-def is_set(variable):
-    return os.getenv(variable, "0").lower() in TRUE
-
-
 def is_weights_only(weights_only):
     """None means True. The environment can forbid to run code, but not allow it."""
-    return weights_only is None or bool(weights_only) or is_set("TORCH_FORCE_WEIGHTS_ONLY_LOAD")
+    return weights_only is None or bool(weights_only) or is_set(FORCED)
 
 
 def is_utf8(encoding):
@@ -273,21 +269,13 @@ def _is_pipe(path):
 def _may_be_read_by_torch(kept, error, pickle_module):
     """Whether PyTorch can make a value of a file, which is no zip, although Berth's reader refuses it so."""
     if error.status == "BERTH_E_NOT_CHECKPOINT":  # a module of the program's may read what it has written
-        return TAR in str(error) or pickle_module not in (None, pickle)
+        return TAR in str(error) or PROTOCOL in str(error) or pickle_module not in (None, pickle)
     if error.status == "BERTH_E_ARCHIVE" and FOLLOW in str(error):
-        return not is_path(kept.f) or is_object_at(kept.f, error.offset)
+        return not is_path(kept.f)
     if error.status == "BERTH_E_TENSOR":  # of a pickle PyTorch decides; of a safetensors file nobody needs to
         with kept.file() as file:
             return MAGIC in file.read(32)
     return error.status in ("BERTH_E_FORBIDDEN", "BERTH_E_PICKLE", "BERTH_E_UNSUPPORTED")
-
-
-def is_object_at(path, offset):
-    """Whether another object in the legacy format begins there; else something is wrong with the file."""
-    with open(path, "rb") as file:
-        file.seek(offset)
-        begin = file.read(32)
-    return begin[:1] == b"\x80" and MAGIC in begin
 
 
 def refused_by_torch(kept, error):
@@ -298,8 +286,8 @@ def refused_by_torch(kept, error):
     words = " ".join(OF_TORCH.search(str(error))[1].split()).rstrip(".")
     wanted = NOT_NAMED.search(words)
     if wanted:
-        words += f"{OF_LIST}torch.serialization.add_safe_globals([{wanted[1]}])"
-    return make("BERTH_E_FORBIDDEN", where + words + LOAD_TRUSTED, 0, NO_OFFSET, "data.pkl")
+        words += step_of([tuple(wanted[1].rpartition(".")[::2])])
+    return make("BERTH_E_FORBIDDEN", where + words + load_trusted(), 0, NO_OFFSET, "data.pkl")
 
 
 # ---- what the unpickler of weights_only=False says of a broken pickle ----
@@ -343,14 +331,14 @@ def _malformed(kept, error):
     if not where or isinstance(error, OSError):
         return None
     record, at, is_whole = _end_of_opcodes(kept)
-    if is_whole and not isinstance(error, BROKEN + OF_IDS * (where == "persistent_load")):
+    is_key = isinstance(error, TypeError) and str(error).startswith("unhashable type: ")
+    if is_whole and not is_key and not isinstance(error, BROKEN + OF_IDS * (where == "persistent_load")):
         return None
     if is_whole:  # the order of the opcodes is wrong: Berth's reader names the one, if it knows them all
-        with contextlib.suppress(Error):
-            try:
-                try_pickle(kept)
-            except UnsafeFileError as ours:
-                at = at if ours.offset is None else ours.offset
+        try:
+            try_pickle(kept)
+        except Error as ours:
+            at = at if ours.offset is None else ours.offset
     return make("BERTH_E_PICKLE", f"{kept.name()}: {record or 'the pickles'}, byte {at}: the pickle is malformed: "
                 f"{error!r}", 0, at, record)
 

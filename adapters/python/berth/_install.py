@@ -15,7 +15,7 @@ from threading import get_ident
 from berth import _gate, _records
 from berth._config import config
 from berth._counters import count, count_reason
-from berth._errors import UnsafeFileError
+from berth._errors import UnsafeFileError, is_set
 from berth._in_place import start_as_torch
 from berth._load import load_any
 from berth._lock import Lock
@@ -218,7 +218,7 @@ def _load(f, map_location=None, pickle_module=None, *, weights_only=None, mmap=N
     if isinstance(f, bytes):
         return _refuse_bytes("load", f)
     maps = bool(_torch_config("load", "mmap", False) if mmap is None else mmap)
-    if weights_only is None and _gate.is_set("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
+    if weights_only is None and is_set("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"):
         warnings.warn("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD is not obeyed while Berth is installed: no variable "
                       "makes a load run what is in a file. Pass weights_only=False for a file that you trust",
                       UserWarning, stacklevel=3)

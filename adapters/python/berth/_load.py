@@ -7,7 +7,7 @@ import io
 
 from berth import _conditions, _device, _gate, _native, _records, _set, _sparse
 from berth._counters import count
-from berth._errors import Error, UnsafeFileError, of_file
+from berth._errors import Error, FileError, UnsafeFileError, of_file
 from berth._source import Url, can_seek, from_caller, is_path, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
@@ -59,16 +59,35 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     f = _set.found(from_caller(f))
     load_one = functools.partial(load_file, map_location=map_location, pickle_module=pickle_module,
                                  weights_only=weights_only, mmap=mmap, **pickle_load_args)
-    return f.load(load_one) if isinstance(f, (_set.Index, _set.Dcp)) else load_one(f)
+    if not isinstance(f, (_set.Index, _set.Dcp)):
+        return load_one(f)
+    return f.load(load_one, functools.partial(_opened_ahead, pickle_load_args.get("encoding", "utf-8")))
+
+
+def _opened_ahead(encoding, f):
+    """A path; or a URL whose head was read, on another thread. What is wrong with its bytes the load says."""
+    if not isinstance(f, Url):
+        return f
+    kept = _gate.Kept(f, encoding)
+    kept.keep()
+    try:
+        kept.open(READ).close()
+    except FileError:  # nor can a load read it
+        raise
+    except Error:
+        pass
+    kept.stop_keeping()
+    return kept
 
 
 def load_file(f, map_location, pickle_module, weights_only, mmap, **pickle_load_args):
-    """What load does with one file."""
-    if mmap and isinstance(f, Url):
+    """What load does with one file, or a Kept of a URL."""
+    if mmap and isinstance(f, (Url, _gate.Kept)):
         raise ValueError("a URL cannot be mapped; berth.open(url) reads tensors when they are asked for")
-    if mmap and not is_path(f):
+    is_object = not is_path(f) and not isinstance(f, _gate.Kept)
+    if mmap and is_object:
         raise ValueError("f must be a file path in order to use the mmap argument")
-    if not is_path(f) and not can_seek(f):
+    if is_object and not can_seek(f):
         f = io.BytesIO(source_of(f))
     return load_any(f, map_location, pickle_module, _gate.is_weights_only(weights_only), bool(mmap),
                     pickle_load_args)
@@ -77,14 +96,14 @@ def load_file(f, map_location, pickle_module, weights_only, mmap, **pickle_load_
 def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, wants_torch=""):
     """What berth.load and, under install(), torch.load do.
 
-    f: a path, or a file that can seek. weights_only: True or False.
+    f: a path, a file that can seek, or a Kept. weights_only: True or False.
     wants_torch: what the program asks for, and only PyTorch's unpickler does; "": nothing
     """
     encoding = arguments.get("encoding", "utf-8")
-    kept = _gate.Kept(f, encoding)
+    kept = f if isinstance(f, _gate.Kept) else _gate.Kept(f, encoding)
     if not weights_only:
         if _gate.for_trusted(kept, pickle_module):
-            return load_plain(kept, map_location, mmap)
+            return _value_of_source(kept, map_location, mmap)
         return _gate.unpickle(kept, map_location, pickle_module, False, mmap, arguments)
     if pickle_module is not None:
         raise RuntimeError("Can not safely load weights when explicit pickle_module is specified: it needs "
@@ -95,10 +114,14 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
                         "`encoding` alone goes to the unpickler")
     if not _gate.is_utf8(encoding):
         wants_torch = "pickle_load_args"
+    return _of_first_object(kept, lambda: _load_safely(kept, map_location, mmap, arguments, wants_torch))
+
+
+def _load_safely(kept, map_location, mmap, arguments, wants_torch):
     refusal = None
     try:
         if not (wants_torch or _conditions.reason()):
-            return load_plain(kept, map_location, mmap)
+            return _value_of_source(kept, map_location, mmap)
         kept.keep()
         kept.open(READ).close()
         _gate.try_pickle(kept)
@@ -109,28 +132,27 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     return _gate.unpickle(kept, map_location, None, True, mmap, arguments)
 
 
-def load_plain(kept, map_location, mmap):
-    """A file of plain values, in C."""
+def _of_first_object(kept, load_it):
+    """What load_it gives; of a file object with more behind a value in the legacy format, for that value alone."""
     try:
-        return _value_of_source(kept, map_location, mmap)
-    except Error as error:  # of several objects in the legacy format the first one, as PyTorch does
-        if _gate.FOLLOW not in str(error) or is_path(kept.f) and (mmap or not _gate.is_object_at(kept.f, error.offset)):
+        return load_it()
+    except Error as error:  # the rest of a file object is the caller's
+        if _gate.FOLLOW not in str(error) or is_path(kept.f):
             raise
         end = error.offset
-    with contextlib.ExitStack() as stack:
-        if is_path(kept.f):
-            kept.f = stack.enter_context(open(kept.f, "rb"))
-        kept.cut(end)
-        return _value_of_source(kept, map_location, mmap)
+    kept.cut(end)
+    return load_it()
 
 
 def _value_of_source(kept, map_location, mmap):
+    """A file of plain values, in C."""
     by_caller = []
     with contextlib.closing(kept.open(MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
             value = _value_of(file, map_location, mmap, by_caller)
         if file.is_legacy():
-            kept.leave_behind(file.info()["nbytes"])
+            info = file.info()  # of several objects in the file this one, as PyTorch does
+            kept.leave_behind(info["nbytes"] - info["behind_nbytes"])
     count("load", "values")
     return value
 

@@ -7,7 +7,7 @@ import operator
 import os
 
 from berth import _native, _set, _sparse
-from berth._errors import NO_OFFSET, Error, UnsafeFileError, make, of_file, of_load_alone, shown
+from berth._errors import NO_OFFSET, Error, load_alone, make, of_file, shown
 from berth._load import MAPPED
 from berth._source import Url, from_caller, is_path, name_of, source_of
 from berth._verify import report_of, report_of_files
@@ -33,14 +33,12 @@ def open(f):
     """
     found = _set.found(from_caller(f))
     if isinstance(found, (_set.Index, _set.Dcp)):
-        return File(*found.open(MAPPED), found.path)
+        with load_alone("berth.open"):
+            return File(*found.open(MAPPED), found.path, found.container)
     source = source_of(found)
     again = found.fileno if isinstance(source, int) else lambda: source
-    try:
+    with load_alone("berth.open"):
         native = _native.open(source, MAPPED)
-    except UnsafeFileError as error:
-        error.args = (of_load_alone(str(error), "berth.open"), )
-        raise
     return File(native, again, found)
 
 
@@ -84,8 +82,9 @@ class File:
     Threads: any.
     """
 
-    def __init__(self, native, source=None, opened=None):
+    def __init__(self, native, source=None, opened=None, container=None):
         self._file = native
+        self._container = container  # None: the native file says it
         self._names = None
         self._source = source  # a function: a file object may have been closed since
         if is_path(opened) and not isinstance(opened, Url):
@@ -96,7 +95,11 @@ class File:
     def __repr__(self):
         try:
             n = len(self)
-            state = f"{self.info['container']}, {n} tensor{'s' * (n != 1)}"
+            kind = self.info["container"]
+            if kind == _set.Index.container:
+                n_files = self.info["n_files"]
+                kind += f" of {n_files} file{'s' * (n_files != 1)}"
+            state = f"{kind}, {n} tensor{'s' * (n != 1)}"
         except ValueError:
             state = "closed"
         name = repr(name_of(self._opened)) if is_path(self._opened) else f"an object of {type(self._opened)}"
@@ -202,8 +205,13 @@ class File:
 
     @property
     def info(self):
-        """What the file says about itself; a dict of container, versions, sizes and counts."""
-        return self._file.info()
+        """What the file says about itself; a dict of container, versions, sizes and counts.
+
+        container: "zip", "legacy", "safetensors", "index", or "DCP directory"; of this, all else is about the
+        copy in memory.
+        """
+        info = self._file.info()
+        return {**info, "container": self._container or info["container"]}
 
     @property
     def metadata(self):

@@ -6,7 +6,7 @@ import operator
 import sys
 
 from berth import _native
-from berth._errors import shown
+from berth._errors import load_alone, shown
 from berth._open import FLAGS_CONJ, FLAGS_NEG, File, numpy_dtype
 from berth._load import MAPPED
 from berth._set import Files
@@ -87,7 +87,8 @@ class Rows:
         Raises: KeyError; TypeError: its elements have no plain form (conjugate, quantized);
             berth.Error: another tensor that has no rows, or rows too long for the limits.
         """
-        opened = _native.open(source_of(file), MAPPED) if is_path(file) else None
+        with load_alone("berth.rows"):
+            opened = _native.open(source_of(file), MAPPED) if is_path(file) else None
         file = File(opened) if opened else file
         if not isinstance(file, File):
             raise TypeError(f"file is one of berth.open, or a path, not {type(file).__name__}")

@@ -2,9 +2,9 @@
 """Checkpoints in several files: an index and its files, a directory of PyTorch's DCP, a folder."""
 
 import collections
-import contextlib
 import json
 import os
+import queue
 import re
 import stat
 import subprocess
@@ -20,8 +20,10 @@ INDEX, DCP = b".index.json", b".metadata"
 MODELS = (b".safetensors", b".pt", b".pth", b".bin", b".ckpt")
 MAX_INDEX_NBYTES = 100_000_000  # as of the header of a safetensors file
 MAX_URL_INDEX_NBYTES = 64 << 20  # U4: a server's word is enough for so many, as in the command
+MOST_SHOWN = 200  # characters of what stands in an index
 MOST_AT_ONCE = 8  # files of an index at a URL that are opened at the same time
-NOT_RUN = "nothing was run"  # the command's words for a .metadata that names code
+# The command's words for a .metadata, and for a piece, that names code.
+NOT_RUN = re.compile("nothing was run|is not allowed in a checkpoint")
 COUNTS = ("nbytes", "storages_nbytes", "n_records", "n_storages", "n_crc32", "n_deflated")
 
 
@@ -56,8 +58,19 @@ def _failed(path, why, status="BERTH_E_ARGUMENT", number=0):
     return make(status, f"{shown(name_of(path))}: {shown(why)}", number, NO_OFFSET, "")
 
 
+def _in_json(value):
+    """As it stands in the index, but for its length and blanks."""
+    kinds = {dict: "an object", list: "an array"}
+    if value and type(value) in kinds:
+        return kinds[type(value)]
+    if isinstance(value, int) and abs(value) >= 10**MOST_SHOWN:
+        return "a number of many digits"
+    text = json.dumps(value[:MOST_SHOWN + 1] if isinstance(value, str) else value, ensure_ascii=False)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
 def _is_name_below(name):
-    """D2: whether it is a file in the index's folder, or below it, by the rule of the command (tools/shards.c)."""
+    """D2: whether it is a file in the index's folder, or below it, by the rule of the command (tools/common/shards.c)."""
     return bool(name) and "\0" not in name and not any("\ud800" <= c <= "\udfff" for c in name) and not any(
         part in ("", ".", "..") for part in name.split("/"))
 
@@ -69,6 +82,8 @@ class Index:
     weight_map: of texts, of which each file lies in the index's folder, or below it
     """
 
+    container = "index"
+
     def __init__(self, path):
         self.path = path
         data = self._read_url(MAX_URL_INDEX_NBYTES) if isinstance(path, Url) else self._read(MAX_INDEX_NBYTES)
@@ -76,15 +91,19 @@ class Index:
             parsed = json.loads(data.decode(), object_pairs_hook=_without_twins, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise self._refused(f"it is no JSON: {error}") from None
-        self.weight_map = parsed.get("weight_map") if isinstance(parsed, dict) else None
-        self.metadata = parsed.get("metadata") if isinstance(parsed, dict) else None
-        if not isinstance(self.weight_map, dict):
+        if not isinstance(parsed, dict):
+            raise self._refused(f"it is {_in_json(parsed)}, not an object with a weight_map")
+        if "weight_map" not in parsed:
             raise self._refused("it has no weight_map")
-        self.files = dict.fromkeys(self.weight_map.values() if all(
-            isinstance(each, str) for each in self.weight_map.values()) else [None])
-        for name in self.files:
-            if not _is_name_below(name):
-                raise self._refused(f"the file {name and name[:200]!r} is not a name of a file in the index's folder")
+        self.weight_map, self.metadata = parsed["weight_map"], parsed.get("metadata")
+        if not isinstance(self.weight_map, dict):
+            raise self._refused(f"its weight_map is {_in_json(self.weight_map)}, not an object")
+        self.files = {}  # a set with an order
+        for key, name in self.weight_map.items():
+            if not (isinstance(name, str) and (name in self.files or _is_name_below(name))):
+                raise self._refused(f"the file of {_in_json(key)} is {_in_json(name)}, which is not a name of a file "
+                                    "in the index's folder")
+            self.files[name] = None
 
     def _read(self, most):
         try:
@@ -116,11 +135,14 @@ class Index:
     def missing(self, name, file):
         return _failed(self.path, f'"{name[:200]}" is not in {file[:200]}', "BERTH_E_ARCHIVE")
 
-    def load(self, load):
-        """The tensors that it names, in its order. load: of one file"""
+    def load(self, load, opened):
+        """The tensors that it names, in its order.
+
+        load: of one file, a path or what `opened` gives: the file, opened, so that a load of it waits for less
+        """
         values = {}
-        for file in self.files:
-            values[file] = load(self.path_of(file))
+        for file, made in self.each(opened):
+            values[file] = load(made)
         found = {}
         for name, file in self.weight_map.items():
             if not isinstance(values[file], dict) or name not in values[file]:
@@ -130,6 +152,46 @@ class Index:
 
     def open(self, assignments):
         return Files(self, assignments), lambda: [self.path_of(file) for file in self.files]
+
+    def each(self, opened):
+        """Yields (file, opened(its path or URL)), in the order of the files, or raises what that raises.
+
+        Those at a URL a few at once, on threads: each waits for its server. So the next ones are opened while the
+        caller works with one.
+        """
+        if not isinstance(self.path, Url):
+            for file in self.files:
+                yield file, opened(self.path_of(file))
+            return
+        todo, made = collections.deque(self.files), {file: queue.SimpleQueue() for file in self.files}
+        may_begin = threading.Semaphore(MOST_AT_ONCE)
+        options = config.get_config_copy()  # of this thread
+
+        def work():
+            while may_begin.acquire():
+                try:
+                    file = todo.popleft()
+                except IndexError:
+                    return
+                try:
+                    with config.patch(options):
+                        made[file].put((opened(self.path_of(file)), None))
+                except BaseException as error:
+                    made[file].put((None, error))
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MOST_AT_ONCE, len(todo)))]
+        try:
+            for thread in threads:
+                thread.start()
+            for file in self.files:
+                found, error = made[file].get()
+                if error:
+                    raise error
+                yield file, found
+                may_begin.release()
+        finally:
+            todo.clear()  # ^C does not wait for those that are being opened
+            may_begin.release(MOST_AT_ONCE)
 
 
 def _open_at_once(path, flags):
@@ -150,6 +212,8 @@ def _no_constant(word):
 
 class Dcp:
     """A directory of torch.distributed.checkpoint. The package's command, which runs nothing, converts it."""
+
+    container = "DCP directory"
 
     def __init__(self, path):
         self.path = path
@@ -183,12 +247,16 @@ class Dcp:
             raise self._refused(said) if code == 1 else _failed(self.path, said, "BERTH_E_SYSTEM")
         return json.loads(report)
 
+    def said_of(self, reason):
+        """The message of what is wrong with .metadata."""
+        return str(self._refused(reason))
+
     def _refused(self, said):
         """The command's words, without its options."""
         words = re.sub(r" \(--set load\.unknown_globals=inert [^)]*\)", "", said)
-        return _failed(self.path, words, "BERTH_E_FORBIDDEN" if NOT_RUN in said else "BERTH_E_ARCHIVE")
+        return _failed(self.path, words, "BERTH_E_FORBIDDEN" if NOT_RUN.search(said) else "BERTH_E_ARCHIVE")
 
-    def load(self, load):
+    def load(self, load, _):
         """Its value. The tensors are pages of the converted file, so that there is no second copy."""
         with self._converted() as file:
             return load(f"/proc/self/fd/{file.fileno()}", mmap=True)
@@ -204,7 +272,8 @@ class Files:
     def __init__(self, index, assignments):
         self._index, self._files, self._closed = index, {}, False
         try:
-            self._open_all(assignments)
+            for file, native in index.each(lambda path: _native.open(path, assignments)):
+                self._files[file] = native
             names = {file: set(native.names()) for file, native in self._files.items()}
             for name, file in index.weight_map.items():
                 if name not in names[file]:
@@ -212,38 +281,6 @@ class Files:
         except BaseException:
             self.close()
             raise
-
-    def _open_all(self, assignments):
-        """Those at a URL a few at once: each waits for its server. If some fail, the first of the index is told."""
-        index, todo, made = self._index, collections.deque(self._index.files), {}
-        at_url = isinstance(index.path, Url)
-        options = config.get_config_copy() if at_url else {}  # of this thread
-
-        def work():
-            with config.patch(options), contextlib.suppress(IndexError):
-                while True:
-                    file = todo.popleft()
-                    try:
-                        made[file] = _native.open(index.path_of(file), assignments)
-                    except Exception as error:
-                        made[file] = error
-                        todo.clear()
-
-        if at_url:
-            threads = [threading.Thread(target=work, daemon=True) for _ in range(min(MOST_AT_ONCE, len(todo)))]
-            try:
-                for thread in threads:
-                    thread.start()
-                for thread in threads:
-                    thread.join()
-            finally:
-                todo.clear()  # ^C does not wait for those that are being opened
-        else:
-            work()
-        self._files = {file: each for file, each in made.items() if not isinstance(each, Exception)}
-        for file in index.files:
-            if file not in self._files:
-                raise made[file]
 
     def close(self):
         self._closed = True
@@ -291,8 +328,9 @@ class Files:
         return self.of(name).memory(name)
 
     def info(self):
+        self.is_legacy()  # raises if this file is closed
         infos = [native.info() for native in self._files.values()]
-        return {"container": "index", "n_files": len(infos), "n_tensors": len(self._index.weight_map),
+        return {"container": Index.container, "n_files": len(infos), "n_tensors": len(self._index.weight_map),
                 **{name: sum(info.get(name) or 0 for info in infos) for name in COUNTS}}
 
     def metadata(self):

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass, fields, replace
 
 from berth import _native, _set
-from berth._errors import DamagedFileError, MissingFileError, UnsafeFileError, advised, of_load_alone
+from berth._errors import DamagedFileError, MissingFileError, UnsafeFileError, advised, of_load_alone, of_torch
 from berth._load import MAPPED
 from berth._source import from_caller, source_of
 
@@ -36,7 +36,7 @@ class Report:
     intact: whether the file is whole: nothing of it is missing or changed. A file can be intact and refused,
         for what it is or for what its pickle names; then the error says so
     globals, refused: all classes and functions that its pickle names, "argparse.Namespace", and those
-        of them that are not allowed
+        of them that are not allowed; as PyTorch and torch.serialization.add_safe_globals call them
     globals_unknown: why they cannot be listed, or not all of them; "": they are. That is no verdict: a good
         file is good
     records: a RecordReport each, in the file's order. Of a directory of torch.distributed.checkpoint: the
@@ -44,6 +44,8 @@ class Report:
     n_storages, n_verified, n_unverified, n_bad: how many storages; records whose checksum matches;
         that have none; that are bad
     nbytes: of all records
+    behind_nbytes: of further objects that torch.save wrote to the same file before PyTorch 1.6. They are verified,
+        too. berth.load(path) gives the first object; of an open file each berth.load(file) gives the next one
     """
 
     error: str
@@ -57,6 +59,7 @@ class Report:
     n_bad: int
     nbytes: int
     globals_unknown: str = ""
+    behind_nbytes: int = 0
 
     def __bool__(self):
         return not self.error
@@ -104,22 +107,25 @@ def _report_of_directory(directory):
                         "unchecked" if row["intact"] else "bad", row["reason"])
            for row in found["bad"]]
     # Nothing that a program can allow makes berth.load run anything of a directory: no advice.
-    return Report(error=advised(bad[0].error, ()) if bad else "", intact=found["intact"], records=bad,
-                  globals=[f"{module}.{name}" for module, name, _ in named],
-                  refused=[f"{module}.{name}" for module, name, is_allowed in named if not is_allowed],
+    error = advised(bad[0].error, ()) if bad else directory.said_of(found["reason"]) if "reason" in found else ""
+    return Report(error=error, intact=found["intact"], records=bad,
+                  globals=_names(named), refused=_names(row for row in named if not row[2]),
                   n_storages=found["pieces"], n_verified=found["verified"], n_unverified=found["unverified"],
                   n_bad=sum(not row["intact"] for row in found["bad"]), nbytes=found["nbytes"],
                   globals_unknown=found.get("globals_unknown", ""))
 
 
+def _names(named):
+    return list(dict.fromkeys(".".join(of_torch(module, name)) for module, name, _ in named))
+
+
 def report_of(source):
     found = _native.verify(source)
     named = found["globals"]
-    found["globals"] = [f"{module}.{name}" for module, name, _ in named]
-    found["refused"] = [f"{module}.{name}" for module, name, is_allowed in named if not is_allowed]
+    found["globals"], found["refused"] = _names(named), _names(row for row in named if not row[2])
     is_told = found["globals_unknown"] in found["error"]  # or empty
     # Other errors are about damage, or about what the file is; a program's own classes say nothing.
-    said = advised(found["error"], named if found.pop("is_refusal") else ())
+    said = advised(found["error"], named if found.pop("is_refusal") else (), found.pop("fills"))
     found["error"] = of_load_alone(said, "berth.verify")
     del found["errno"]
     if found["error"] and not is_told:

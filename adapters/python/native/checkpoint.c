@@ -80,6 +80,25 @@ static int open_source(bpy_checkpoint *checkpoint, const char *assignments)
     return -1;
 }
 
+/* As the library's messages name it; of a long name its end. */
+static void keep_name(bpy_checkpoint *checkpoint)
+{
+    const berth_source *source = &checkpoint->source;
+    char descriptor[32];
+    const char *name = source->kind == BERTH_SOURCE_PATH     ? source->path
+                       : source->kind == BERTH_SOURCE_MEMORY ? "memory"
+                                                             : source->name;
+    if (source->kind == BERTH_SOURCE_FD) {
+        (void)snprintf(descriptor, sizeof descriptor, "descriptor %d", source->fd);
+        name = descriptor;
+    }
+    size_t n = name ? strlen(name) : 0, most = sizeof checkpoint->name - sizeof "...";
+    (void)snprintf(checkpoint->name, sizeof checkpoint->name, "%s%s", n > most ? "..." : "",
+                   n > most ? name + n - most
+                   : name   ? name
+                            : "source");
+}
+
 bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
 {
     bpy_checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
@@ -89,8 +108,10 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *from, const char *assignments)
     atomic_init(&checkpoint->n_memories, 1);
     checkpoint->held.end = checkpoint_end;
     if (bpy_source_of(from, &checkpoint->source, &checkpoint->buffer, &checkpoint->owner) == 0 &&
-        open_source(checkpoint, assignments) == 0)
+        open_source(checkpoint, assignments) == 0) {
+        keep_name(checkpoint);
         return checkpoint;
+    }
     bpy_release_without_gil(&checkpoint->held);
     return NULL;
 }

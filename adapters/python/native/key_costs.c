@@ -218,12 +218,15 @@ static uint64_t steps_of_key(bpy_key_table *table, uint64_t hash, uint64_t n_ite
 
 /* ---- keys ---- */
 
-static int refuse(const char *why)
+static int refuse(const bpy_loader *loader, const char *why)
 {
-    berth_error error = {.code = BERTH_E_PICKLE, .offset = BERTH_NO_OFFSET};
-    (void)snprintf(error.record, sizeof error.record, "data.pkl");
+    berth_error error = {.code = BERTH_E_PICKLE, .offset = BERTH_NO_OFFSET}, unknown;
+    berth_info info;
+    if (berth_get_info(loader->checkpoint->handle, &info, &unknown) == 0 &&
+        strcmp(info.container, "zip") == 0) /* a legacy file has no records */
+        (void)snprintf(error.record, sizeof error.record, "data.pkl");
     (void)snprintf(error.message, sizeof error.message, "%s", why);
-    bpy_raise(&error);
+    bpy_raise_of(loader->checkpoint, &error);
     return -1;
 }
 
@@ -239,7 +242,7 @@ static int count_items(bpy_loader *loader, key_size size)
                    "all keys have "
                    "more than %llu items",
                    MAX_KEY_DEPTH, (unsigned long long)MAX_KEY_ITEMS);
-    return refuse(why);
+    return refuse(loader, why);
 }
 
 static uint64_t allowed_steps(const bpy_loader *loader)
@@ -257,8 +260,8 @@ static int count_place(bpy_loader *loader, bpy_key_table *table, PyObject *objec
     loader->n_steps += steps_of_key(table, (uint64_t)hash, n_items, allowed - loader->n_steps + 1);
     if (loader->n_steps <= allowed)
         return 0;
-    return refuse("its keys were chosen so that their hashes collide: Python would need hours for "
-                  "them");
+    return refuse(loader, "its keys were chosen so that their hashes collide: Python would need "
+                          "hours for them");
 }
 
 /* Counts what a key and the objects before it can cost: each pair, if one of it is an object. */
@@ -273,6 +276,7 @@ static int count_objects(bpy_loader *loader, bpy_key_table *table, key_size size
     if (loader->n_steps <= allowed_steps(loader))
         return 0;
     return refuse(
+        loader,
         "too many keys of a dict or set are objects of classes: Python may have to compare each "
         "of them with all others, and about 1,000 in one dict are read; weights_only=False does "
         "not count them");

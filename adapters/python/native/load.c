@@ -27,7 +27,7 @@ static PyObject *text_object(const char *text)
 }
 
 /* A name as Berth takes it (Y11); NULL: an exception is raised. *bytes owns it. */
-static const char *name_text(PyObject *name, PyObject **bytes)
+static const char *name_text(const bpy_checkpoint *checkpoint, PyObject *name, PyObject **bytes)
 {
     berth_error none = {.code = BERTH_E_NOT_FOUND, .offset = BERTH_NO_OFFSET};
     *bytes = NULL;
@@ -45,7 +45,7 @@ static const char *name_text(PyObject *name, PyObject **bytes)
                    "no name has %s; keys() gives a path in its place, as \"['a\\x00b']\"",
                    text ? "a NUL character" : "such characters");
     PyErr_Clear();
-    bpy_raise(&none);
+    bpy_raise_of(checkpoint, &none);
     Py_CLEAR(*bytes);
     return NULL;
 }
@@ -76,14 +76,14 @@ static PyObject *checkpoint_open(PyObject *module, PyObject *arguments)
 
 /* ---- values ---- */
 
-static const berth_value *value_named(berth_checkpoint *handle, PyObject *name)
+static const berth_value *value_named(const bpy_checkpoint *checkpoint, PyObject *name)
 {
     berth_error error;
     PyObject *bytes = NULL;
     if (name == Py_None)
-        return berth_root(handle);
-    const char *text = name_text(name, &bytes);
-    const berth_value *value = text ? berth_find(handle, text, &error) : NULL;
+        return berth_root(checkpoint->handle);
+    const char *text = name_text(checkpoint, name, &bytes);
+    const berth_value *value = text ? berth_find(checkpoint->handle, text, &error) : NULL;
     if (text && !value)
         bpy_raise(&error);
     Py_XDECREF(bytes);
@@ -111,7 +111,7 @@ static PyObject *checkpoint_value(bpy_held *held, PyObject *arguments)
     };
     if (!loader.torch)
         return NULL;
-    const berth_value *value = value_named(checkpoint->handle, name);
+    const berth_value *value = value_named(checkpoint, name);
     PyObject *made = NULL;
     if (value && bpy_load_storages(&loader) == 0 && bpy_load_to_devices(&loader) == 0)
         made = bpy_load_value(&loader, value);
@@ -158,27 +158,22 @@ static PyObject *checkpoint_names(bpy_held *held, PyObject *unused)
     return names;
 }
 
-static const berth_tensor *tensor_named(berth_checkpoint *handle, PyObject *name)
+const berth_tensor *bpy_checkpoint_find(const bpy_checkpoint *checkpoint, PyObject *name)
 {
     berth_error error;
     PyObject *bytes;
-    const char *text = name_text(name, &bytes);
-    const berth_tensor *tensor = text ? berth_find_tensor(handle, text, &error) : NULL;
+    const char *text = name_text(checkpoint, name, &bytes);
+    const berth_tensor *tensor = text ? berth_find_tensor(checkpoint->handle, text, &error) : NULL;
     if (text && !tensor)
         bpy_raise(&error);
     Py_XDECREF(bytes);
     return tensor;
 }
 
-const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name)
-{
-    return tensor_named(checkpoint->handle, name);
-}
-
 /* Checkpoint.tensor(name) -> (dtype, shape, stride, nbytes, flags) */
 static PyObject *checkpoint_tensor(bpy_held *held, PyObject *name)
 {
-    const berth_tensor *tensor = tensor_named(((bpy_checkpoint *)held)->handle, name);
+    const berth_tensor *tensor = bpy_checkpoint_find((bpy_checkpoint *)held, name);
     if (!tensor)
         return NULL;
     PyObject *shape = sizes_object(tensor->shape, tensor->rank);
@@ -239,7 +234,7 @@ static int slice_count(slice_range *slice)
 static int slice_from(const bpy_checkpoint *checkpoint, PyObject *name, PyObject *starts,
                       PyObject *lengths, slice_range *slice)
 {
-    slice->tensor = tensor_named(checkpoint->handle, name);
+    slice->tensor = bpy_checkpoint_find(checkpoint, name);
     if (!slice->tensor || sizes_from(starts, slice->tensor->rank, slice->starts) < 0 ||
         sizes_from(lengths, slice->tensor->rank, slice->lengths) < 0)
         return -1;
@@ -301,7 +296,7 @@ static PyObject *checkpoint_read_slice(bpy_held *held, PyObject *arguments)
 static PyObject *checkpoint_memory(bpy_held *held, PyObject *name)
 {
     bpy_checkpoint *checkpoint = (bpy_checkpoint *)held;
-    const berth_tensor *tensor = tensor_named(checkpoint->handle, name);
+    const berth_tensor *tensor = bpy_checkpoint_find(checkpoint, name);
     if (!tensor)
         return NULL;
     berth_error error;
@@ -347,7 +342,7 @@ static PyObject *checkpoint_info(bpy_held *held, PyObject *unused)
     if (berth_get_info(((bpy_checkpoint *)held)->handle, &info, &error) < 0)
         return bpy_raise(&error);
     return Py_BuildValue(
-        "{sssssLsLsssOsKsKsnsnsnsnsOsOsn}", "container", info.container, "archive", info.archive,
+        "{sssssLsLsssOsKsKsnsnsnsnsOsOsnsK}", "container", info.container, "archive", info.archive,
         "format_version", (long long)info.format_version, "storage_alignment",
         (long long)info.storage_alignment, "byteorder", info.byteorder, "byteorder_recorded",
         info.byteorder_recorded ? Py_True : Py_False, "nbytes", (unsigned long long)info.nbytes,
@@ -355,7 +350,8 @@ static PyObject *checkpoint_info(bpy_held *held, PyObject *unused)
         (Py_ssize_t)info.n_records, "n_storages", (Py_ssize_t)info.n_storages, "n_tensors",
         (Py_ssize_t)info.n_tensors, "n_crc32", (Py_ssize_t)info.n_crc32, "calculated_offsets",
         info.calculated_offsets ? Py_True : Py_False, "repacked",
-        info.repacked ? Py_True : Py_False, "n_deflated", (Py_ssize_t)info.n_deflated);
+        info.repacked ? Py_True : Py_False, "n_deflated", (Py_ssize_t)info.n_deflated,
+        "behind_nbytes", (unsigned long long)info.behind_nbytes);
 }
 
 /* Whether the file is of before PyTorch 1.6. */

@@ -90,6 +90,16 @@ PyObject *bpy_raise_refusal(const berth_error *error, const berth_source *source
  */
 PyObject *bpy_globals_of(const berth_source *source, berth_error *error);
 
+/* What a pickle does with objects of classes; the numbers are in berth._errors, too. */
+#define BPY_APPENDS 1
+#define BPY_SETS_ITEMS 2
+
+/*
+ * Which of these the pickle of a source does. Nothing is made.
+ * Returns: 0: none, or it cannot be read; -1: an exception is raised.
+ */
+int bpy_fills_objects(const berth_source *source);
+
 /*
  * A str as bytes, in the encoding of paths. What cannot be one text is refused: a NUL would end it
  * (Y11). Parameters: what: for messages: "the name of an option". Returns: a new reference; NULL:
@@ -427,14 +437,24 @@ bool bpy_raise_of_stream(const berth_source *source, const berth_error *error);
 void bpy_explain(berth_error *error);
 
 /* An open file. */
+#define BPY_NAME_NBYTES 208 /* of a file's name, in messages */
+
 typedef struct bpy_checkpoint {
     bpy_held held;
     atomic_size_t n_memories; /* of storages, and one for all users */
     berth_checkpoint *handle;
     PyObject *owner; /* of the memory that is read, a Stream or a Pinned; NULL: a file */
     Py_buffer buffer;
-    berth_source source;
+    berth_source source; /* the path or name in it is gone when the file is open */
+    char name[BPY_NAME_NBYTES];
 } bpy_checkpoint;
+
+/*
+ * Raises the exception of an error of ours, which is about an open file: its message gets the names
+ * of the file and of the error's record.
+ * Returns: NULL.
+ */
+PyObject *bpy_raise_of(const bpy_checkpoint *checkpoint, berth_error *error);
 
 /* For memory that outlives those who use the file. Any thread, with the GIL or without. */
 void bpy_checkpoint_use_memory(bpy_checkpoint *checkpoint);
@@ -454,7 +474,7 @@ bpy_checkpoint *bpy_checkpoint_open(PyObject *source, const char *assignments);
 bpy_checkpoint *bpy_checkpoint_of(PyObject *object);
 
 /* A tensor by its name; NULL: an exception is raised. */
-const berth_tensor *bpy_checkpoint_find(bpy_checkpoint *checkpoint, PyObject *name);
+const berth_tensor *bpy_checkpoint_find(const bpy_checkpoint *checkpoint, PyObject *name);
 
 /*
  * Around a call that maps a file's bytes, or waits for those of a URL: then the GIL is given up.

@@ -432,7 +432,11 @@ static berth_value *make_tensor(bpy_saver *saver, berth_tensor *tensor, bool kee
 {
     if (!keeps_grad)
         tensor->flags &= ~BERTH_REQUIRES_GRAD;
-    return berth_make_tensor(saver->tree, tensor);
+    berth_value *made = berth_make_tensor(saver->tree, tensor);
+    berth_error error;
+    if (!made && berth_tree_error(saver->tree, &error) == BERTH_E_TENSOR)
+        return bpy_refuse(saver, "%s", error.message);
+    return made;
 }
 
 /* Parameters: keeps_grad: false: as the tensor's .data, which wants no gradient. */

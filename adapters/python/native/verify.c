@@ -52,16 +52,20 @@ static PyObject *verify(berth_source *source, PyObject *records)
         return bpy_raise(&error);
     berth_error unlisted;
     PyObject *globals = bpy_globals_of(source, &unlisted);
-    if (!globals)
+    int fills = globals && status == BERTH_E_FORBIDDEN ? bpy_fills_objects(source) : 0;
+    if (!globals || fills < 0) {
+        Py_XDECREF(globals);
         return NULL;
+    }
     return Py_BuildValue(
-        "{sOsNsOsOsssisnsnsnsnsKss#}", "records", records, "globals", globals, "intact",
+        "{sOsNsOsOsisssisnsnsnsnsKsKss#}", "records", records, "globals", globals, "intact",
         verdict.is_intact ? Py_True : Py_False, "is_refusal",
-        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "globals_unknown",
+        status == BERTH_E_FORBIDDEN ? Py_True : Py_False, "fills", fills, "globals_unknown",
         unlisted.code < 0 ? unlisted.message : "", "errno", status < 0 ? error.system_errno : 0,
         "n_storages", (Py_ssize_t)verdict.n_storages, "n_verified", (Py_ssize_t)verdict.n_verified,
         "n_unverified", (Py_ssize_t)verdict.n_unverified, "n_bad", (Py_ssize_t)verdict.n_bad,
-        "nbytes", (unsigned long long)verdict.nbytes, "error", status < 0 ? error.message : "",
+        "nbytes", (unsigned long long)verdict.nbytes, "behind_nbytes",
+        (unsigned long long)verdict.behind_nbytes, "error", status < 0 ? error.message : "",
         (Py_ssize_t)(status < 0 ? strlen(error.message) : 0));
 }
 

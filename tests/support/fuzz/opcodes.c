@@ -48,8 +48,7 @@ static size_t opcode_nbytes(const uint8_t *bytes, size_t nbytes)
 {
     bth_argument argument;
     size_t left = nbytes - 1;
-    size_t used =
-        bth_scan_argument((bth_form)bth_opcodes[bytes[0]].form, bytes + 1, left, &argument);
+    size_t used = bth_scan_argument(bytes[0], bytes + 1, left, &argument);
 
     return used > left ? nbytes : 1 + used;
 }
