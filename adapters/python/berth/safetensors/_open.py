@@ -41,7 +41,7 @@ class TensorMeta:
         return f"TensorMeta(dtype={self.dtype!r}, shape={self.shape}, data_offsets={self.data_offsets})"
 
 
-class _Listed:
+class _Listed(_set.Index):
     """A list of files, as an index that names all their tensors."""
 
     metadata = None
@@ -74,7 +74,7 @@ def _opened(filename, backend):
     if not isinstance(found, Url) and not isinstance(filename, (str, os.PathLike)):
         raise TypeError(f"argument 'filename': a str, an os.PathLike or a list of them, not {type(filename).__name__}")
     file = open_file(filename)
-    if backend == "mmap" or file.info["container"] in ("index", "dcp") or isinstance(found, Url):
+    if backend == "mmap" or file.info["container"] in (_set.Index.container, _set.Dcp.container) or isinstance(found, Url):
         return file
     file.close()
     return File(_native.open(os.fsencode(os.path.abspath(_set.found(filename))), _load.READ), None, filename)
@@ -172,7 +172,7 @@ class safe_open:
         PyTorch's has {"format": "pt"}."""
         file = self._open_file()
         with as_the_package():
-            if self._container in ("index", ):
+            if self._container == _set.Index.container:
                 return file._file.metadata_of_all()
             return file.metadata if self._container == "safetensors" else {"format": "pt"}
 

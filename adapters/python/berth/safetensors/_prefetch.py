@@ -42,7 +42,7 @@ class _Reader:
     """What the threads share. It does not know the loader, so that one that is dropped ends them."""
 
     def __init__(self, file, wanted, window_nbytes):
-        self.file, self.window_nbytes = file, window_nbytes
+        self.file, self.all, self.window_nbytes = file, wanted, window_nbytes
         self.changed = threading.Condition()
         self.waiting = collections.deque(wanted)  # that are not begun, in the order of their bytes
         self.asked = collections.deque()  # that somebody waits for: they go before all others
@@ -51,8 +51,11 @@ class _Reader:
         self.is_closed = False
 
     def close(self):
+        """Threads end after the piece that they read. Tensors that were not taken go."""
         with self.changed:
             self.is_closed = True
+            for wanted in self.all:
+                wanted.tensor = None
             self.pieces.clear()
             self.waiting.clear()
             self.changed.notify_all()
@@ -181,11 +184,10 @@ class PrefetchLoader:
     def _hand_out(self, wanted):
         reader = self._reader
         tensor, wanted.tensor = wanted.tensor, None
-        if wanted.is_done:
-            reader.held_nbytes -= wanted.nbytes
-            reader.changed.notify_all()
-        elif reader.is_closed:
+        if reader.is_closed:
             raise SafetensorError("the loader is closed")
+        reader.held_nbytes -= wanted.nbytes
+        reader.changed.notify_all()
         if wanted.error:
             with as_the_package():
                 raise wanted.error
