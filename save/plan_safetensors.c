@@ -231,9 +231,9 @@ static int compare_first_texts(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* Texts of the caller, or the usual one; then the ties, which are sorted by name. A text for a name
- * that a tensor has now would be misread as its tie. */
-static int selection_make_texts(selection *s, const berth_value *metadata)
+/* Texts of the caller, or the usual one; then the ties, which are sorted by name. Where ties are
+ * written, a text for a name that a tensor has now would be misread as its tie. */
+static int selection_make_texts(selection *s, const berth_value *metadata, bool has_ties)
 {
     bth_safetensors_text *ties = s->texts;
     size_t n_ties = s->n_texts, n = berth_value_count(metadata) + 1 + n_ties;
@@ -254,7 +254,8 @@ static int selection_make_texts(selection *s, const berth_value *metadata)
         const named_tensor wanted = {(char *)(uintptr_t)name, NULL};
         if (!name || !text)
             (void)bth_fail_argument(s->error, "the metadata are no dict of texts");
-        else if (!bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_first_texts))
+        else if (!has_ties ||
+                 !bsearch(&wanted, s->tensors, s->n_tensors, sizeof wanted, compare_first_texts))
             s->texts[s->n_texts++] = (bth_safetensors_text){name, text};
     }
     if (s->error->code == 0 && n_ties > 0)
@@ -383,7 +384,7 @@ int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, ber
         *error = walk_error;
     if (error->code == 0 && selection_add_tensors(&s, content->value) == 0 &&
         selection_divide_into_entries_and_texts(&s) == 0)
-        (void)selection_make_texts(&s, content->metadata);
+        (void)selection_make_texts(&s, content->metadata, !(content->flags & BERTH_COPY_TIES));
     /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
     for (size_t i = 0; i < s.n_entries && error->code == 0; i++)
         if (!bth_try_add(sum, berth_tensor_nbytes(s.entries[i].tensor), &sum) ||

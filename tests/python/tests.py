@@ -53,12 +53,13 @@ import simulated
 import stubs
 import suite
 import unsafe
+import weights
 import wheels
 
 
 # What takes long first: two classes run at a time.
 BESIDE = (calls, mounts, raising, ends, robust, processes, jobs)  # threads, forks, ^C, ends of processes, odd mounts
-ALONE = (dcp, sets, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
+ALONE = (dcp, sets, weights, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
          command, settings, beside_torch, stubs, pages, unsafe, gate, devices, simulated, integrations, sanitized)
 
 

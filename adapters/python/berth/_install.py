@@ -24,13 +24,14 @@ from berth._source import is_path
 
 _lock = Lock()
 _users = set()  # who wants Berth's functions: INSTALL, and (thread, object) of each block of installed()
+_weights_users = set()  # those of them that want safetensors' functions, too
 INSTALL = "install()"
 SAFETENSORS = {str: ".safetensors", bytes: b".safetensors"}
 FORBIDDEN = re.compile(r"global (\S+) (\S+) is not allowed in a checkpoint")
 MOST_SHOWN = 100  # of a name: a longer one is cut
 
 
-def install():
+def install(*, safetensors=False):
     """Makes torch.save and torch.load Berth's, for the whole process.
 
     Parameters, values, bytes and semantics stay PyTorch's, and so do the messages about pickles. A
@@ -41,14 +42,18 @@ def install():
 
     `from torch import save` keeps the function of that moment: import it after install().
 
-    Raises: RuntimeError: this PyTorch is not known to Berth; then nothing has changed.
+    safetensors: also makes the functions of the package safetensors those of berth.safetensors, under every name
+        that a module has for them: `from safetensors import safe_open`, too. What has been copied elsewhere, such as
+        an argument's default, stays.
+    Raises: RuntimeError: this PyTorch is not known to Berth; ImportError: there is no package safetensors. Then
+        nothing has changed.
     Threads: any.
     """
-    _change(INSTALL, True)
+    _change(INSTALL, True, safetensors)
 
 
 def uninstall():
-    """Gives torch.save and torch.load back what they were. May be called twice.
+    """Gives torch.save and torch.load back what they were, and the package safetensors. May be called twice.
 
     A block of installed() that goes on, in this thread or another, keeps them until it ends. What others have
     put in their place since install() stays, and calls PyTorch's functions.
@@ -57,26 +62,26 @@ def uninstall():
     _change(INSTALL, False)
 
 
-def installed():
-    """install() for a `with` block or the calls of a decorated function.
+def installed(*, safetensors=False):
+    """install(safetensors=safetensors) for a `with` block or the calls of a decorated function.
 
     Blocks may be inside of another one, and overlap in several threads: the last one to end gives torch.save
     and torch.load back what they were, unless install() was called.
     """
-    return Block()
+    return Block(safetensors)
 
 
 class Block(contextlib.ContextDecorator):
-    def __init__(self):
-        self._users = []
+    def __init__(self, safetensors):
+        self._users, self._safetensors = [], safetensors
 
     def _recreate_cm(self):
-        return Block()
+        return Block(self._safetensors)
 
     def __enter__(self):
         self._users.append((get_ident(), object()))
         try:
-            _change(self._users[-1], True)
+            _change(self._users[-1], True, self._safetensors)
         except BaseException:  # ^C at the end of it, too
             self.__exit__()
             raise
@@ -85,16 +90,35 @@ class Block(contextlib.ContextDecorator):
         _change(self._users.pop(), False)
 
 
-def _change(user, wants):
+def _change(user, wants, wants_weights=False):
     """While there is a user both names have both functions (Y9)."""
     import torch
 
     with _lock.held:
+        if wants_weights and not _weights_users:
+            _weights().put_in_place()
         if wants and not _users:
             _put_in_place(torch)
         (_users.add if wants else _users.discard)(user)
-        if not _users:
-            _give_back(torch)
+        if wants_weights:
+            _weights_users.add(user)
+        elif not wants:
+            _weights_users.discard(user)
+        _give_back_unused(torch)
+
+
+def _weights():
+    """It is imported when it is first used."""
+    import berth.safetensors._install
+
+    return berth.safetensors._install
+
+
+def _give_back_unused(torch):
+    if not _users:
+        _give_back(torch)
+    if not _weights_users and "berth.safetensors._install" in sys.modules:
+        _weights().give_back()
 
 
 def _put_in_place(torch):
@@ -113,9 +137,10 @@ def _give_back(torch):
 
 def _forget_threads():
     """In a forked child: the blocks of the parent's other threads do not end here."""
-    _users.intersection_update([each for each in _users if each == INSTALL or each[0] == get_ident()])
-    if not _users and "torch" in sys.modules:
-        _give_back(sys.modules["torch"])
+    for users in (_users, _weights_users):
+        users.intersection_update([each for each in users if each == INSTALL or each[0] == get_ident()])
+    if "torch" in sys.modules:
+        _give_back_unused(sys.modules["torch"])
 
 
 os.register_at_fork(after_in_child=_forget_threads)

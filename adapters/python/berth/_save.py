@@ -51,17 +51,17 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     Threads: any; other threads run while bytes are written.
     """
     if is_safetensors(f):
-        _finish(*begin_safetensors(obj, f))
+        finish(*begin_safetensors(obj, f))
     else:
         save_any(obj, f, pickle_module, pickle_protocol, False)
 
 
 def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly):
     """torch.save with all its parameters but one. start: as of begin."""
-    _finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start))
+    finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start))
 
 
-def _finish(job, way, end):
+def finish(job, way, end):
     is_saved = False
     try:
         job.finish()
@@ -105,6 +105,17 @@ def is_safetensors(f):
     return is_path(f) and path_bytes(f).endswith(b".safetensors")
 
 
+def start_tensors(f, function, content, *rest):
+    """Begins the save of a safetensors file. function(content, target, *rest) is native. Returns: as begin."""
+    target, end = target_of(f)
+    try:
+        job, replace = start_plainly(f, function, content, target, *rest)
+    except BaseException:
+        end(False)
+        raise
+    return job, "values", _telling(job, f, replace, end)
+
+
 def begin_safetensors(obj, f, snapshot=False):
     """Begins the save of a safetensors file. Returns: as begin."""
     import torch
@@ -122,9 +133,7 @@ def begin_safetensors(obj, f, snapshot=False):
         raise TypeError(f"{shown(os.fsdecode(f))}: a .safetensors file holds a dict of tensors by their names, and "
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
-    target, end = target_of(f)
-    job, replace = start_plainly(f, _native.save_begin, dict(pairs), target, None, snapshot, True)
-    return job, "values", _telling(job, f, replace, end)
+    return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True)
 
 
 def _telling(job, f, replace, end):

@@ -287,6 +287,16 @@ class Files:
         for native in self._files.values():
             native.close()
 
+    def natives(self):
+        """(file of the index, native file), in the index's order."""
+        return [(file, self._files[file]) for file in self._index.files]
+
+    def metadata_of_all(self):
+        """The texts that the __metadata__ of each file has; None: there are none."""
+        self.is_legacy()
+        all_texts = [(native.metadata() or {}).items() for native in self._files.values()]
+        return dict(text for text in all_texts[0] if all(text in each for each in all_texts)) or None
+
     def is_legacy(self):
         if self._closed:
             raise ValueError("the file is closed")

@@ -12,9 +12,13 @@ static PyObject *version(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "version()\n--\n\nThe library's version."},
     {"save_begin", bpy_save_begin, METH_VARARGS,
-     "save_begin(value, target, archive_name, snapshot, safetensors=False)\n--\n\n"
+     "save_begin(value, target, archive_name, snapshot, safetensors=False, metadata={...})\n--\n\n"
      "Begins to save to a path (bytes), a descriptor (int) or a function that writes bytes.\n"
      "snapshot: the tensors are copied first. safetensors: the format. Returns a Job."},
+    {"save_specs_begin", bpy_save_specs_begin, METH_VARARGS,
+     "save_specs_begin(rows, target, metadata, owner)\n--\n\n"
+     "The same of a safetensors file of rows (name, dtype, shape, address)."},
+    {"dtype_nbytes", bpy_dtype_nbytes, METH_O, "dtype_nbytes(name)\n--\n\n"},
     {"save_records_begin", bpy_save_records_begin, METH_VARARGS,
      "save_records_begin(records, target, archive_name, byteorder_last, snapshot)\n--\n\n"
      "The same of the records of an archive: (name, bytes, address or None for zeros, nbytes,\n"

@@ -359,8 +359,10 @@ berth_value *bpy_refuse(bpy_saver *saver, const char *format, ...);
 /* Frees what a saver has. It may be all zeros. */
 void bpy_saver_free(bpy_saver *saver);
 
-/* The module's functions save_begin and save_records_begin. */
+/* The module's functions save_begin, save_specs_begin, dtype_nbytes and save_records_begin. */
 PyObject *bpy_save_begin(PyObject *module, PyObject *arguments);
+PyObject *bpy_save_specs_begin(PyObject *module, PyObject *arguments);
+PyObject *bpy_dtype_nbytes(PyObject *module, PyObject *name);
 PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments);
 
 /* ---- many writers ---- */

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""berth.safetensors beside the package: the same results for every call, and the same classes of errors."""
+
+import gc
+import itertools
+import json
+import os
+import struct
+import sys
+import threading
+import types
+
+import berth
+import berth.safetensors as ours
+import berth.safetensors.numpy as our_numpy
+import berth.safetensors.torch as our_torch
+import numpy
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+import torch
+
+from folder import Folder
+
+TENSORS = {
+    "b": torch.arange(24.).reshape(2, 3, 4),
+    "a": torch.arange(4, dtype=torch.uint8),
+    "": torch.zeros(0, 3),
+    "one": torch.tensor(3),
+    "ä'\"]": torch.ones(2, dtype=torch.bfloat16),
+    "['a']": torch.ones(3, dtype=torch.complex64),
+    "f8": torch.ones(5).to(torch.float8_e4m3fn),
+}
+ARRAYS = {
+    "b": numpy.arange(24.).reshape(2, 3, 4),
+    "big": numpy.arange(4, dtype=">i4"),
+    "": numpy.zeros((0, 3)),
+    "one": numpy.array(True),
+}
+INDICES = [
+    "...", ":", "()", "[]", "1", "-1", "0, 1", "0, 1, 2", "..., 2", "0, ..., 1", "0, ...", ":, 1:", ":, 1:2, ::2", "::2", "1:1",
+    "2:", ":2", ":9", "0:1, :, -1", "numpy.int64(1)", "-3", "5", ":, 7", "0, 0, 0, 0", "..., ...", "[0]", "None", "1.5", "True",
+    "'a'", "::-1", "::0", "-1:", "[0, 1], 0", "torch.tensor([0, 1])", ":, [2, 0]", ":, :, :, :", ":, 9:"
+]  # not 1:0, for which the package has no answer  # yapf: disable
+
+
+def outcome(function):
+    """(a name of the class, or the result; what it says)"""
+    try:
+        return "result", function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+def made(kind, entries, data=bytes(64)):
+    header = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
+    return struct.pack("<Q", len(header)) + header + data
+
+
+class Weights(Folder):
+    def setUp(self):
+        super().setUp()
+        self.file = self.path("w.safetensors")
+        safetensors.torch.save_file(TENSORS, self.file, {"format": "pt", "x": "y"})
+
+    def same(self, mine, theirs):
+        self.assertEqual(type(mine), type(theirs))
+        if isinstance(mine, torch.Tensor):
+            self.assertEqual((mine.dtype, mine.shape), (theirs.dtype, theirs.shape))
+            self.assertEqual(mine.contiguous().view(-1).view(torch.uint8).tolist() if mine.numel() else [],
+                             theirs.contiguous().view(-1).view(torch.uint8).tolist() if theirs.numel() else [])
+        elif isinstance(mine, numpy.ndarray):
+            self.assertEqual((mine.dtype, mine.shape, mine.tobytes()), (theirs.dtype, theirs.shape, theirs.tobytes()))
+        elif isinstance(mine, dict):
+            self.assertEqual(*(list(each) if torch.is_tensor(each.get("b")) else sorted(each) for each in (mine, theirs)))
+            for key in mine:
+                self.same(mine[key], theirs[key])
+        else:
+            self.assertEqual(mine, theirs)
+
+    def test_every_call_of_a_file(self):
+        for framework, backend in itertools.product(("pt", "np"), ("mmap", "pread")):
+            with ours.safe_open(self.file, framework, backend=backend) as mine, \
+                    safetensors.safe_open(self.file, framework, backend=backend) as theirs:
+                for call in ("keys()", "offset_keys()", "metadata()", "__enter__() is f", "get_tensor('no')", "get_slice('no')",
+                             "get_tensor(1)", "get_tensor('\\ud800')"):
+                    with self.subTest(framework=framework, backend=backend, call=call):
+                        mine_is, theirs_is = (outcome(lambda: eval("f." + call, {"f": f})) for f in (mine, theirs))
+                        self.assertEqual(mine_is[0], theirs_is[0])
+                        if mine_is[0] == "result":
+                            self.same(mine_is[1], theirs_is[1])
+                for key in set(theirs.keys()) - ({"f8"} if framework == "np" else set()):  # which numpy has not
+                    with self.subTest(framework=framework, backend=backend, key=key):
+                        mine_is, theirs_is = (outcome(lambda: f.get_tensor(key)) for f in (mine, theirs))
+                        self.assertEqual(mine_is[0], theirs_is[0])
+                        if mine_is[0] == "result":
+                            self.same(mine_is[1], theirs_is[1])
+                        self.assertEqual(mine.get_slice(key).get_shape(), theirs.get_slice(key).get_shape())
+                        self.assertEqual(mine.get_slice(key).get_dtype(), theirs.get_slice(key).get_dtype())
+                if framework == "pt":  # numpy has no bfloat16 of its own
+                    self.same(mine.get_tensors(), theirs.get_tensors())
+            for call in ("keys()", "get_tensor('a')", "__exit__(None, None, None)", "get_slice('a')", "metadata()"):
+                self.assertEqual(*(outcome(lambda: eval("f." + call, {"f": f})) for f in (mine, theirs)))
+
+    def test_every_index(self):
+        for framework, backend in itertools.product(("pt", "np"), ("mmap", "pread")):
+            with ours.safe_open(self.file, framework, backend=backend) as mine, \
+                    safetensors.safe_open(self.file, framework, backend=backend) as theirs:
+                for index in INDICES:
+                    with self.subTest(framework=framework, backend=backend, index=index):
+                        names = {"torch": torch, "numpy": numpy}
+                        mine_is, theirs_is = (outcome(lambda: eval(f"f[{index}]", {"f": f.get_slice("b"), **names}))
+                                              for f in (mine, theirs))
+                        if mine_is[0] == theirs_is[0] == "result":
+                            self.same(mine_is[1], theirs_is[1])
+                        else:
+                            self.assertEqual(mine_is, theirs_is)
+
+    def test_bytes_of_saves(self):
+        for tensors in (TENSORS, {}, {"x": TENSORS["b"][1]}, {"x": torch.ones(4)[:2], "y": torch.ones(4)[2:]}):
+            for metadata in (None, {"x": "y\n"}):
+                theirs = safetensors.torch.save(tensors, metadata)
+                self.assertEqual(our_torch.save(tensors, metadata), theirs)
+                our_torch.save_file(tensors, self.path("mine"), metadata)
+                self.assertEqual(self.read(self.path("mine")), theirs)
+        columns = {"columns": numpy.arange(6).reshape(2, 3).T}  # of which the package takes the rows
+        self.same(our_numpy.load(our_numpy.save(columns)), {"columns": numpy.ascontiguousarray(columns["columns"])})
+        theirs = safetensors.numpy.save(ARRAYS, {"x": "y"})
+        self.assertEqual(our_numpy.save(ARRAYS, {"x": "y"}), theirs)
+        self.same(our_numpy.load(theirs), safetensors.numpy.load_file(self.write("np", theirs)))
+        self.same(our_torch.load(self.read(self.file)), safetensors.torch.load_file(self.file))
+
+    def test_what_is_refused_is_refused_by_the_same_class(self):
+        base = torch.ones(4)
+        many = torch.ones(2, 3)
+        for call in ("save_file({'a': many.T}, f)", "save_file({'a': base, 'b': base[:2]}, f)", "save_file([base], f)", "save_file({'a': 1}, f)",
+                     "save_file({1: base}, f)", "save_file({'a': many.to_sparse()}, f)", "save_file({'a': base.to('meta')}, f)",
+                     "save_file({'a': base}, f, {'a': 1})", "save_file({'a': base}, '/proc/none/x')", "save_file({'a': base}, folder)",
+                     "load_file('/proc/none/x')", "load_file(f, 'nowhere')", "load_file(f, backend='x')", "load(b'')", "load(b'x' * 100)",
+                     "load(5)", "load_file(5)"):
+            with self.subTest(call=call):
+                mine, theirs = (outcome(lambda: eval("m." + call, {
+                    "m": module, "many": many, "base": base, "folder": self.folder, "f": self.path("no")}))
+                    for module in (our_torch, safetensors.torch))
+                self.assertEqual(mine[0], theirs[0], (mine, theirs))
+                self.assertFalse(os.path.exists(self.path("no")))
+
+    def test_raw_tensors(self):
+        array = numpy.arange(6, dtype=numpy.int16)
+        for module in (ours, safetensors):
+            spec = module.TensorSpec(dtype="int16", shape=[2, 3], data_ptr=array.ctypes.data, data_len=12)
+            self.assertEqual((spec.dtype, spec.shape, spec.data_len), ("I16", [2, 3], 12))
+            packed = module.TensorSpec(dtype="float4_e2m1fn_x2", shape=[3], data_ptr=array.ctypes.data, data_len=3)
+            self.assertEqual((packed.dtype, packed.shape), ("F4", [6]))
+            made = module.serialize({"x": spec, "p": packed}, {"a": "b"})
+            module.serialize_file({"x": spec, "p": packed}, self.path("raw"), {"a": "b"})
+            self.assertEqual(self.read(self.path("raw")), made)
+            self.assertEqual(made, safetensors.serialize(*self.theirs(array)))
+            self.assertEqual(sorted(ours.deserialize(made)), sorted(safetensors.deserialize(made)))
+        for arguments in ({"dtype": "F32"}, {"dtype": "int16", "data_len": 5}, {"dtype": "int16", "data_ptr": -1}):
+            mine, theirs = (outcome(lambda: module.serialize({"x": module.TensorSpec(**{
+                "shape": [3], "data_ptr": array.ctypes.data, "data_len": 6, **arguments})})) for module in (ours, safetensors))
+            self.assertEqual(mine[0], theirs[0], (mine, theirs))
+
+    def theirs(self, array):
+        of = {"data_ptr": array.ctypes.data}
+        return {"x": safetensors.TensorSpec(dtype="int16", shape=[2, 3], data_len=12, **of),
+                "p": safetensors.TensorSpec(dtype="float4_e2m1fn_x2", shape=[3], data_len=3, **of)}, {"a": "b"}
+
+    def test_modules(self):
+        class Tied(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+                self.b.weight = self.a.weight
+                self.top = torch.nn.Parameter(self.a.weight[:1])
+
+        model, other = Tied(), Tied()
+        our_torch.save_model(model, self.path("m"), {"who": "me"})
+        safetensors.torch.save_model(model, self.path("theirs"), {"who": "me"})
+        self.same(our_torch.load_file(self.path("m")), safetensors.torch.load_file(self.path("theirs")))
+        with ours.safe_open(self.path("m"), "pt") as mine, ours.safe_open(self.path("theirs"), "pt") as theirs:
+            self.assertEqual(mine.metadata(), theirs.metadata())
+        self.assertEqual(our_torch.load_model(other, self.path("m")), (set(), []))
+        self.same(dict(other.state_dict()), dict(model.state_dict()))
+        our_torch.save_file({"a.bias": torch.ones(3), "more": torch.ones(1)}, self.path("part"))
+        mine, theirs = (outcome(lambda: module.load_model(other, self.path("part"))) for module in (our_torch, safetensors.torch))
+        self.assertEqual(mine, theirs)
+        mine, theirs = (module.load_model(other, self.path("part"), strict=False) for module in (our_torch, safetensors.torch))
+        self.assertEqual((mine[0], sorted(mine[1])), (theirs[0], sorted(theirs[1])))
+
+    def test_other_formats_and_several_files(self):
+        state = {"layer": {"w": torch.ones(2, 2), "q": torch.zeros(3)}, "['x']": torch.ones(1), "epoch": 3}
+        torch.save(state, self.path("m.pt"))
+        with ours.safe_open(self.path("m.pt"), "pt") as file:
+            self.assertEqual(file.offset_keys(), ["layer.w", "layer.q", "['x']"])
+            self.assertEqual(file.metadata(), {"format": "pt"})
+            self.same(file.get_tensor("layer.w"), state["layer"]["w"])
+            self.same(file.get_slice("layer.w")[:, 1], state["layer"]["w"][:, 1])
+        self.same(our_torch.load_file(self.path("m.pt")),
+                  {"layer.w": state["layer"]["w"], "layer.q": state["layer"]["q"], "['x']": state["['x']"]})
+        safetensors.torch.save_file({"c": torch.ones(5)}, self.path("2.safetensors"), {"format": "pt", "n": "2"})
+        self.write("set.safetensors.index.json", json.dumps(
+            {"weight_map": {"b": "w.safetensors", "c": "2.safetensors"}}).encode())
+        for files, names in ((self.path("set.safetensors.index.json"), ["b", "c"]),
+                             ([self.file, self.path("2.safetensors")], sorted([*TENSORS, "c"]))):
+            with ours.safe_open(files, "pt") as file:
+                self.assertEqual(file.keys(), names)
+                self.assertEqual(file.metadata(), {"format": "pt"})
+                self.same(file.get_tensor("c"), torch.ones(5))
+                self.same(file.get_slice("b")[1:, 0], TENSORS["b"][1:, 0])
+        twin = self.path("twin.safetensors")
+        safetensors.torch.save_file({"b": torch.ones(1)}, twin)
+        self.assertRaisesRegex(ours.SafetensorError, f"^{twin}: the tensor b is in {self.file}, too$", ours.safe_open,
+                               [self.file, twin], "pt")
+
+    def test_a_plan(self):
+        large = torch.arange(3 << 20, dtype=torch.int32).reshape(3, 1024, 1024)
+        tensors = {**TENSORS, "large": large, **{f"n{i}": torch.full((1000, ), i) for i in range(50)}}
+        safetensors.torch.save_file(tensors, self.file)
+        plan = {"large": (slice(1, 3), slice(5, 1000), slice(7, 9)), "b": slice(1, 2), "one": None, "": None,
+                **{f"n{i}": None for i in range(50)}}
+        with ours.safe_open(self.file, "pt") as file:
+            for threads, window in ((1, 1), (4, 1 << 20), (8, 1 << 30)):
+                with file.prefetch(plan, threads=threads, window_nbytes=window) as loader:
+                    self.assertEqual(set(loader.names()), set(plan))
+                    self.same(loader.take("n49"), tensors["n49"])
+                    self.same(loader.take("large"), large[1:3, 5:1000, 7:9].contiguous())
+                    rest = dict(loader)
+                    self.assertEqual(set(rest), set(plan) - {"n49", "large"})
+                    self.same(rest["b"], tensors["b"][1:2])
+                    self.assertRaisesRegex(ours.SafetensorError, "was taken before", loader.take, "b")
+                    self.assertRaisesRegex(ours.SafetensorError, "the plan has no", loader.take, "a")
+            with file.prefetch() as loader:
+                self.same(loader.take("b"), tensors["b"])
+            self.assertRaisesRegex(ours.SafetensorError, "the loader is closed", loader.take, "large")
+            for bad, why in (({"no": None}, "does not contain"), ({"b": slice(0, 2, 2)}, "step 1"), ({"one": slice(0, 1)}, "0-d"),
+                             ({"b": 3}, "None or a slice"), ({"b": (slice(0, 1), 3)}, "None or a slice")):
+                self.assertRaisesRegex(ours.SafetensorError, why, file.prefetch, bad)
+            loader = file.prefetch(window_nbytes=1)
+            part = file.get_slice("b")
+        self.same(loader.take("large"), large)  # what reads the file holds it
+        self.same(part[1, 0], TENSORS["b"][1, 0])
+        del loader
+        gc.collect()
+        self.wait_for_threads()
+
+    def wait_for_threads(self):
+        """The readers of a loader that was dropped end."""
+        for thread in threading.enumerate():
+            if "work" in thread.name:
+                thread.join(60)
+                self.assertFalse(thread.is_alive())
+
+    def test_install_replaces_every_name(self):
+        module = types.ModuleType("imported_before")
+        module.opened, module.load, module.also = safetensors.safe_open, safetensors.torch.load_file, "stays"
+        sys.modules["imported_before"] = module
+        self.addCleanup(sys.modules.pop, "imported_before")
+        theirs = safetensors.safe_open, safetensors.torch.load_file, safetensors.numpy.save_file
+        with berth.installed(safetensors=True):
+            before = berth.counters()["safetensors"]
+            self.assertIsNot(module.opened, theirs[0])
+            with module.opened(self.file, framework="pt") as file:
+                self.same(file.get_tensor("b"), TENSORS["b"])
+            module.load(self.file)
+            safetensors.torch.save_model(torch.nn.Linear(2, 2), self.path("m"))
+            after = berth.counters()["safetensors"]
+            self.assertEqual({key: after[key] - before[key] for key in after}, {"open": 2, "load": 1, "save": 1, "package": 0})
+            self.assertEqual(outcome(lambda: safetensors.torch.save_file([], "f")), outcome(lambda: theirs[1] and safetensors.torch.save([])))
+            with berth.installed():
+                self.assertIsNot(safetensors.safe_open, theirs[0])
+        self.assertEqual((safetensors.safe_open, safetensors.torch.load_file, safetensors.numpy.save_file), theirs)
+        self.assertEqual((module.opened, module.load, module.also), (*theirs[:2], "stays"))
+
+    def test_hostile_heads(self):
+        of = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+        for entries in ({"a": {**of, "shape": [2**62, 8]}}, {"a": {**of, "data_offsets": [8, 0]}}, {"a": {**of, "data_offsets": [0, 2**63]}},
+                        {"a": of, "b": of}, {"a": {**of, "dtype": "F99"}}, {"a": {**of, "shape": [-1]}}, {"a": 5}, [], b"{", b"{" * 10**5,
+                        b'{"a":' * 200, {"__metadata__": {"a": 1}}, {"__metadata__": 5}, {"a": {**of, "shape": [3]}}):
+            path = self.write("bad.safetensors", made(None, entries, bytes(8)))
+            with self.subTest(entries=str(entries)[:80]):
+                for call in (lambda m: m.safe_open(path, "pt"), lambda m: m.safe_open(path, "np", backend="pread"),
+                             lambda m: m.deserialize(self.read(path))):
+                    self.assertEqual(outcome(lambda: call(safetensors))[0], "SafetensorError")
+                    self.assertEqual(outcome(lambda: call(ours))[0], "SafetensorError")
