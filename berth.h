@@ -169,9 +169,9 @@ typedef struct berth_tensor {
     int64_t storage_offset; /* in elements from the storage's start */
     berth_storage *storage; /* NULL: a meta tensor; or, when made, a storage of its own over `data`,
                                on "cpu" */
-    const void *data;       /* when made without a storage: the elements. They must not change until
-                               the tree is freed. BERTH_ELSEWHERE: another process has them. NULL
-                               when returned: use berth_tensor_data */
+    const void *data;       /* when made without a storage: the elements, which live as long as the
+                               tree. BERTH_ELSEWHERE: another process has them. NULL when returned:
+                               use berth_tensor_data */
     uint32_t flags;         /* BERTH_REQUIRES_GRAD, ... */
     berth_qscheme qscheme;  /* BERTH_NOT_QUANTIZED for most */
     double scale;           /* per tensor */
@@ -272,10 +272,10 @@ BERTH_API const berth_tensor *berth_find_tensor(const berth_checkpoint *checkpoi
 /*
  * The elements of a tensor that a program knows: finds `name`, and compares dtype and shape.
  * Shapes: shape: `rank` sizes; -1: any size. NULL if rank is 0.
- * Returns: the elements, contiguous and row-major, as berth_tensor_data gives them; NULL on
- * failure.
+ * Returns: the elements, contiguous and row-major; NULL on failure.
  * Errors: BERTH_E_ARGUMENT: it is no tensor, or a meta tensor, or has another dtype or shape.
- * BERTH_E_UNSUPPORTED: it is not contiguous. Otherwise as for berth_find and berth_tensor_data.
+ * BERTH_E_UNSUPPORTED: it is not contiguous, or has BERTH_CONJ or BERTH_NEG (berth_tensor_read).
+ * Otherwise as for berth_find and berth_tensor_data.
  * Threads: any.
  */
 BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint, const char *name,
@@ -283,7 +283,7 @@ BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint
                                                     const int64_t *shape, berth_error *error);
 
 /*
- * The address of a tensor's first element. Its strides apply. The elements are in this machine's
+ * The address of a tensor's first element. Strides and flags apply. Elements are in this machine's
  * byte order and aligned for the dtype. By default they are mapped copy-on-write: a program may
  * cast const away and write, which changes no file. With load.mmap_flags=shared they are read-only.
  * Returns: the address, valid until berth_close; NULL on failure.
@@ -558,8 +558,8 @@ BERTH_API BERTH_MUST_CHECK int berth_save_to(const berth_target *target,
  * - until staged: the bytes of tensors and records, unchanged; the tree or checkpoint of the value,
  *   which may grow meanwhile but is saved as it was at begin
  * - until done: the descriptor of berth_to_fd; *bytes and *nbytes of berth_to_memory; the contexts
- *   of sink and progress; params->stats and params->storage_stats When the process ends, unfinished
- *   jobs are lost; their paths keep the old files.
+ *   of sink and progress; params->stats, params->storage_stats
+ * When the process ends, unfinished jobs are lost; their paths keep the old files.
  * Threads: several jobs may run at once, also on one path: each file is whole, and the last job to
  * end wins. A job's functions, except berth_job_free, may be called from several threads at once.
  * Sink and progress function may be called before begin returns; they may cancel the job, not wait

@@ -74,7 +74,7 @@ static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t t
     (void)snprintf(text + n, text_nbytes - n, "]");
 }
 
-/* The value must be a contiguous tensor of this dtype and shape (-1: any size). */
+/* It must be a contiguous tensor of this dtype and shape (-1: any size), its elements as stored. */
 static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
                                  int32_t rank, const int64_t *shape, berth_error *error)
 {
@@ -96,11 +96,14 @@ static int tensor_check_expected(const berth_tensor *tensor, const char *name, b
         return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
                                  expected);
     }
-    if (berth_tensor_is_contiguous(tensor))
+    const char *trouble = !berth_tensor_is_contiguous(tensor) ? "is not contiguous"
+                          : tensor->flags & BERTH_CONJ        ? "is a view that conjugates"
+                          : tensor->flags & BERTH_NEG         ? "is a view that negates"
+                                                              : NULL;
+    if (!trouble)
         return 0;
     return bth_fail_status(error, BERTH_E_UNSUPPORTED,
-                           "\"%.100s\" is not contiguous: berth_tensor_read copies its elements",
-                           name);
+                           "\"%.100s\" %s: berth_tensor_read copies its elements", name, trouble);
 }
 
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,

@@ -98,6 +98,39 @@ Test(load, what_was_saved_is_found_by_name_and_by_path)
     berth_close(NULL);
 }
 
+/* What is stored is not what they are. */
+Test(load, negated_and_conjugated_elements_are_not_expected_as_they_are_stored)
+{
+    static const int64_t three[] = {3};
+    static const struct {
+        berth_dtype dtype;
+        uint32_t flags;
+        const char *says;
+    } cases[] = {{BERTH_FLOAT32, BERTH_NEG, "\"x\" is a view that negates: "},
+                 {BERTH_COMPLEX64, BERTH_CONJ, "\"x\" is a view that conjugates: "}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_tree *tree = berth_tree_new(&error);
+        berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+        const berth_tensor tensor = {.dtype = cases[i].dtype,
+                                     .rank = 1,
+                                     .shape = three,
+                                     .data = weight,
+                                     .flags = cases[i].flags};
+        float elements[6];
+        berth_dict_set(root, "x", berth_make_tensor(tree, &tensor));
+        assert_ok(berth_save(path, root, NULL, &error));
+        berth_tree_free(tree);
+        open_as("");
+        cr_expect_null(berth_expect(checkpoint, "x", cases[i].dtype, 1, three, &error));
+        cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
+        cr_expect_not_null(strstr(error.message, cases[i].says), "%s", error.message);
+        assert_ok(berth_tensor_read(checkpoint, berth_find_tensor(checkpoint, "x", &error), 0, 3,
+                                    elements, &error));
+        cr_expect_eq(elements[1], -1);
+    }
+}
+
 Test(load, memory_stays_without_descriptors)
 {
     size_t before = test_folder_count("/proc/self/fd");
