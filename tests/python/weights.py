@@ -238,6 +238,10 @@ class Weights(Folder):
                              ({"b": 3}, "None or a slice"), ({"b": (slice(0, 1), 3)}, "None or a slice")):
                 self.assertRaisesRegex(ours.SafetensorError, why, file.prefetch, bad)
             loader = file.prefetch(window_nbytes=1)
+            child = os.fork()
+            if child == 0:
+                os._exit(outcome(lambda: loader.take("b"))[1].startswith("the loader is of the parent") - 1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
             part = file.get_slice("b")
         self.same(loader.take("large"), large)  # what reads the file holds it
         self.same(part[1, 0], TENSORS["b"][1, 0])

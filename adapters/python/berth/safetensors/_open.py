@@ -74,7 +74,8 @@ def _opened(filename, backend):
     if not isinstance(found, Url) and not isinstance(filename, (str, os.PathLike)):
         raise TypeError(f"argument 'filename': a str, an os.PathLike or a list of them, not {type(filename).__name__}")
     file = open_file(filename)
-    if backend == "mmap" or file.info["container"] in (_set.Index.container, _set.Dcp.container) or isinstance(found, Url):
+    is_set = file.info["container"] in (_set.Index.container, _set.Dcp.container)
+    if backend == "mmap" or is_set or isinstance(found, Url):
         return file
     file.close()
     return File(_native.open(os.fsencode(os.path.abspath(_set.found(filename))), _load.READ), None, filename)
@@ -142,30 +143,31 @@ class safe_open:
             raise SafetensorError("File is closed")
         return self._file
 
-    def _names(self):
+    def _names(self, file):
         """Each key and the name by which Berth finds it: a path, where a name would have two meanings."""
-        file = self._open_file()
         if self._by_key is None:
             with as_the_package():
                 self._by_key = {_key_of(name): name for name in file.keys()}
         return self._by_key
 
-    def _name(self, key):
+    def _found(self, key):
+        """(the file, the name of a tensor). Another thread may close this object meanwhile (Y8)."""
+        file = self._open_file()
         if not isinstance(key, str):
             raise TypeError(f"argument 'name': a str, not {type(key).__name__}")
         try:
-            return self._names()[key]
+            return file, self._names(file)[key]
         except KeyError:
             key.encode()  # UnicodeEncodeError, as the package's
             raise SafetensorError(f"File does not contain tensor {shown(key)}") from None
 
     def keys(self):
         """The names of the tensors, sorted; a list."""
-        return sorted(self._names())
+        return sorted(self._names(self._open_file()))
 
     def offset_keys(self):
         """The names of the tensors, in the order of their bytes; a list."""
-        return list(self._names())
+        return list(self._names(self._open_file()))
 
     def metadata(self):
         """The texts of __metadata__, a dict; None: there are none. Of several files: those that all have. A file of
@@ -178,9 +180,9 @@ class safe_open:
 
     def get_tensor(self, name):
         """A tensor. Raises: SafetensorError: there is none of this name, or it cannot be read."""
-        found = self._name(name)
+        file, found = self._found(name)
         with as_the_package():
-            return self._moved(self._tensor(self._file, found))
+            return self._moved(self._tensor(file, found))
 
     def _tensor(self, file, name):
         """On the host, in the program's framework."""
@@ -194,27 +196,27 @@ class safe_open:
 
     def get_tensors(self):
         """All tensors, by their names, in the order of offset_keys."""
-        names = self._names()
+        file = self._open_file()
         with as_the_package():
             if self._framework == "pt" and self._container == "safetensors":
-                with of_file(name_of(self._file._opened)):
+                with of_file(name_of(file._opened)):
                     location = self._device if self._device == "cpu" else _torch_device(self._device)
-                    return _load._value_of(self._file._file, location, True, [])
-            return {key: self._moved(self._tensor(self._file, name)) for key, name in names.items()}
+                    return _load._value_of(file._file, location, True, [])
+            return {key: self._moved(self._tensor(file, name)) for key, name in self._names(file).items()}
 
     def get_slice(self, name):
         """A tensor of which only parts are read: f.get_slice("weight")[:, ::8]."""
-        return PySafeSlice(self, self._name(name))
+        return PySafeSlice(self, *self._found(name))
 
     def get_tensor_meta(self, name):
         """What the head says of a tensor; nothing is read. Returns: a TensorMeta."""
-        found = self._name(name)
-        dtype, shape = _head(self._file, found)
+        file, found = self._found(name)
+        dtype, shape = _head(file, found)
         offsets = None
         if self._container == "safetensors":  # the bytes of its tensors follow each other without gaps
             first = 0
-            for each in self._names().values():
-                end = first + self._file._file.tensor(each)[3]
+            for each in self._names(file).values():
+                end = first + file._file.tensor(each)[3]
                 if each == found:
                     offsets = first, end
                     break
@@ -234,13 +236,15 @@ class safe_open:
         """
         if self._framework != "pt":
             raise SafetensorError('prefetch needs framework="pt"')
-        wanted = dict.fromkeys(self._names()) if plan is None else plan
+        file = self._open_file()
+        names = self._names(file)
+        wanted = dict.fromkeys(names) if plan is None else plan
         if not isinstance(wanted, dict):
             raise TypeError(f"argument 'plan': a dict of names and slices, not {type(plan).__name__}")
         for key in wanted:
-            self._name(key)
-        order = [key for key in self._names() if key in wanted]
-        return _prefetch.PrefetchLoader(self._file, {key: (self._names()[key], wanted[key]) for key in order},
+            self._found(key)
+        chosen = {key: (name, wanted[key]) for key, name in names.items() if key in wanted}
+        return _prefetch.PrefetchLoader(file, chosen,
                                         self._device if device is None else device_of(device), threads,
                                         window_nbytes)
 
@@ -251,7 +255,7 @@ def _key_of(name):
         return name
     try:
         steps = ast.literal_eval(name)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # a path of many steps
         return name
     return steps[0] if isinstance(steps, list) and len(steps) == 1 and isinstance(steps[0], str) else name
 
@@ -274,10 +278,10 @@ def _head(file, name):
 class PySafeSlice:
     """A tensor of a safe_open, of which parts are read."""
 
-    def __init__(self, opened, name):
+    def __init__(self, opened, file, name):
         self._opened, self._name = opened, name
-        self._file = opened._file  # which a closed safe_open does not have any more
-        self._dtype, self._shape = _head(self._file, name)
+        self._file = file  # which a closed safe_open does not have any more
+        self._dtype, self._shape = _head(file, name)
 
     def get_shape(self):
         return list(self._shape)

@@ -3,6 +3,7 @@
 
 import collections
 import math
+import os
 import threading
 import weakref
 
@@ -43,6 +44,7 @@ class _Reader:
 
     def __init__(self, file, wanted, window_nbytes):
         self.file, self.all, self.window_nbytes = file, wanted, window_nbytes
+        self.process = os.getpid()
         self.changed = threading.Condition()
         self.waiting = collections.deque(wanted)  # that are not begun, in the order of their bytes
         self.asked = collections.deque()  # that somebody waits for: they go before all others
@@ -52,6 +54,8 @@ class _Reader:
 
     def close(self):
         """Threads end after the piece that they read. Tensors that were not taken go."""
+        if os.getpid() != self.process:  # the lock may be held by a thread that a fork has left behind
+            return
         with self.changed:
             self.is_closed = True
             for wanted in self.all:
@@ -151,21 +155,31 @@ class PrefetchLoader:
         wanted = self._wanted.get(name)
         if wanted is None:
             raise SafetensorError(f"the plan has no tensor {shown(str(name))}")
+        self._check_process()
         reader = self._reader
         with reader.changed:
             if wanted.is_taken:
                 raise SafetensorError(f"tensor {shown(name)} was taken before: each is handed out once")
             wanted.is_taken = True  # before the wait: two threads do not take one
-            if not wanted.is_begun:
-                reader.asked.append(wanted)
-                reader.changed.notify_all()
-            while not wanted.is_done and not reader.is_closed:
-                reader.changed.wait()
+            try:
+                if not wanted.is_begun:
+                    reader.asked.append(wanted)
+                    reader.changed.notify_all()
+                while not wanted.is_done and not reader.is_closed:
+                    reader.changed.wait()
+            except BaseException:  # ^C: it can be taken later
+                wanted.is_taken = False
+                raise
             return self._hand_out(wanted)
+
+    def _check_process(self):
+        if os.getpid() != self._reader.process:
+            raise SafetensorError("the loader is of the parent process, whose threads read: begin another one here")
 
     def __iter__(self):
         """(name, tensor), as they are read; those that were taken are left out."""
         while True:
+            self._check_process()
             reader = self._reader
             with reader.changed:
                 left = [wanted for wanted in self._wanted.values() if not wanted.is_taken]
