@@ -231,7 +231,7 @@ static void error_message_prepend(berth_error *error, const char *text, const ch
 int bth_error_prefix(berth_error *error, const char *name)
 {
     if (error->code != BERTH_OK)
-        error_message_prepend(error, name, ": ");
+        error_message_prepend(error, *name ? name : "''", ": ");
     return error->code;
 }
 

@@ -82,7 +82,8 @@ int bth_fail_errno(berth_error *error, int system_errno, const char *record, uin
 #define bth_fail_system(error, system_errno, ...)                                                  \
     bth_fail_errno(error, system_errno, NULL, BERTH_NO_OFFSET, __VA_ARGS__)
 
-/* Puts "name: " before the message if an error is set; once per operation. Returns its code. */
+/* Puts "name: " before the message if an error is set, "'': " for an empty name; once per
+ * operation. Returns its code. */
 int bth_error_prefix(berth_error *error, const char *name);
 /* The same with "what index", of a list of the caller: "rule 3: ". */
 int bth_error_prefix_index(berth_error *error, const char *what, size_t index);

@@ -35,7 +35,7 @@ static int target_set_folder_and_name(bth_target_file *target, char *path, berth
     int from = target->folder < 0 ? AT_FDCWD : target->folder, flags = O_DIRECTORY | O_CLOEXEC, fd;
 
     if (!*name)
-        return bth_fail_system(error, EISDIR, "cannot be replaced");
+        return bth_fail_system(error, EISDIR, "ends in a slash, as only the path of a folder does");
     char *copy = bth_duplicate_text(name, strlen(name));
     if (!copy)
         return bth_fail_memory(error, strlen(name));

@@ -20,7 +20,7 @@ static char *flagged;
 /* chattr +a, +i, or neither. */
 static bool set_flag(int flag)
 {
-    int flags, fd = open(flagged, O_RDONLY | O_CLOEXEC);
+    int flags = 0, fd = open(flagged, O_RDONLY | O_CLOEXEC);
     bool is_set = fd >= 0 && ioctl(fd, FS_IOC_GETFLAGS, &flags) == 0;
 
     flags = (flags & ~(FS_APPEND_FL | FS_IMMUTABLE_FL)) | flag;

@@ -71,7 +71,7 @@ static void check_refused(const char *path, int code, const char *message)
     berth_error error;
 
     cr_assert_eq(save(path, 1000, &error), code, "%s", error.message);
-    snprintf(expected, sizeof expected, "%.500s: %s", path, message);
+    snprintf(expected, sizeof expected, "%.500s: %s", *path ? path : "''", message);
     cr_assert_str_eq(error.message, expected);
     cr_assert_eq(test_folder_count(folder), n_before);
 }
@@ -318,7 +318,8 @@ Test(commit, what_can_be_told_is_told_before_data_is_written)
                   "its folder cannot be opened: No such file or directory");
     check_refused(below_file, BERTH_E_SYSTEM, "its folder cannot be opened: Not a directory");
     check_refused(folder, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
-    check_refused(slash, BERTH_E_SYSTEM, "cannot be replaced: Is a directory");
+    check_refused(slash, BERTH_E_SYSTEM,
+                  "ends in a slash, as only the path of a folder does: Is a directory");
     check_refused(pipe, BERTH_E_REPLACE,
                   "is not a regular file and cannot be replaced; a descriptor of it can be written "
                   "to, and with save.replace=in_place its path");

@@ -275,7 +275,7 @@ Test(safetensors, views_larger_than_any_file, .init = begin, .fini = end)
                                 .stride = stride,
                                 .storage =
                                     berth_storage_new(tree, BERTH_FLOAT32, numbers, 4, NULL)};
-    char name[8];
+    char name[16];
 
     for (int i = 0; i < 5; i++) {
         (void)snprintf(name, sizeof name, "big%d", i);
