@@ -30,6 +30,7 @@ from folder import Folder
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 ASAN = "libasan" in os.environ.get("LD_PRELOAD", "")
+INTERVAL = sys.getswitchinterval()  # while no save shortens it
 SECONDS = 60  # no child and no wait takes longer
 STUCK_SECONDS = 15 * SECONDS  # no row of the table takes longer, on a loaded machine, in the long form
 
@@ -319,7 +320,7 @@ class Calls(Folder):
     # ---- another thread, and a finalizer, close what the call uses ----
 
     def test_another_thread_closes(self):
-        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        self.addCleanup(sys.setswitchinterval, INTERVAL)
         sys.setswitchinterval(1e-6)
         for name, call in self.rows():
             for i in range(400 if LONG else 20):

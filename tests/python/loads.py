@@ -25,6 +25,7 @@ from processes import resident
 from records import Box
 from same import Different, same
 
+INTERVAL = sys.getswitchinterval()  # while no save shortens it
 DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "data")
 
 
@@ -313,7 +314,7 @@ class Values(Folder):
                 if "found index 9" not in self.message(berth.load, path):
                     loaded.append(path)
 
-        self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
+        self.addCleanup(sys.setswitchinterval, INTERVAL)
         sys.setswitchinterval(1e-6)
         for more in None, Box(1):  # the second by PyTorch's unpickler
             torch.save([torch.sparse_coo_tensor([[0, 9]], [1., 2.], (3,), check_invariants=False), more], path)

@@ -5,6 +5,7 @@ import atexit
 import functools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -93,8 +94,6 @@ openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 
 
 
 def free_ports(n):
-    import socket
-
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -118,7 +117,7 @@ class Nginx:
                                         stderr=subprocess.PIPE)
         self.urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         self.urls["tls"] = f"https://localhost:{ports['tls']}"
-        self.ports = ports
+        self.ports, self.n_waits = ports, 0
         while not os.path.exists(f"{self.there}/ready"):
             if self.process.poll() is not None:
                 raise RuntimeError(self.process.stderr.read().decode())
@@ -130,8 +129,23 @@ class Nginx:
         self.process.stderr.close()
         shutil.rmtree(self.there, ignore_errors=True)
 
+    def _wait_for_log(self):
+        """A client has its answer before nginx has logged it; one process logs in order, so a last line is waited for."""
+        self.n_waits += 1
+        with socket.socket(socket.AF_UNIX) as marker:
+            marker.connect(f"{self.there}/ready")
+            marker.sendall(b"GET /log-%d HTTP/1.0\r\n\r\n" % self.n_waits)
+            while marker.recv(4096):
+                pass
+        while True:
+            with open(f"{self.there}/access.log", encoding="utf-8") as lines:
+                if f" /log-{self.n_waits} " in lines.read():
+                    return
+            time.sleep(0.01)
+
     def asked(self, name, n_seen=0):
         """The requests to one server since n_seen: (method, path, status, nbytes, protocol, range)."""
+        self._wait_for_log()
         with open(f"{self.there}/access.log", encoding="utf-8") as lines:
             all_of_them = [line.split() for line in lines if line.startswith(f"{self.ports[name]} ")]
         return [(words[1], words[2], int(words[3]), int(words[4]), words[5], words[6])
