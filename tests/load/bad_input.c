@@ -25,7 +25,7 @@ static void expect_no_path(const char *what, int code, const char *text)
     char expected[700];
 
     checkpoint = (berth_checkpoint *)path;
-    (void)snprintf(expected, sizeof expected, "%s: %s", what, text);
+    (void)snprintf(expected, sizeof expected, "%s: %s", *what ? what : "''", text);
     cr_expect_eq(berth_open(what, NULL, &checkpoint, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(checkpoint);

@@ -263,7 +263,6 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
               error.message);
 }
 
-/* A checkpoint gives the elements that PyTorch shows, as the safetensors file has them. */
 /* T1: expanded tensors, each of 2^62 bytes, over one element. */
 Test(safetensors, views_larger_than_any_file, .init = begin, .fini = end)
 {
@@ -282,17 +281,18 @@ Test(safetensors, views_larger_than_any_file, .init = begin, .fini = end)
         shape[0]--; /* or they would be one */
         berth_dict_set(root, name, berth_make_tensor(tree, &large));
         assert_ok(berth_tree_error(tree, &error));
+        if (i == 0) /* one alone is not larger than any file: memory for it would be asked for */
+            continue;
         const berth_content content = berth_of_safetensors(root, NULL, 0);
         void *bytes;
         size_t nbytes;
         int code = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error);
-        cr_expect_lt(code, 0);
-        if (i > 0)
-            cr_expect(code == BERTH_E_UNSUPPORTED && strstr(error.message, "too large for a file"),
-                      "%d: %s", i, error.message);
+        cr_expect(code == BERTH_E_UNSUPPORTED && strstr(error.message, "too large for a file"),
+                  "%d: %s", i, error.message);
     }
 }
 
+/* A checkpoint gives the elements that PyTorch shows, as the safetensors file has them. */
 Test(safetensors, bits_of_a_checkpoint, .init = begin, .fini = end)
 {
     static const float pair[] = {1, 2, 3, 4}, negative[] = {-1, -2, -3, -4},
