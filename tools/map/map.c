@@ -118,7 +118,9 @@ static char text_cell(const map_text *text, uint64_t begin, uint64_t end)
         berth_dtype dtype = map_part_dtype(text->m, part);
         bool has_dtype = part->kind == PART_STORAGE && part->index != PART_NO_STORAGE &&
                          dtype < BERTH_DTYPE_COUNT;
-        char letter = has_dtype ? text->letters[dtype] : part_kind_letters[part->kind];
+        char letter = part_kind_letters[part->kind];
+        if (has_dtype)
+            letter = text->letters[dtype];
         nbytes[(size_t)letter] += to - from;
         if (found == ' ' || nbytes[(size_t)letter] > nbytes[(size_t)found])
             found = letter;
