@@ -9,8 +9,6 @@
 #include "base/memory.h"
 #include "format/bytes.h"
 #include "format/checksum.h"
-#include "format/json/safetensors.h"
-#include "format/values/value.h"
 #include "format/zip/zip.h"
 
 /* ---- which part ---- */
@@ -65,8 +63,7 @@ bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset)
 /* ---- its bytes ---- */
 
 /*
- * Compares a header, a descriptor, an entry or the end with what the plan and the record's CRC make
- * of it. BERTH_E_OFFSETS; the error names the first byte that differs.
+ * Compares a part, but no data of records, with what the plan and the record's CRC make of it. BERTH_E_OFFSETS; the error names the first byte that differs.
  */
 static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *part,
                                    uint32_t crc32, const uint8_t *bytes, uint8_t *scratch,
@@ -76,6 +73,7 @@ static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *
     bool is_of_record = record < plan->n_records;
     const bth_layout_entry *layout = is_of_record ? &plan->records[record].layout : NULL;
     const char *full_name = is_of_record ? bth_plan_record_full_name(plan, record) : NULL;
+    const uint8_t *planned = scratch;
     uint64_t i = 0;
 
     switch (part->kind) {
@@ -91,17 +89,19 @@ static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *
     case BTH_PART_END:
         bth_zip_write_end(plan->n_records, plan->directory_offset, plan->directory_nbytes, scratch);
         break;
-    case BTH_PART_DATA:
+    case BTH_PART_DATA: /* the plan has only those of a safetensors header */
+        planned = plan->header;
+        break;
     case BTH_PART_PADDING:
-        return 0; /* the layout says nothing about their bytes */
+        return 0;
     }
-    while (i < part->range.nbytes && bytes[i] == scratch[i])
+    while (i < part->range.nbytes && bytes[i] == planned[i])
         i++;
     if (i == part->range.nbytes)
         return 0;
     return bth_fail(
         error, BERTH_E_OFFSETS, is_of_record ? bth_plan_record_name(plan, record) : NULL,
-        part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i], scratch[i]);
+        part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i], planned[i]);
 }
 
 /* ---- what a reader finds in it ---- */
@@ -187,162 +187,42 @@ static int file_part_read_and_compare(const berth_plan *plan, const bth_file_par
 
 /* ---- what is read back ---- */
 
-/* The headers of one record after the other: read back, and as rendered again. */
-struct readback {
-    bth_image *image;
-    const bth_output *output;
-    size_t record;
-    uint8_t *bytes, *scratch; /* each has room for the longest header and the end */
-    bth_zip_part part;        /* what of the file `bytes` holds */
-};
-
-/* Allocates and reads a range of what was written. NULL on failure. */
-static uint8_t *readback_read(const bth_output *output, uint64_t offset, uint64_t nbytes,
-                              berth_error *error)
+/* `bytes` has room for the part, twice. */
+static int readback_check_part(const bth_image *image, const bth_output *output,
+                               bth_file_part_kind kind, size_t i, uint8_t *bytes,
+                               berth_error *error)
 {
-    uint8_t *bytes = nbytes <= SIZE_MAX ? bth_allocate((size_t)nbytes) : NULL;
+    const bth_file_part part = file_part_of(image->plan, kind, i);
+    uint32_t crc32 = i < image->plan->n_records ? bth_image_crc32(image, i) : 0;
+    size_t nbytes = (size_t)part.range.nbytes;
 
-    if (!bytes) {
-        bth_fail_memory(error, nbytes);
-        return NULL;
-    }
-    if (output->read(output->context, bytes, (size_t)nbytes, offset, error) == 0)
-        return bytes;
-    bth_release(bytes);
-    return NULL;
+    if (nbytes == 0 || output->read(output->context, bytes, nbytes, part.range.offset, error) < 0)
+        return error->code;
+    return file_part_compare_bytes(image->plan, &part, crc32, bytes, bytes + nbytes, error);
 }
 
-/* A bth_zip_input.get. Reads the header or the descriptor that holds `offset` back, and compares it
- * with the plan, unless `part` has it already. */
-static int readback_load_and_get_bytes(void *context, uint64_t offset, uint64_t nbytes,
-                                       uint64_t ahead, const uint8_t **bytes, berth_error *error)
-{
-    struct readback *readback = context;
-    const bth_output *output = readback->output;
-    const berth_plan *plan = readback->image->plan;
-    size_t i = readback->record;
-    bth_zip_part *held = &readback->part;
-
-    if (offset < held->offset || offset - held->offset >= held->nbytes) {
-        bool is_header = offset < plan->records[i].layout.data_offset;
-        const bth_file_part part =
-            file_part_of(plan, is_header ? BTH_PART_HEADER : BTH_PART_DESCRIPTOR, i);
-        held->nbytes = 0;
-        if (output->read(output->context, readback->bytes, (size_t)part.range.nbytes,
-                         part.range.offset, error) < 0)
-            return error->code;
-        *held = (bth_zip_part){readback->bytes, part.range.offset, part.range.nbytes};
-        if (file_part_compare_bytes(plan, &part, bth_image_crc32(readback->image, i),
-                                    readback->bytes, readback->scratch, error) < 0)
-            return error->code;
-    }
-    return bth_zip_input_over(held).get(held, offset, nbytes, ahead, bytes, error);
-}
-
-/* All records, and their entries in the directory, which the end records describe. */
-static int readback_check_records(struct readback *readback, const uint8_t *directory_bytes,
-                                  const bth_zip_directory *directory, berth_error *error)
-{
-    const bth_zip_input input = {.get = readback_load_and_get_bytes, .context = readback};
-    const berth_plan *plan = readback->image->plan;
-
-    for (size_t i = 0; i < plan->n_records; i++) {
-        const bth_file_part part = file_part_of(plan, BTH_PART_ENTRY, i);
-        uint32_t crc32 = bth_image_crc32(readback->image, i);
-        readback->record = i;
-        if (file_part_compare_entry(plan, i, crc32, &directory->entries[i], error) < 0 ||
-            bth_zip_check_record(&input, 0, &directory->entries[i], error) < 0 ||
-            file_part_compare_bytes(plan, &part, crc32,
-                                    directory_bytes + (part.range.offset - plan->directory_offset),
-                                    readback->scratch, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
-static int readback_check_zip(struct readback *readback, berth_error *error)
-{
-    const berth_plan *plan = readback->image->plan;
-    const bth_file_part last = file_part_of(plan, BTH_PART_END, plan->n_records);
-    uint64_t nbytes = bth_min(plan->nbytes, BTH_ZIP_TAIL_NBYTES);
-    uint8_t *tail = readback_read(readback->output, plan->nbytes - nbytes, nbytes, error);
-    uint8_t *bytes = NULL;
-    bth_zip_end end = {0};
-    bth_zip_directory directory = {0};
-
-    if (tail && bth_zip_find_end(tail, (size_t)nbytes, plan->nbytes, &end, error) == 0) {
-        file_part_compare_number(NULL, "the directory's offset", end.directory_offset,
-                                 plan->directory_offset, error);
-        file_part_compare_number(NULL, "the directory's size", end.directory_nbytes,
-                                 plan->directory_nbytes, error);
-        if (file_part_compare_number(NULL, "the number of entries", end.n_entries, plan->n_records,
-                                     error) == 0)
-            file_part_compare_bytes(plan, &last, 0, tail + (nbytes - last.range.nbytes),
-                                    readback->scratch, error);
-    }
-    bth_release(tail);
-    if (error->code == BERTH_OK)
-        bytes = readback_read(readback->output, end.directory_offset, end.directory_nbytes, error);
-    if (bytes && bth_zip_read_directory(bytes, &end, &directory, error) == 0 &&
-        file_part_compare_number(NULL, "the number of records", directory.n_entries,
-                                 plan->n_records, error) == 0 &&
-        readback_check_records(readback, bytes, &directory, error) == 0)
-        (void)bth_zip_check_no_gaps(&directory, &end, 0, 0, error);
-    bth_zip_free_directory(&directory);
-    bth_release(bytes);
-    return error->code;
-}
-
-/* ---- safetensors ---- */
-
-/* Reads the header back, and parses it as that of any other file. Compares the offsets that a
- * reader finds with the plan's. Both are in the file's order. */
-static int readback_check_safetensors(const berth_plan *plan, const bth_output *output,
-                                      berth_error *error)
-{
-    bth_range header = bth_plan_data_range(plan, 0);
-    uint8_t *bytes = readback_read(output, header.offset, header.nbytes, error);
-    berth_tree *tree = bytes ? berth_tree_new(error) : NULL;
-    bth_safetensors contents;
-
-    for (uint64_t i = 0; tree && i < header.nbytes && error->code == BERTH_OK; i++)
-        if (bytes[i] != plan->header[i])
-            bth_fail(error, BERTH_E_OFFSETS, "header", i, "0x%02x was written, 0x%02x is planned",
-                     bytes[i], plan->header[i]);
-    if (tree && error->code == BERTH_OK &&
-        bth_safetensors_read(bytes, header.nbytes - BTH_SAFETENSORS_LENGTH_NBYTES, plan->nbytes,
-                             tree, &contents, error) == 0)
-        file_part_compare_number(NULL, "the number of tensors", bth_tree_n_storages(tree),
-                                 plan->n_records - 1, error);
-    for (size_t i = 1; i < plan->n_records && error->code == BERTH_OK; i++) {
-        const berth_storage *storage = bth_tree_storage(tree, i - 1);
-        const char *name = bth_plan_record_name(plan, i);
-        file_part_compare_number(name, "its offset", storage->offset,
-                                 plan->records[i].layout.data_offset, error);
-        file_part_compare_number(name, "its size", storage->nbytes, plan->records[i].layout.nbytes,
-                                 error);
-    }
-    berth_tree_free(tree);
-    bth_release(bytes);
-    return error->code;
-}
-
-int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+int bth_readback_check_headers_and_directory(const bth_image *image, const bth_output *output,
                                              berth_error *error)
 {
-    struct readback readback = {.image = image, .output = output};
-    size_t nbytes = (size_t)bth_max(image->plan->max_header_nbytes, BTH_ZIP_END_NBYTES);
+    const berth_plan *plan = image->plan;
+    uint64_t nbytes = plan->header ? plan->records[0].layout.nbytes
+                                   : bth_max(plan->max_header_nbytes, BTH_ZIP_END_NBYTES);
+    uint8_t *bytes;
 
-    if (!output->read || (image->plan->is_plain && !image->plan->header))
+    if (!output->read || (plan->is_plain && !plan->header))
         return 0;
-    if (image->plan->is_plain)
-        return readback_check_safetensors(image->plan, output, error);
-    readback.bytes = bth_allocate(2 * nbytes);
-    if (!readback.bytes)
-        return bth_fail_memory(error, 2 * nbytes);
-    readback.scratch = readback.bytes + nbytes;
-    readback_check_zip(&readback, error);
-    bth_release(readback.bytes);
+    bytes = bth_allocate((size_t)nbytes * 2);
+    if (!bytes)
+        return bth_fail_memory(error, nbytes * 2);
+    if (plan->is_plain)
+        (void)readback_check_part(image, output, BTH_PART_DATA, 0, bytes, error);
+    for (size_t i = 0; !plan->is_plain && i < plan->n_records && error->code == BERTH_OK; i++)
+        if (readback_check_part(image, output, BTH_PART_HEADER, i, bytes, error) == 0 &&
+            readback_check_part(image, output, BTH_PART_DESCRIPTOR, i, bytes, error) == 0)
+            (void)readback_check_part(image, output, BTH_PART_ENTRY, i, bytes, error);
+    if (!plan->is_plain && error->code == BERTH_OK)
+        (void)readback_check_part(image, output, BTH_PART_END, plan->n_records, bytes, error);
+    bth_release(bytes);
     return error->code;
 }
 

@@ -29,12 +29,10 @@ int bth_output_check_read_present(bth_output_check *check, const bth_present *pr
 int bth_output_check_finish(const bth_output_check *check, berth_error *error);
 void bth_output_check_free(bth_output_check *check); /* NULL: nothing */
 
-/*
- * Debug mode: reads the directory, headers and descriptors of what was written as strictly as those
- * of any other file. Compares them with the plan, and with the image, whose CRCs are complete. A
- * difference is BERTH_E_OFFSETS, or the reader's error.
+/* Debug mode: reads headers, descriptors, directory and end back, where the output can be read.
+ * BERTH_E_OFFSETS: they are not the bytes of the plan and of the image's CRCs, which are complete.
  */
-int bth_readback_check_headers_and_directory(bth_image *image, const bth_output *output,
+int bth_readback_check_headers_and_directory(const bth_image *image, const bth_output *output,
                                              berth_error *error);
 
 /* ---- parts of the file: what each byte belongs to by the plan ---- */
