@@ -189,6 +189,8 @@ static const struct signature {
     SIGNATURE(0, "tjgg", GGML("ggjt"), BTH_NO_STEP),
     SIGNATURE(0, "\4\0\0\0\1\0\0\0", TORCH7, BTH_NO_STEP), /* an object of it */
     SIGNATURE(0, "\3\0\0\0\1\0\0\0", TORCH7, BTH_NO_STEP), /* a table */
+    SIGNATURE(0, "version https://git-lfs.github.com/",
+              "a Git LFS pointer, not the file itself: `git lfs pull` fetches it", BTH_NO_STEP),
     SIGNATURE(0, "\x89PNG\r\n\x1a\n", "a PNG picture" NO_CHECKPOINT, BTH_NO_STEP),
     SIGNATURE(0, "\xff\xd8\xff", "a JPEG picture" NO_CHECKPOINT, BTH_NO_STEP),
     SIGNATURE(0, "\177ELF", "an ELF program or library" NO_CHECKPOINT, BTH_NO_STEP),
@@ -205,174 +207,87 @@ static bool head_has_at(const bth_head_cache *cache, size_t at, const char *byte
     return cache->head_nbytes >= at + nbytes && memcmp(cache->head + at, bytes, nbytes) == 0;
 }
 
-/* ---- the first bytes: formats without a signature ---- */
-
-/*
- * ONNX is a protobuf message without a signature. Field 1 is the version of its format, then field
- * 2 the name of the program that made it, and its other fields.
- */
-static void head_refuse_onnx(const bth_head_cache *cache, berth_error *error)
-{
-    static const uint8_t other_fields[] = {0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72};
-    const uint8_t *head = cache->head;
-    size_t n = cache->head_nbytes > 4 ? head[3] : 0;
-
-    if (!head_has_at(cache, 0, "\x08", 1) || n == 0 || n > BTH_SHOWN_NBYTES ||
-        n + 5 > cache->head_nbytes || head[1] == 0 || head[1] > 30 || head[2] != 0x12 ||
-        !memchr(other_fields, head[4 + n], sizeof other_fields))
-        return;
-    for (size_t i = 0; i < n; i++)
-        if (head[4 + i] < ' ' || head[4 + i] >= 0x7f)
-            return;
-    (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                          "an ONNX model, made by '%.*s': a program; the checkpoint is what it was "
-                          "exported from",
-                          (int)n, (const char *)head + 4);
-}
-
-/* ---- the first bytes: texts ---- */
-
-/* A text in the head. */
-typedef struct text_view {
-    const char *at;
-    size_t nbytes;
-} text_view;
+/* ---- the first bytes: texts, and ONNX, which has no signature ---- */
 
 static bool char_is_space(char c)
 {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Without a byte order mark and spaces. */
-static text_view head_text(const bth_head_cache *cache)
-{
-    size_t skipped = head_has_at(cache, 0, "\xef\xbb\xbf", 3) ? 3 : 0;
-
-    while (skipped < cache->head_nbytes && char_is_space((char)cache->head[skipped]))
-        skipped++;
-    return (text_view){(const char *)cache->head + skipped, (size_t)cache->head_nbytes - skipped};
-}
-
-static bool text_begins_with(text_view text, const char *wanted)
-{
-    return text.nbytes >= strlen(wanted) && strncasecmp(text.at, wanted, strlen(wanted)) == 0;
-}
-
-/* What follows `wanted`, in lower case, in the text; `at` is NULL if that is nowhere. */
-static text_view text_after(text_view text, const char *wanted)
-{
-    size_t n = strlen(wanted);
-
-    for (size_t i = 0; i + n <= text.nbytes; i++)
-        if (strncasecmp(text.at + i, wanted, n) == 0)
-            return (text_view){text.at + i + n, text.nbytes - i - n};
-    return (text_view){NULL, 0};
-}
-
-/* Cuts the text before the first `c`. */
-static text_view text_before(text_view text, char c)
-{
-    const char *found = text.nbytes ? memchr(text.at, c, text.nbytes) : NULL;
-
-    return (text_view){text.at, found ? (size_t)(found - text.at) : text.nbytes};
-}
-
-/* Up to the end of its line, as Unix or Windows writes it. */
-static text_view text_line(text_view text)
-{
-    return text_before(text_before(text, '\n'), '\r');
-}
-
-/* "what, not a checkpoint", and what the text says, if anything: the first BTH_SHOWN_NBYTES, in one
- * line. */
-static void text_refuse(const char *what, text_view says, berth_error *error)
+/* "what, not a checkpoint", and what the text says outside of tags, if anything: the first
+ * BTH_SHOWN_NBYTES, in one line. */
+static void text_refuse(const char *what, const char *text, size_t nbytes, berth_error *error)
 {
     char shown[BTH_SHOWN_NBYTES + 1];
+    bool is_tag = false, is_tagged = nbytes > 0 && *text == '<';
     size_t n = 0;
 
-    for (size_t i = 0; i < says.nbytes && n < BTH_SHOWN_NBYTES; i++)
-        if (!char_is_space(says.at[i]))
-            shown[n++] = says.at[i];
+    for (size_t i = 0; i < nbytes && n < BTH_SHOWN_NBYTES; i++) {
+        is_tag = is_tagged && (is_tag || text[i] == '<');
+        if (!is_tag && !char_is_space(text[i]))
+            shown[n++] = text[i];
         else if (n > 0 && shown[n - 1] != ' ')
             shown[n++] = ' ';
-    shown[n] = '\0';
+        is_tag = is_tag && text[i] != '>';
+    }
+    shown[n > 0 && shown[n - 1] == ' ' ? n - 1 : n] = '\0';
     (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
                           "%s, not a checkpoint: a download that failed?%s%s", what,
                           n > 0 ? " It says: " : "", shown);
 }
 
-/* The string, in JSON, of the first of these keys. */
-static text_view json_find_reason(text_view text)
-{
-    static const char *const keys[] = {"\"error\"", "\"message\"", "\"detail\""};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        text_view found = text_after(text, keys[i]);
-        size_t at = 0;
-        while (at < found.nbytes && (char_is_space(found.at[at]) || found.at[at] == ':'))
-            at++;
-        if (at == found.nbytes || found.at[at] != '"')
-            continue;
-        size_t begin = ++at;
-        while (at < found.nbytes && found.at[at] != '"')
-            at += found.at[at] == '\\' ? 2 : 1;
-        if (at > found.nbytes)
-            at = found.nbytes;
-        if (at > begin)
-            return (text_view){found.at + begin, at - begin};
-    }
-    return (text_view){NULL, 0};
-}
-
-/* Texts with a form: pointers of Git LFS, web pages, XML, JSON. */
+/* Web pages, XML, JSON; ONNX: a protobuf message, the version of its format, then a text. */
 static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
 {
-    text_view text = head_text(cache), page = text;
-    text_view oid = text_line(text_after(text, "\noid "));
-    text_view size = text_line(text_after(text, "\nsize "));
-    bool is_json = text.nbytes >= 2 && *text.at == '{' &&
-                   (char_is_space(text.at[1]) || text.at[1] == '"' || text.at[1] == '}');
+    static const struct {
+        const char *begin, *what;
+    } forms[] = {{"<!doctype html", "a web page (HTML)"}, {"<html", "a web page (HTML)"},
+                 {"<?xml", "an XML text"},                {"<error>", "an XML text"},
+                 {"{\"", "a JSON text"},                  {"{ ", "a JSON text"},
+                 {"{\n", "a JSON text"},                  {"{\r", "a JSON text"},
+                 {"{}", "a JSON text"}};
+    const char *text = (const char *)cache->head;
+    size_t nbytes = (size_t)cache->head_nbytes;
 
-    while (page.nbytes > 0 && (char_is_space(*page.at) || text_begins_with(page, "<!--")))
-        page = char_is_space(*page.at) ? (text_view){page.at + 1, page.nbytes - 1}
-                                       : text_after(page, "-->");
-    if (text_begins_with(text, "version https://git-lfs.github.com/") && oid.nbytes > 0 &&
-        oid.nbytes <= BTH_SHOWN_NBYTES && size.nbytes > 0 && size.nbytes <= 20)
-        (void)bth_fail_status(
-            error, BERTH_E_NOT_CHECKPOINT,
-            "a Git LFS pointer, not the file itself, which has %.*s bytes (%.*s): "
-            "`git lfs pull` fetches it",
-            (int)size.nbytes, size.at, (int)oid.nbytes, oid.at);
-    else if (text_begins_with(page, "<!doctype html") || text_begins_with(page, "<html"))
-        text_refuse("a web page (HTML)",
-                    text_before(text_after(text_after(page, "<title"), ">"), '<'), error);
-    else if (text_begins_with(page, "<?xml") || text_begins_with(page, "<error>"))
-        text_refuse("an XML text", text_before(text_after(page, "<message>"), '<'), error);
-    else if (!is_json)
-        return;
-    else if (text_after(text, "\"weight_map\"").at)
+    if (nbytes > 4 && text[0] == 8 && text[1] > 0 && text[1] <= 30 && text[2] == 0x12) {
         (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                              "the index of a checkpoint in several files (JSON): open the files "
-                              "that its weight_map names");
-    else
-        text_refuse("a JSON text", json_find_reason(text), error);
+                              "an ONNX model: a program; the checkpoint is what it was exported "
+                              "from");
+        return;
+    }
+    if (head_has_at(cache, 0, "\xef\xbb\xbf", 3)) /* a byte order mark */
+        text += 3, nbytes -= 3;
+    for (; nbytes > 0 && char_is_space(*text); nbytes--)
+        text++;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        size_t n = strlen(forms[i].begin);
+        if (nbytes < n || strncasecmp(text, forms[i].begin, n) != 0)
+            continue;
+        if (*text == '{' && memmem(text, nbytes, "\"weight_map\"", 12))
+            (void)bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                                  "the index of a checkpoint in several files (JSON): open the "
+                                  "files that its weight_map names");
+        else
+            text_refuse(forms[i].what, text, nbytes, error);
+        return;
+    }
 }
 
 /* A server's answer without any form ("Entry not found"): the whole file is a few words. */
 static void head_refuse_words(const bth_head_cache *cache, berth_error *error)
 {
-    text_view text = head_text(cache);
+    const char *text = (const char *)cache->head;
     bool has_space = false;
 
     if (cache->reader->nbytes > cache->head_nbytes || cache->head_nbytes > WORDS_MAX_NBYTES)
         return;
-    for (size_t i = 0; i < text.nbytes; i++) {
-        if ((uint8_t)text.at[i] >= 0x7f || (text.at[i] < ' ' && !char_is_space(text.at[i])))
+    for (size_t i = 0; i < cache->head_nbytes; i++) {
+        if ((uint8_t)text[i] >= 0x7f || (text[i] < ' ' && !char_is_space(text[i])))
             return;
-        has_space = has_space || text.at[i] == ' ';
+        has_space = has_space || (text[i] == ' ' && i > 0);
     }
     if (has_space)
-        text_refuse("a text", text, error);
+        text_refuse("a text", text, (size_t)cache->head_nbytes, error);
 }
 
 /* Refuses the kind, or what it is without its command, and the global that was found. */
@@ -495,8 +410,8 @@ static void head_refuse_pickle(const bth_head_cache *cache, berth_error *error)
 int bth_refuse_kind(bth_head_cache *cache, berth_error *error)
 {
     static void (*const refusals[])(const bth_head_cache *, berth_error *) = {
-        head_refuse_tar,    head_refuse_onnx, head_refuse_text, head_refuse_legacy_protocol,
-        head_refuse_pickle, head_refuse_words};
+        head_refuse_tar, head_refuse_text, head_refuse_legacy_protocol, head_refuse_pickle,
+        head_refuse_words};
     static const char zeros[512];
     uint64_t nbytes = cache->reader->nbytes;
     const uint8_t *end;

@@ -108,26 +108,19 @@ Test(file_kind, by_their_signatures)
 
 Test(file_kind, no_safetensors_and_onnx)
 {
-#define ONNX(who)                                                                                  \
-    "an ONNX model, made by '" who "': a program; the checkpoint is what it was exported from"
+#define ONNX "an ONNX model: a program; the checkpoint is what it was exported from"
     static const kind_case cases[] = {
         /* Safetensors: shorter than the head of one, no object behind the length, and too short. */
         {"\x02\0\0\0\0\0\0\0{", 8, NONE "02 00 00 00"},
         {BYTES("\x02\0\0\0\0\0\0\0[]"), NONE "02 00 00 00"},
         {BYTES("\x01\0\0\0\0\0\0\0{}"), NONE "01 00 00 00"},
-        {BYTES("\x08\x08\x12\x07pytorch\x1a\x05"), ONNX("pytorch")},
-        {BYTES("\x08\x1e\x12\x01x\x3a"), ONNX("x")},
-        /* Cut off; no version; not the producer; none; too long; not printable; not a field. */
-        {BYTES("\x08\x08\x12"), NONE "08 08 12"},
-        {BYTES("\x08\x08\x12\x02x\x1a"), NONE "08 08 12 02"},
+        {BYTES("\x08\x08\x12\x07pytorch\x1a\x05"), ONNX},
+        {BYTES("\x08\x1e\x12\x01x"), ONNX},
+        /* Cut off; no version; another field; another first one. */
+        {BYTES("\x08\x08\x12\x01"), NONE "08 08 12 01"},
         {BYTES("\x08\x00\x12\x01x\x1a"), NONE "08 00 12 01"},
         {BYTES("\x08\x1f\x12\x01x\x1a"), NONE "08 1f 12 01"},
         {BYTES("\x08\x08\x13\x01x\x1a"), NONE "08 08 13 01"},
-        {BYTES("\x08\x08\x12\x00x\x1a"), NONE "08 08 12 00"},
-        {BYTES("\x08\x08\x12\x65" HUNDRED "x\x1a"), NONE "08 08 12 65"},
-        {BYTES("\x08\x08\x12\x01\x1f\x1a"), NONE "08 08 12 01"},
-        {BYTES("\x08\x08\x12\x01\x7f\x1a"), NONE "08 08 12 01"},
-        {BYTES("\x08\x08\x12\x01x\0"), NONE "08 08 12 01"},
         {BYTES("\x09\x08\x12\x01x\x1a"), NONE "09 08 12 01"},
     };
 
@@ -137,45 +130,26 @@ Test(file_kind, no_safetensors_and_onnx)
 /* What was downloaded instead of a checkpoint. */
 Test(file_kind, texts)
 {
-#define LFS "version https://git-lfs.github.com/spec/v1\n"
-#define OID "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
     static const kind_case cases[] = {
-        {BYTES(LFS OID "size 12345\n"),
-         "a Git LFS pointer, not the file itself, which has 12345 bytes "
-         "(sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393): `git lfs "
-         "pull` "
-         "fetches it"},
-        {BYTES(LFS "oid x\nsize 1"), "a Git LFS pointer, not the file itself, which has 1 bytes "
-                                     "(x): `git lfs pull` fetches it"},
-        {BYTES("version https://git-lfs.github.com/spec/v1\r\noid x\r\nsize 1\r\n"),
-         "a Git LFS pointer, not the file itself, which has 1 bytes (x): `git lfs pull` fetches "
-         "it"},
-        {BYTES(LFS "oid \nsize 12\n\1"), NONE "76 65 72 73"},
-        {BYTES(LFS "oid " HUNDRED "x\nsize 12\n\1"), NONE "76 65 72 73"},
-        {BYTES(LFS OID "\1"), NONE "76 65 72 73"},
-        {BYTES(LFS OID "size 123456789012345678901\n\1"), NONE "76 65 72 73"},
+        {BYTES("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+         "a Git LFS pointer, not the file itself: `git lfs pull` fetches it"},
+        {BYTES("version https://git"), "a text" SAYS "version https://git"},
         {BYTES("<!doctype html><title>Not Found</title>"), "a web page (HTML)" SAYS "Not Found"},
         {BYTES("\xef\xbb\xbf\r\n <HTML><head><TITLE lang=\"en\">\n404:\n  Not\33[2J\xff Found "),
-         "a web page (HTML)" SAYS "404: Not\\x1b[2J\\xff Found "},
+         "a web page (HTML)" SAYS "404: Not\\x1b[2J\\xff Found"},
         {BYTES("<html><title>" HUNDRED "and more</title>"), "a web page (HTML)" SAYS HUNDRED},
         {BYTES("<html><title> </title>"), "a web page (HTML)" DOWNLOAD},
-        {BYTES("\n<!-- a -->\n<!----><html><title>No"), "a web page (HTML)" SAYS "No"},
-        {BYTES("<!-- a --"), "a text" SAYS "<!-- a --"},
-        {BYTES("<!-- a --> <b>"), "a text" SAYS "<!-- a --> <b>"},
+        {BYTES("<!-- a --> <b>"), "a text" DOWNLOAD},
         {BYTES("<html>"), "a web page (HTML)" DOWNLOAD},
         {"<html>", 4, NONE "3c 68 74 6d"}, /* the rest is behind the file */
         {BYTES("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code><Message>Access "
                "Denied</Message></Error>"),
-         "an XML text" SAYS "Access Denied"},
+         "an XML text" SAYS "AccessDenied Access Denied"},
         {BYTES("<Error><Message>No such key</Message>"), "an XML text" SAYS "No such key"},
-        {BYTES("{\"error\": \"Repository not found\"}"), "a JSON text" SAYS "Repository not found"},
-        {BYTES("{\n \"error\": {\"code\": 404, \"message\" : \"Gone"), "a JSON text" SAYS "Gone"},
-        {BYTES("{\"message\":\"say \\\"hi\\\\\", \"a\"}"), "a JSON text" SAYS "say \\\"hi\\\\"},
-        {BYTES("{\"message\":\"a\\"), "a JSON text" SAYS "a\\"},
-        {BYTES("{\"detail\":\"No\"}"), "a JSON text" SAYS "No"},
-        {BYTES("{\"error\":"), "a JSON text" DOWNLOAD},
-        {BYTES("{\"a\": 1}"), "a JSON text" DOWNLOAD},
-        {BYTES("{}"), "a JSON text" DOWNLOAD},
+        {BYTES("{\"error\": \"Repository not found\"}"),
+         "a JSON text" SAYS "{\"error\": \"Repository not found\"}"},
+        {BYTES("{\n \"a\" :1 < 2 > 1"), "a JSON text" SAYS "{ \"a\" :1 < 2 > 1"},
+        {BYTES("{}"), "a JSON text" SAYS "{}"},
         {BYTES("{\"metadata\": {}, \"weight_map\": {\"a\": \"b\"}}"),
          "the index of a checkpoint in several files (JSON): open the files that its weight_map "
          "names"},
@@ -217,12 +191,11 @@ Test(file_kind, is_the_same_from_memory_and_by_reads)
     } cases[] = {
         {"\x80\x02", "torch.distributed.checkpoint.metadata", 3000, true},
         {"\x80\x02", "torch.distributed.checkpoint.metadata", 70000, false},
-        {"<html>", "<title>torch.distributed.checkpoint.metadata</title>", 60000, true},
         {"{\"a\": 1", "\"weight_map\"", 65000, true},
         {"{\"a\": 1", "\"weight_map\"", 65530, false},
         {"PK\3\4" HEADER_1 HEADER_2 "\x58\2\0", ".safetensors", 30 + 600 - 12, false},
     };
-    static const char *const says[] = {".metadata of", "It says", "weight_map", "safetensors"};
+    static const char *const says[] = {".metadata of", "weight_map", "safetensors"};
     uint8_t *bytes = malloc(80000);
     char *place = test_folder_new();
 
@@ -231,7 +204,7 @@ Test(file_kind, is_the_same_from_memory_and_by_reads)
         bool is_seen = false;
         char first[sizeof error.message];
         memset(bytes, 'x', 80000);
-        memcpy(bytes, cases[i].begin, i == 5 ? 30 : strlen(cases[i].begin));
+        memcpy(bytes, cases[i].begin, i == 4 ? 30 : strlen(cases[i].begin));
         memcpy(bytes + cases[i].at, cases[i].tells, strlen(cases[i].tells));
         cr_expect_lt(open_bytes(bytes, 80000, ""), 0);
         (void)snprintf(first, sizeof first, "%s", strstr(error.message, ": "));
@@ -255,7 +228,7 @@ Test(file_kind, words_and_zeros)
 {
     static const kind_case cases[] = {
         {BYTES("Entry not found"), "a text" SAYS "Entry not found"},
-        {BYTES(" \n404:\tNot Found\r\n"), "a text" SAYS "404: Not Found "},
+        {BYTES(" \n404:\tNot Found\r\n"), "a text" SAYS "404: Not Found"},
         /* One word; a control character; the last one of ASCII, and beyond. */
         {BYTES("Forbidden\n"), NONE "46 6f 72 62"},
         {BYTES("Not\1 Found"), NONE "4e 6f 74 01"},
@@ -272,7 +245,7 @@ Test(file_kind, words_and_zeros)
     expect_failure_of(bytes, 511, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "00 00 00 00");
     memset(bytes, ' ', sizeof bytes);
     bytes[0] = 'a';
-    expect_failure_of(bytes, 512, "", BERTH_E_NOT_CHECKPOINT, "memory: a text" SAYS "a ");
+    expect_failure_of(bytes, 512, "", BERTH_E_NOT_CHECKPOINT, "memory: a text" SAYS "a");
     expect_failure_of(bytes, 513, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "61 20 20 20");
     expect_failure_of(bytes, 70000, "", BERTH_E_NOT_CHECKPOINT, "memory: " NONE "61 20 20 20");
 }

@@ -189,12 +189,13 @@ SERVER = ("python3 -um http.server --bind 127.0.0.1 0 >log 2>&1 & trap \"kill $!
 DOWNLOADS = [
     Kind("a Git LFS pointer",
          "printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%064d\\nsize 438064459\\n' 7 >new.pt",
-         "a Git LFS pointer, not the file itself, which has 438064459 bytes "
-         "(sha256:0000000000000000000000000000000000000000000000000000000000000007): `git lfs pull` fetches it"),
+         "a Git LFS pointer, not the file itself: `git lfs pull` fetches it"),
     Kind("curl: a server's page of errors", SERVER + "curl -sS -o new.pt http://127.0.0.1:$port/none.pt",
-         "a web page (HTML), not a checkpoint: a download that failed? It says: Error response"),
+         "a web page (HTML), not a checkpoint: a download that failed? It says: Error response "
+         "Error response Error code: 404 Message: File not found. Error code explanation: 404 -"),
     Kind("curl: a folder's page", SERVER + "curl -sS -o new.pt http://127.0.0.1:$port/model/",
-         "a web page (HTML), not a checkpoint: a download that failed? It says: Directory listing for /model/"),
+         "a web page (HTML), not a checkpoint: a download that failed? It says: "
+         "Directory listing for /model/ Directory listing for /model/ .data/ .format_version .storage_alignmen"),
     Kind("curl: the file", SERVER + "curl -sS -o new.pt http://127.0.0.1:$port/model.pt"),
     Kind("curl -i: with the server's header", SERVER + "curl -sSi -o new.pt http://127.0.0.1:$port/model.pt",
          "a download with the server's header in front of it: `curl` without `-i` leaves that out"),
@@ -202,25 +203,26 @@ DOWNLOADS = [
          "echo '<!DOCTYPE html><html><head><title>Sign in</title></head></html>' >new.pt",
          "a web page (HTML), not a checkpoint: a download that failed? It says: Sign in"),
     Kind("a JSON text of an error", 'echo \'{"error":"Repository not found"}\' >new.pt',
-         "a JSON text, not a checkpoint: a download that failed? It says: Repository not found"),
+         "a JSON text, not a checkpoint: a download that failed? It says: {\"error\":\"Repository not found\"}"),
     Kind("an XML text of an error",
          'echo \'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>\' '
          ">new.pt",
-         "an XML text, not a checkpoint: a download that failed? It says: Access Denied"),
+         "an XML text, not a checkpoint: a download that failed? It says: AccessDenied Access Denied"),
     Kind("a plain text of an error", "printf 'Entry not found' >new.pt",
          "a text, not a checkpoint: a download that failed? It says: Entry not found"),
     Kind("a plain text in two lines", "printf 'Access denied\\nTry again later\\n' >new.pt",
-         "a text, not a checkpoint: a download that failed? It says: Access denied Try again later "),
+         "a text, not a checkpoint: a download that failed? It says: Access denied Try again later"),
     Kind("the index of a checkpoint in several files",
          'echo \'{"metadata": {"total_size": 7}, "weight_map": {"a": "m-00001-of-00002.bin"}}\' >new.pt',
          "the index of a checkpoint in several files (JSON): open the files that its weight_map names"),
     Kind("a model's config.json", 'echo \'{"architectures": ["Bert"], "hidden_size": 8}\' >new.pt',
-         "a JSON text, not a checkpoint: a download that failed?"),
+         "a JSON text, not a checkpoint: a download that failed? "
+         "It says: {\"architectures\": [\"Bert\"], \"hidden_size\": 8}"),
     Kind("GGUF", "(printf 'GGUF\\3\\0\\0\\0'; head -c 64 /dev/zero) >new.pt",
          "a GGUF file, the format of llama.cpp, not of PyTorch: `gguf-dump new.pt` (of Python's package gguf) "
          "lists it"),
     Kind("ONNX", "printf '\\x08\\x07\\x12\\x07pytorch\\x1a\\x05' >new.pt",
-         "an ONNX model, made by 'pytorch': a program; the checkpoint is what it was exported from"),
+         "an ONNX model: a program; the checkpoint is what it was exported from"),
     Kind("HDF5", "(printf '\\x89HDF\\r\\n\\x1a\\n'; head -c 64 /dev/zero) >new.pt",
          "an HDF5 file, as Keras and h5py write them, not PyTorch: `h5ls -r new.pt` lists it"),
     Kind("Keras",
@@ -228,7 +230,7 @@ DOWNLOADS = [
          "metadata.json config.json model.weights.h5; mv new.zip new.pt",
          "a Keras model (.keras), whose weights are an HDF5 file, not a checkpoint"),
     Kind("a program in Python", "echo 'import torch' >new.pt",
-         "a text, not a checkpoint: a download that failed? It says: import torch "),
+         "a text, not a checkpoint: a download that failed? It says: import torch"),
     Kind("a picture", "(printf '\\x89PNG\\r\\n\\x1a\\n'; head -c 64 /dev/zero) >new.pt",
          "a PNG picture, not a checkpoint"),
 ]
