@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "load/errors_with_names.h"
-#include "load/storage_rules.h"
+#include "load/selection.h"
 #include "load/storage_state.h"
 #include "load/verify.h"
 

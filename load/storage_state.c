@@ -21,7 +21,7 @@ typedef unsigned long long ull;
 /* ---- begin and end ---- */
 
 /* Whether the file does not name a dtype for it. */
-static bool storage_is_untyped(const berth_storage *storage)
+static bool storage_may_hold_any_dtype(const berth_storage *storage)
 {
     return storage->dtype == BERTH_DTYPE_NONE || storage->dtype == BERTH_UINT8;
 }
@@ -46,7 +46,7 @@ static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *er
     for (size_t i = 0; i < checkpoint->storages.n; i++) {
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
         storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->dtype);
-        if (storage_is_untyped(storage)) {
+        if (storage_may_hold_any_dtype(storage)) {
             storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->element);
             any_untyped = true;
         }
@@ -58,7 +58,7 @@ static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *er
     for (size_t i = 0; i < bth_names_tensor_count(checkpoint->contents.names); i++) {
         const berth_tensor *tensor =
             berth_as_tensor(bth_names_tensor_value(checkpoint->contents.names, i));
-        if (tensor && tensor->storage && storage_is_untyped(tensor->storage))
+        if (tensor && tensor->storage && storage_may_hold_any_dtype(tensor->storage))
             storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[tensor->storage->index],
                                            tensor->dtype);
     }
@@ -165,7 +165,7 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
 size_t bth_storage_alignment(const berth_storage *storage)
 {
     /* An untyped storage can be viewed as each dtype. */
-    return storage_is_untyped(storage) ? UNIT_MAX : bth_dtype_swap_nbytes(storage->dtype);
+    return storage_may_hold_any_dtype(storage) ? UNIT_MAX : bth_dtype_swap_nbytes(storage->dtype);
 }
 
 int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error)

@@ -295,7 +295,7 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
  * only if even reclaiming all possible memory is not enough. The allocation itself proves nothing:
  * Linux grants it, and kills the process when it fills the memory.
  */
-static int phase_check_memory(const struct phase *phase, uint64_t nbytes, berth_error *error)
+static int phase_check_free_memory(const struct phase *phase, uint64_t nbytes, berth_error *error)
 {
     const struct range_list *host = &phase->host;
     size_t i = 0;
@@ -337,7 +337,7 @@ static int phase_run_host(struct phase *phase, bth_transfer *transfer, berth_err
     if (phase->host.n == 0)
         return 0;
     if (requests->region_nbytes > 0) {
-        if (phase_check_memory(phase, requests->region_nbytes, error) < 0)
+        if (phase_check_free_memory(phase, requests->region_nbytes, error) < 0)
             goto end;
         phase->region = bth_allocate_zeroed(sizeof *phase->region);
         if (!phase->region) {

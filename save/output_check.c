@@ -63,7 +63,8 @@ bth_file_part bth_file_part_find(const berth_plan *plan, uint64_t offset)
 /* ---- its bytes ---- */
 
 /*
- * Compares a part, but no data of records, with what the plan and the record's CRC make of it. BERTH_E_OFFSETS; the error names the first byte that differs.
+ * Compares a part, but no data of records, with what the plan and the record's CRC make of it.
+ * BERTH_E_OFFSETS; the error names the first byte that differs.
  */
 static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *part,
                                    uint32_t crc32, const uint8_t *bytes, uint8_t *scratch,

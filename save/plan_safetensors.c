@@ -67,8 +67,8 @@ static int selection_enter_value(void *context, const berth_walk *walk, const be
 }
 
 /* NULL: the format can hold it. `text` is room for the sentence. */
-static const char *tensor_why_not(const berth_tensor *tensor, const char *name, char *text,
-                                  size_t nbytes)
+static const char *tensor_why_safetensors_cannot_hold(const berth_tensor *tensor, const char *name,
+                                                      char *text, size_t nbytes)
 {
     if (tensor->qscheme != BERTH_NOT_QUANTIZED)
         return "safetensors cannot hold quantized tensors";
@@ -113,7 +113,8 @@ static int selection_add_tensor(selection *s, const bth_names *names, size_t i)
         if (!name)
             return bth_fail_memory(s->error, strlen(key) + 1);
     }
-    const char *why = is_part ? NULL : tensor_why_not(tensor, name, text, sizeof text);
+    const char *why =
+        is_part ? NULL : tensor_why_safetensors_cannot_hold(tensor, name, text, sizeof text);
     if (why)
         (void)selection_leave_out_or_refuse(s, name, why);
     if (is_part || why) {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/json/exported.h"
-#include "format/json/json_text.h"
+#include "format/json/json_parse.h"
 #include "format/values/value.h"
 
 /* A name of a record in this format is shorter than this. */

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/json/json_text.h"
+#include "format/json/json_parse.h"
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
 

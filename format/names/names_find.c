@@ -41,7 +41,7 @@ static bool int64_parse_decimal(const char *text, size_t nbytes, bool negative, 
 }
 
 /* W6: a name that could not be written for lack of memory is an error, not a different name. */
-static bool name_text_fail_if_out_of_memory(const bth_name_text *out, berth_error *error)
+static bool name_text_ran_out_of_memory(const bth_name_text *out, berth_error *error)
 {
     if (out->failed)
         (void)bth_fail_memory(error, out->nbytes + 32);
@@ -68,8 +68,8 @@ static int keys_find_non_str_by_text(const berth_value *dict, const char *text, 
         /* With room for the longest cut tuple, so that this limit does not cut it again. */
         bth_name_text out = {.limit = nbytes + BTH_TUPLE_REPR_NBYTES + 4};
         bth_name_text_append_repr(&out, key);
-        bool same = !out.cut && !name_text_fail_if_out_of_memory(&out, error) &&
-                    out.nbytes == nbytes && memcmp(out.text, text, nbytes) == 0;
+        bool same = !out.cut && !name_text_ran_out_of_memory(&out, error) && out.nbytes == nbytes &&
+                    memcmp(out.text, text, nbytes) == 0;
         bth_release(out.text);
         if (same)
             found[n_found++] = i;
@@ -171,7 +171,7 @@ static bool path_parse_and_find_item(const berth_value *value, const char **at, 
     ++*at;
     if (*at < end && (**at == '\'' || **at == '"')) {
         bth_name_text out = {.limit = SIZE_MAX};
-        if (path_parse_quoted(at, &out) && !name_text_fail_if_out_of_memory(&out, error) &&
+        if (path_parse_quoted(at, &out) && !name_text_ran_out_of_memory(&out, error) &&
             bth_kind_is_dict(berth_value_kind(value)))
             found = bth_dict_find_text_position(value, out.text, out.nbytes);
         bth_release(out.text);
@@ -372,7 +372,7 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
             continue;
         bth_name_text out = {.limit = SIZE_MAX};
         bth_name_text_write_entry_name(&out, names, entry, false);
-        bool same = !name_text_fail_if_out_of_memory(&out, error) && strcmp(out.text, name) == 0;
+        bool same = !name_text_ran_out_of_memory(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
         if (same)
             return i;

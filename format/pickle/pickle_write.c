@@ -114,7 +114,7 @@ void bth_emit_float(bth_emitter *emitter, double value)
 
 /* ---- memo ---- */
 
-void bth_emit_memo(bth_emitter *emitter, uint32_t *slot)
+void bth_emit_memoize(bth_emitter *emitter, uint32_t *slot)
 {
     if (emitter->n_memo == BTH_MEMO_OPEN - 1) {
         BTH_EMIT_REFUSE(emitter, "more objects than a pickle of protocol 2 can number");
@@ -160,7 +160,7 @@ void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32
     uint8_t *out = emit_text_header_and_reserve_text(emitter, nbytes);
     if (out && nbytes > 0)
         memcpy(out, text, nbytes);
-    bth_emit_memo(emitter, slot);
+    bth_emit_memoize(emitter, slot);
 }
 
 static const char *const constant_texts[BTH_TEXT_COUNT] = {
@@ -252,7 +252,7 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
         return;
     *out++ = BTH_OP_GLOBAL;
     text_write_as_line(text_write_as_line(out, module, module_nbytes), name, name_nbytes);
-    bth_emit_memo(emitter, &global->memo);
+    bth_emit_memoize(emitter, &global->memo);
 }
 
 /* ---- tuples and calls ---- */
@@ -270,7 +270,7 @@ void bth_emit_tuple_end(bth_emitter *emitter, size_t n, uint32_t *slot)
         return;
     }
     bth_emit_op(emitter, n > 3 ? BTH_OP_TUPLE : BTH_OP_TUPLE1 + (int)n - 1);
-    bth_emit_memo(emitter, slot);
+    bth_emit_memoize(emitter, slot);
 }
 
 void bth_emit_ints(bth_emitter *emitter, const int64_t *items, int32_t n)
@@ -286,7 +286,7 @@ static void emit_tuple_end_reduce_and_memo(bth_emitter *emitter, size_t n, uint3
 {
     bth_emit_tuple_end(emitter, n, NULL);
     bth_emit_op(emitter, BTH_OP_REDUCE);
-    bth_emit_memo(emitter, slot);
+    bth_emit_memoize(emitter, slot);
 }
 
 void bth_emit_ordered_dict(bth_emitter *emitter, uint32_t *slot)
@@ -439,7 +439,7 @@ static void emit_call_step(bth_emitter *emitter, bth_walk_frame *frame)
         break;
     case 2:
         bth_emit_op(emitter, bth_value_is_new_object(value) ? BTH_OP_NEWOBJ : BTH_OP_REDUCE);
-        bth_emit_memo(emitter, bth_emitter_memo_slot(emitter, value));
+        bth_emit_memoize(emitter, bth_emitter_memo_slot(emitter, value));
         bth_emit_push_value(emitter, berth_value_part(value, BERTH_PART_LIST_ITEMS),
                             BTH_NOTE_ITEMS);
         break;
@@ -519,7 +519,7 @@ EMITTER(bytes)
         uint8_t *out = emit_text_header_and_reserve_text(emitter, n);
         if (out)
             (void)bth_latin1_to_utf8(bytes, nbytes, out);
-        bth_emit_memo(emitter, character);
+        bth_emit_memoize(emitter, character);
     }
     bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
     emit_tuple_end_reduce_and_memo(emitter, 2, slot);
@@ -565,7 +565,7 @@ static void emit_empty_and_push(bth_emitter *emitter, int op, const berth_value 
                                 uint32_t *slot)
 {
     bth_emit_op(emitter, op);
-    bth_emit_memo(emitter, slot);
+    bth_emit_memoize(emitter, slot);
     bth_emit_push_value(emitter, value, 0);
 }
 

@@ -88,7 +88,7 @@ void bth_emit_constant_text(bth_emitter *emitter, int constant);
 int bth_constant_text_find(const char *text, size_t nbytes);
 
 /* Stores the last object in the memo. NULL: an object that does not occur again. */
-void bth_emit_memo(bth_emitter *emitter, uint32_t *slot);
+void bth_emit_memoize(bth_emitter *emitter, uint32_t *slot);
 /* GLOBAL, stored or fetched by its text. The text must live as long as the emitter. */
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name);
 

@@ -93,7 +93,7 @@ static void tensor_emit_metadata(bth_emitter *emitter, uint32_t flags)
 {
     bool both = (flags & BERTH_CONJ) && (flags & BERTH_NEG);
     bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
-    bth_emit_memo(emitter, NULL);
+    bth_emit_memoize(emitter, NULL);
     if (both)
         bth_emit_op(emitter, BTH_OP_MARK);
     if (flags & BERTH_NEG) {
@@ -252,8 +252,8 @@ static void tensor_emit_reduce_and_memo(bth_emitter *emitter, const berth_value 
                                         uint32_t notes)
 {
     bth_emit_op(emitter, BTH_OP_REDUCE);
-    bth_emit_memo(emitter,
-                  notes & BTH_NOTE_DETACHED ? NULL : bth_emitter_memo_slot(emitter, value));
+    bth_emit_memoize(emitter,
+                     notes & BTH_NOTE_DETACHED ? NULL : bth_emitter_memo_slot(emitter, value));
 }
 
 void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)

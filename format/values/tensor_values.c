@@ -305,13 +305,13 @@ bool bth_value_can_be_state(const berth_value *value)
  * `requires_grad` a flag, `__class__` the type, and others raise. No tensor saves them: they are
  * not in its __dict__.
  *
- * forbidden_attributes.def has the names of all PyTorchs that were tried. Any other name is kept:
+ * tensor_attributes.def has the names of all PyTorchs that were tried. Any other name is kept:
  * programs tag Parameters, also with leading underscores. Names like __this__ are Python's, and all
  * refused.
  */
 static const char *const names[] = {
 #define ATTRIBUTE(name, versions) name,
-#include "format/values/forbidden_attributes.def"
+#include "format/values/tensor_attributes.def"
 #undef ATTRIBUTE
 };
 

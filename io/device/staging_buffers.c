@@ -126,7 +126,7 @@ uint64_t bth_staging_kept_nbytes(void)
     return nbytes;
 }
 
-void bth_staging_trim(void)
+void bth_staging_free_kept(void)
 {
     kept_buffers_free_unsuitable(NULL, 0);
 }

@@ -21,6 +21,6 @@ void bth_staging_close(bth_staging *ring);
 
 /* For tests: the size of all kept buffers; frees them. */
 uint64_t bth_staging_kept_nbytes(void);
-void bth_staging_trim(void);
+void bth_staging_free_kept(void);
 
 #endif

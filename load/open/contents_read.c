@@ -162,7 +162,7 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
  * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
  * is an error.
  */
-static int opening_check_directory_follows_layout(bth_opening *opening, berth_error *error)
+static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 {
     const bth_contents *contents = opening->contents;
 
@@ -389,7 +389,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     contents->is_program = !contents->root;
     if ((contents->is_program && bth_exported_read(opening, error) < 0) ||
         bth_storages_check_entries(contents, error) < 0 ||
-        (!contents->is_program && opening_check_directory_follows_layout(opening, error) < 0))
+        (!contents->is_program && opening_compare_with_layout(opening, error) < 0))
         return error->code;
     opening_log_fallback(opening, reason);
     return bth_storages_set_listed_offsets(contents, error);

@@ -241,10 +241,14 @@ static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
 {
     static const struct {
         const char *begin, *what;
-    } forms[] = {{"<!doctype html", "a web page (HTML)"}, {"<html", "a web page (HTML)"},
-                 {"<?xml", "an XML text"},                {"<error>", "an XML text"},
-                 {"{\"", "a JSON text"},                  {"{ ", "a JSON text"},
-                 {"{\n", "a JSON text"},                  {"{\r", "a JSON text"},
+    } forms[] = {{"<!doctype html", "a web page (HTML)"},
+                 {"<html", "a web page (HTML)"},
+                 {"<?xml", "an XML text"},
+                 {"<error>", "an XML text"},
+                 {"{\"", "a JSON text"},
+                 {"{ ", "a JSON text"},
+                 {"{\n", "a JSON text"},
+                 {"{\r", "a JSON text"},
                  {"{}", "a JSON text"}};
     const char *text = (const char *)cache->head;
     size_t nbytes = (size_t)cache->head_nbytes;

@@ -82,10 +82,10 @@ static int prefetch_consume_to_offset_and_wait(berth_prefetch *prefetch, uint64_
 
     bth_prefetches_lock(all);
     prefetch_consume_to_position(prefetch, position);
-    while (bth_prefetch_frontier(prefetch) < position && !prefetch->is_cancelled)
+    while (bth_prefetch_loaded_position(prefetch) < position && !prefetch->is_cancelled)
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
-    if (bth_prefetch_frontier(prefetch) < position) {
+    if (bth_prefetch_loaded_position(prefetch) < position) {
         prefetch->is_reported = true;
         *error = prefetch->error;
         if (error->code == BERTH_OK) {
@@ -157,7 +157,7 @@ int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *sta
     const bth_prefetch_plan *plan = &prefetch->plan;
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     bth_prefetches_lock(all);
-    uint64_t begun = prefetch->begun, done = bth_prefetch_frontier(prefetch);
+    uint64_t begun = prefetch->begun, done = bth_prefetch_loaded_position(prefetch);
     *stats = prefetch->stats;
     uint64_t others = stats->resident_nbytes + stats->shared_nbytes; /* counted before it is done */
     stats->loaded_nbytes = prefetch->done_nbytes > others ? prefetch->done_nbytes - others : 0;

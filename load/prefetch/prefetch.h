@@ -98,7 +98,7 @@ int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error
 /* No new window is begun. */
 void bth_prefetch_cancel(berth_prefetch *prefetch);
 /* Under the lock: all bytes before this position are loaded. */
-uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch);
+uint64_t bth_prefetch_loaded_position(const berth_prefetch *prefetch);
 
 /* ---- prefetch_begin.c ---- */
 

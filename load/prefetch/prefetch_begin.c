@@ -14,7 +14,7 @@
 #include "io/syscalls.h"
 #include "io/worker_counts.h"
 #include "load/errors_with_names.h"
-#include "load/storage_rules.h"
+#include "load/selection.h"
 #include "load/storage_state.h"
 
 /* If no window size is set, windows are parts of a pass, but not shorter than this. */

@@ -35,7 +35,7 @@ static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
     return is_exact ? 0 : 2 * prefetch->readahead_nbytes;
 }
 
-uint64_t bth_prefetch_frontier(const berth_prefetch *prefetch)
+uint64_t bth_prefetch_loaded_position(const berth_prefetch *prefetch)
 {
     uint64_t position = prefetch->begun;
 

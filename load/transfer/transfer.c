@@ -565,7 +565,7 @@ int bth_transfer_report_progress(void *context)
     return result;
 }
 
-static bool transfer_has_method(const bth_transfer *transfer, berth_load_method method)
+static bool transfer_any_range_uses(const bth_transfer *transfer, berth_load_method method)
 {
     for (size_t i = 0; i < transfer->requests.n_ranges; i++)
         if (transfer->requests.ranges[i].choice.method == method)
@@ -589,7 +589,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
     bool is_long = any_direct || transfer->access->reader->fd < 0;
 
     if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-        (any_direct || transfer_has_method(transfer, BERTH_LOAD_READ)))
+        (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
         return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                         "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
                         (unsigned long long)max_nbytes,
@@ -606,7 +606,7 @@ static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
-    bool any_direct = transfer_has_method(transfer, BERTH_LOAD_DIRECT);
+    bool any_direct = transfer_any_range_uses(transfer, BERTH_LOAD_DIRECT);
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);

@@ -127,7 +127,8 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
     else if (table_allocate(&table, ticket, n, error) == 0) {
         for (size_t i = 0; i < n; i++)
             table_add(&table, i, slices[i].name);
-        for (; table.n_left > 0 && bth_ticket_tensor_at(ticket, &behind, &tensor); here = behind) {
+        for (; table.n_left > 0 && bth_ticket_next_tensor(ticket, &behind, &tensor);
+             here = behind) {
             tensor_text text = text_make(&table, tensor.name, bth_name_is_path(tensor.name));
             table_set(&table, &text, here);
             if (tensor.path[0])
@@ -154,13 +155,13 @@ int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
     bth_ticket_tensor tensor, first;
     wanted_table table = {0};
 
-    while (bth_ticket_tensor_at(ticket, &behind, &tensor))
+    while (bth_ticket_next_tensor(ticket, &behind, &tensor))
         n += bth_name_is_path(tensor.name);
     if (n > 1)
         (void)table_allocate(&table, ticket, n, error);
     behind = here;
     for (size_t i = 0; i < n && table.wanted && error->code == BERTH_OK; here = behind) {
-        (void)bth_ticket_tensor_at(ticket, &behind, &tensor);
+        (void)bth_ticket_next_tensor(ticket, &behind, &tensor);
         if (!bth_name_is_path(tensor.name))
             continue;
         table_add(&table, i, tensor.name);
@@ -168,7 +169,7 @@ int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
         if (wanted == &table.wanted[i++])
             wanted->at = here;
         size_t at = wanted->at;
-        (void)bth_ticket_tensor_at(ticket, &at, &first);
+        (void)bth_ticket_next_tensor(ticket, &at, &first);
         if (tensor.storage != first.storage || tensor.offset != first.offset ||
             tensor.dtype != first.dtype || tensor.is_contiguous != first.is_contiguous ||
             tensor.rank != first.rank ||

@@ -308,7 +308,7 @@ int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, si
         runs.slice = &slices[i];
         if (BTH_CHECK_RESERVED(berth_slice, runs.slice, error) < 0)
             (void)bth_error_prefix_index(error, "slice", i);
-        else if (at[i] == BTH_NO_TENSOR || !bth_ticket_tensor_at(ticket, &at[i], &runs.tensor))
+        else if (at[i] == BTH_NO_TENSOR || !bth_ticket_next_tensor(ticket, &at[i], &runs.tensor))
             (void)bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
                            "slice %zu: the outline has no such tensor whose bytes are elsewhere",
                            i);
@@ -379,7 +379,7 @@ typedef struct part_ends {
 
 /* J1, J2: only from blocks that lie in the storage as a whole. No offset is near 2^64: the ticket's
  * file has less than 2^63 bytes. */
-static part_ends part_find_ends(const bth_ticket *ticket, const bth_joint_part *part)
+static part_ends part_measure_fragments(const bth_ticket *ticket, const bth_joint_part *part)
 {
     const bth_ticket_storage *storage = &ticket->storages[part->storage];
     uint64_t mask = ticket->block_nbytes - 1;
@@ -400,7 +400,7 @@ uint64_t bth_fragments_count_nbytes(const bth_ticket *ticket, const bth_slice_pa
     uint64_t nbytes = 0;
 
     for (size_t i = 0; i < parts->n; i++) {
-        part_ends ends = part_find_ends(ticket, &parts->parts[i].part);
+        part_ends ends = part_measure_fragments(ticket, &parts->parts[i].part);
         nbytes += ends.head_nbytes + ends.tail_nbytes;
     }
     return nbytes;
@@ -429,7 +429,7 @@ int bth_fragments_take(const bth_ticket *ticket, bth_slice_parts *parts, berth_e
         return bth_fail_memory(error, nbytes);
     for (size_t i = 0; i < parts->n; i++) {
         bth_slice_part *part = &parts->parts[i];
-        part_ends ends = part_find_ends(ticket, &part->part);
+        part_ends ends = part_measure_fragments(ticket, &part->part);
         uint64_t left = part->part.nbytes - ends.head_nbytes - ends.tail_nbytes;
         fragments_add(parts, part, 0, ends.head_nbytes);
         fragments_add(parts, part, part->part.nbytes - ends.tail_nbytes, ends.tail_nbytes);

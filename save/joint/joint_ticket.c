@@ -250,7 +250,7 @@ void bth_ticket_free_all(bth_ticket *ticket)
     ticket->storages = NULL;
 }
 
-bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor)
+bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor)
 {
     size_t end = ticket->nbytes - BTH_BLOB_END_NBYTES;
     bth_cursor cursor = bth_cursor_make(ticket->bytes, end);
@@ -267,7 +267,7 @@ const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)
     bth_ticket_tensor tensor;
     const char *path = "?";
 
-    for (size_t at = ticket->tensors_at; bth_ticket_tensor_at(ticket, &at, &tensor);) {
+    for (size_t at = ticket->tensors_at; bth_ticket_next_tensor(ticket, &at, &tensor);) {
         if (tensor.storage == storage && !bth_name_is_path(tensor.name))
             return tensor.name;
         if (tensor.storage == storage)

@@ -96,7 +96,7 @@ void bth_ticket_free_all(bth_ticket *ticket);
  * of the tensors. *at must come from tensors_at, from this function, or from
  * bth_ticket_find_tensors.
  */
-bool bth_ticket_tensor_at(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
+bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
 /* A name of a tensor on the storage, for messages: a path only if none has a short name. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
 

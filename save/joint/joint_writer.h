@@ -114,7 +114,7 @@ uint64_t bth_middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part
 int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
                       const bth_middles_limits *limits, berth_stats *stats, berth_error *error);
 
-/* ---- joint_pieces.c: messages ---- */
+/* ---- joint_messages.c: messages ---- */
 
 /*
  * Short runs on their way: from the writer that has them to the owner of the window of the file in

@@ -105,7 +105,7 @@ static int use_watched(const char *about, bool is_lost, bool is_allocation)
     size_t n_open = test_folder_count("/proc/self/fd");
     int status = use_all(is_allocation, is_lost);
 
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     cr_assert(live.memory_nbytes == 0 || is_lost, "%s: memory of a device leaks", about);
     cr_assert_eq(live.pinned_nbytes, 0, "%s: pinned memory leaks", about);

@@ -99,7 +99,7 @@ static int save(const way *tried, berth_error *error)
 /* What is not the host's and was got for a save is given back; what is kept pinned, by trimming. */
 static void check_nothing_leaks(const char *about)
 {
-    bth_staging_trim();
+    bth_staging_free_kept();
     const bth_simulated_live live = bth_simulated_seen();
     cr_assert_eq(live.pinned_nbytes, 0, "%s: pinned memory leaks", about);
     cr_assert_eq(live.n_streams, 0, "%s: a stream leaks", about);

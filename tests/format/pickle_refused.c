@@ -121,7 +121,7 @@ Test(pickle_refused, more_objects_than_can_be_numbered)
     bth_emitter emitter = {.error = &error, .n_memo = BTH_MEMO_OPEN - 1};
     uint32_t slot = 0;
 
-    bth_emit_memo(&emitter, &slot);
+    bth_emit_memoize(&emitter, &slot);
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
     cr_expect_str_eq(error.message,
                      "data.pkl: more objects than a pickle of protocol 2 can number");

@@ -152,7 +152,7 @@ static void check_chains(const bth_ticket *ticket)
     bth_ticket_tensor tensor;
     size_t n = 0, at = ticket->tensors_at;
 
-    for (; n < MAX_TENSORS && bth_ticket_tensor_at(ticket, &at, &tensor); n++)
+    for (; n < MAX_TENSORS && bth_ticket_next_tensor(ticket, &at, &tensor); n++)
         slices[n] = berth_slice_whole(tensor.name, &nothing);
     bth_system.process_vm_readv = read_nothing;
     if (check_status(bth_slice_parts_make(ticket, slices, n, true, &parts, &error), &error)) {
@@ -198,7 +198,7 @@ static void check_ticket(const bth_ticket *ticket)
         MUST(behind >= storage->data_offset && behind <= ticket->file_nbytes, "beyond the file");
     }
     check_chains(ticket);
-    for (size_t i = 0; i < MAX_TENSORS && bth_ticket_tensor_at(ticket, &at, &tensor); i++) {
+    for (size_t i = 0; i < MAX_TENSORS && bth_ticket_next_tensor(ticket, &at, &tensor); i++) {
         check_is_found(ticket, &tensor, begin);
         for (unsigned kind = 0; kind < 12; kind++)
             check_slices(ticket, &tensor, kind);

@@ -264,7 +264,7 @@ static void check_buffers(void)
         cr_expect_leq(n_mapped, n_before);
     }
     kill_context(1);
-    bth_staging_trim();
+    bth_staging_free_kept();
     cr_expect_eq(bth_staging_kept_nbytes(), 0);
     cr_expect_eq(n_mapped, 0);
 }
@@ -292,7 +292,7 @@ CUDA_TEST(buffers_that_a_dead_context_made_are_given_up)
         else
             kill_context(1);
     }
-    bth_staging_trim();
+    bth_staging_free_kept();
     cr_expect_eq(bth_staging_kept_nbytes(), 0);
 }
 
@@ -343,7 +343,7 @@ static void close_file(void)
 {
     berth_close(checkpoint);
     berth_free(file);
-    bth_staging_trim();
+    bth_staging_free_kept();
 }
 
 /* X17: the device waits for the caller's event, before the copy; the host ('H') does not. */

@@ -54,7 +54,7 @@ TestSuite(staging, .init = set_up, .fini = tear_down);
         bth_system_restore();                                                                      \
         bth_simulated_set(NULL);                                                                   \
         cr_expect_eq(test_memory_seen().live_nbytes, 0, "what is kept is not the allocator's");    \
-        bth_staging_trim();                                                                        \
+        bth_staging_free_kept();                                                                   \
         cr_expect_eq(bth_staging_kept_nbytes(), 0);                                                \
         cr_expect_eq(bth_simulated_seen().pinned_nbytes, 0);                                       \
     }                                                                                              \
@@ -116,7 +116,7 @@ STAGING_TEST(what_was_pinned_is_kept_for_the_next_ring)
     cr_expect_eq(bth_simulated_n_calls(BTH_SIMULATED_PIN), 4);
     bth_staging_close(&ring);
     cr_expect_eq(bth_staging_kept_nbytes(), 4 * PAGE);
-    bth_staging_trim();
+    bth_staging_free_kept();
     cr_expect_eq(bth_staging_kept_nbytes(), 0);
     cr_expect_eq(bth_simulated_seen().pinned_nbytes, 0);
 }
@@ -299,7 +299,7 @@ static int use_from_child(uint8_t *bytes, size_t nbytes)
             !strstr(error.message, ": this process was forked from one"))
             return 2;
     }
-    bth_staging_trim();
+    bth_staging_free_kept();
     memset(bytes, 7, nbytes); /* a fault, if it is not there any more */
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Which tensors and storages a selection means. */
-#include "load/storage_rules.h"
+#include "load/selection.h"
 
 #include "base/memory.h"
 #include "format/values/value.h"

@@ -5,7 +5,7 @@
 usage: PYTHON tests/peers/attribute_names.py            prints the names, one a line
        PYTHON tests/peers/attribute_names.py TABLE      prints the table with this PyTorch added
 
-TABLE is format/values/forbidden_attributes.def: the union over all versions that were tried. Names like
+TABLE is format/values/tensor_attributes.def: the union over all versions that were tried. Names like
 __this__ are Python's and all refused, so they are not listed.
 """
 

@@ -16,7 +16,7 @@ from files import Bad, expect
 from readings import pickles, read_alike, without_debug
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLE = os.path.join(HERE, "../../format/values/forbidden_attributes.def")
+TABLE = os.path.join(HERE, "../../format/values/tensor_attributes.def")
 STORAGES = [("0", struct.pack("<4f", 1, 2, 3, 4)), ("1", struct.pack("<4f", 5, 6, 7, 8))]
 
 HOOKS = b"ccollections\nOrderedDict\n)R"
@@ -80,10 +80,10 @@ def table_names():
 
 def the_table():
     table = table_names()
-    expect(table == sorted(table), "format/values/forbidden_attributes.def is not sorted")
+    expect(table == sorted(table), "format/values/tensor_attributes.def is not sorted")
     expect(len(listed_names()) > 40, f"only {len(listed_names())} names")
     missing = sorted(set(listed_names()) - set(table))
-    expect(not missing, f"format/values/forbidden_attributes.def lacks {missing}: "
+    expect(not missing, f"format/values/tensor_attributes.def lacks {missing}: "
                         "tests/peers/attribute_names.py adds them")
 
 

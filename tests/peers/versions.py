@@ -18,7 +18,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COMMAND = os.path.join(os.path.abspath(os.environ.get("BERTH_BUILD", f"{HERE}/../../build/debug")), "berth")
-TABLE = f"{HERE}/../../format/values/forbidden_attributes.def"
+TABLE = f"{HERE}/../../format/values/tensor_attributes.def"
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "bool",
           "complex64", "complex128", "complex32", "uint16", "uint32", "uint64", "float8_e5m2",
           "float8_e4m3fn", "bcomplex32")
@@ -130,7 +130,7 @@ def table_has_all_names():
     with open(TABLE, encoding="utf-8") as file:
         table = {name for name, _ in attribute_names.ROW.findall(file.read())}
     missing = set(attribute_names.listed_names()) - table
-    assert not missing, f"format/values/forbidden_attributes.def lacks {sorted(missing)}"
+    assert not missing, f"format/values/tensor_attributes.def lacks {sorted(missing)}"
 
 
 def main():

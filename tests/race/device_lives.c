@@ -81,7 +81,7 @@ int main(void)
         pthread_join(threads[i], NULL);
     bth_simulated_reset(0);
     expect(bth_device_open("simulated:0", &device, &error) == 0, error.message);
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0, "something is left");
     expect(n_resets > 1 && bth_device_life(device) > 2, "nothing was opened anew");

@@ -145,7 +145,7 @@ int main(int argc, char **argv)
         bth_simulated_fail(BTH_SIMULATED_WORK, nth, BTH_SIMULATED_LOST);
         share("io.chunk_nbytes=65536 io.threads=3");
     }
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     expect(live.pinned_nbytes == 0 && live.n_streams == 0 && live.n_events == 0,
            "something is left");

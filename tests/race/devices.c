@@ -135,7 +135,7 @@ int main(int argc, char **argv)
         bth_error_clear(&error);
         bth_staging_close(&ring);
     }
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0 && live.n_streams == 0 &&
                live.n_events == 0,

@@ -129,7 +129,7 @@ int main(int argc, char **argv)
     for (uint64_t nth = 1; nth < 20 && argc == 1; nth += 6) /* a real one is not lost */
         lose_device(nth);
     scene_end(&scene);
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     expect(live.memory_nbytes == 0 && live.pinned_nbytes == 0 && live.n_streams == 0,
            "something is left");

@@ -31,7 +31,7 @@ TestSuite(save_device, .init = set_up, .fini = end_scene);
     {                                                                                              \
         name();                                                                                    \
         scene_end(&scene);                                                                         \
-        bth_staging_trim();                                                                        \
+        bth_staging_free_kept();                                                                   \
         const bth_simulated_live live = bth_simulated_seen();                                      \
         cr_expect_eq(live.memory_nbytes, 0);                                                       \
         cr_expect_eq(live.pinned_nbytes, 0);                                                       \

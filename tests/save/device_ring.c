@@ -61,7 +61,7 @@ static void check_saved(const char *options)
 
 static void check_ring(const char *options, uint64_t ring_nbytes)
 {
-    bth_staging_trim();
+    bth_staging_free_kept();
     check_saved(options);
     cr_expect_eq(bth_staging_kept_nbytes(), ring_nbytes, "%s: %llu", options,
                  (unsigned long long)bth_staging_kept_nbytes());
@@ -168,7 +168,7 @@ static void keep_log(void *context, const char *message)
 
 static void pin_at_most(uint64_t nbytes)
 {
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = UINT64_MAX, .pinned_nbytes = nbytes});
 }
@@ -220,7 +220,7 @@ Test(save_ring, carries_snapshots_too)
 {
     cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB"), 0, "%s", error.message);
     cr_expect_eq(bth_staging_kept_nbytes(), 4 * 2 * MIB);
-    bth_staging_trim();
+    bth_staging_free_kept();
     cr_expect_eq(save_snapshot("io.threads=4 io.chunk_nbytes=64KiB io.memory_nbytes=5MiB"), 0, "%s",
                  error.message);
     cr_expect_eq(bth_staging_kept_nbytes(), 2 * 2 * MIB);

@@ -98,7 +98,7 @@ static void find(const char *const *names, size_t n, uint64_t *found)
     assert_ok(bth_ticket_find_tensors(&ticket, slices, n, &at, &error));
     for (size_t i = 0; i < n; i++) {
         bth_ticket_tensor tensor = {0};
-        found[i] = at[i] != BTH_NO_TENSOR && bth_ticket_tensor_at(&ticket, &at[i], &tensor)
+        found[i] = at[i] != BTH_NO_TENSOR && bth_ticket_next_tensor(&ticket, &at[i], &tensor)
                        ? ticket.storages[tensor.storage].nbytes
                        : 0;
     }

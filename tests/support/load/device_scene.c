@@ -59,7 +59,7 @@ void begin_devices(void)
 void close_all(void)
 {
     close_opened();
-    bth_staging_trim();
+    bth_staging_free_kept();
     bth_simulated_live live = bth_simulated_seen();
     cr_expect_eq(live.memory_nbytes, 0);
     cr_expect_eq(live.pinned_nbytes, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "format/json/json_text.h"
+#include "format/json/json_parse.h"
 
 #include "base/error.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* JSON texts in files, parsed by jansson in bounded memory. Only sources that need jansson see it.
  */
-#ifndef BTH_FORMAT_JSON_JSON_TEXT_H
-#define BTH_FORMAT_JSON_JSON_TEXT_H
+#ifndef BTH_FORMAT_JSON_JSON_PARSE_H
+#define BTH_FORMAT_JSON_JSON_PARSE_H
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
-#include "load/storage_rules.h"
+#include "load/selection.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>

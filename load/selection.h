@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The tensors and storages that a berth_selection selects. */
-#ifndef BTH_LOAD_STORAGE_RULES_H
-#define BTH_LOAD_STORAGE_RULES_H
+#ifndef BTH_LOAD_SELECTION_H
+#define BTH_LOAD_SELECTION_H
 
 #include "load/checkpoint.h"
 
