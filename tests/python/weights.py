@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 import threading
+import time
 import types
 from unittest import mock
 
@@ -298,7 +299,9 @@ class Weights(Folder):
     def test_a_plan_that_fails(self):
         safetensors.torch.save_file({"x": torch.ones(1 << 20), "y": torch.ones(0)}, self.path("x"))
         with ours.safe_open([self.path("x")], "pt") as file:
-            with file.prefetch(threads=1, window_nbytes=1) as loader:  # x fills the window
+            with file.prefetch(threads=1, window_nbytes=1) as loader:  # x fills the window, and nothing else wakes take()
+                while not loader._wanted["x"].is_done:
+                    time.sleep(0.001)
                 self.assertEqual([taken(loader, name)[0] for name in ("y", "x")], ["result"] * 2)
             for owner, name, error, expected in (
                     (torch, "empty", RuntimeError("no room"), ("SafetensorError", "x: no room")),
