@@ -149,11 +149,16 @@ class Weights(Folder):
         whole = torch.arange(16, dtype=torch.uint8)
         for tensors in (TENSORS, {}, {"x": TENSORS["b"][1]}, {"x": torch.ones(4)[:2], "y": torch.ones(4)[2:]},
                         {"x": whole[:8].view(torch.float32), "y": whole[8:]}):
-            for metadata in (None, {"x": "y\n"}):
+            for metadata in (None, {"x": "y\n"}, *[{}] * bool(tensors)):  # of neither the package writes no JSON
                 theirs = safetensors.torch.save(tensors, metadata)
                 self.assertEqual(our_torch.save(tensors, metadata), theirs)
                 our_torch.save_file(tensors, self.path("mine"), metadata)
                 self.assertEqual(self.read(self.path("mine")), theirs)
+        for tensors, metadata in (({}, {}), ({"x": TENSORS["b"]}, {}), ({}, None)):
+            path = self.write("read", our_torch.save(tensors, metadata))
+            for module in (ours, safetensors):
+                with module.safe_open(path, "pt") as file:
+                    self.assertEqual((file.keys(), file.metadata()), (list(tensors), metadata))
         turned = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64).conj()  # of which the package writes what lies there
         self.assertEqual(our_torch.save({"x": turned}), safetensors.torch.save({"x": turned.resolve_conj()}))
         self.assertEqual(our_torch.save({"x": turned[:1].imag}), safetensors.torch.save({"x": turned[:1].imag.resolve_neg()}))

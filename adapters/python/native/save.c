@@ -163,9 +163,11 @@ static const berth_value *rows_value(bpy_saver *saver, PyObject *rows)
     return dict;
 }
 
-/* A dict of texts; NULL: an exception is raised, or the tree has failed. */
+/* A dict of texts, or None; NULL: an exception is raised, or the tree has failed. */
 static const berth_value *texts_value(bpy_saver *saver, PyObject *texts)
 {
+    if (texts == Py_None)
+        return berth_make_none(saver->tree);
     berth_value *dict = berth_make_dict(saver->tree, BERTH_KIND_DICT);
     PyObject *key, *text;
     Py_ssize_t at = 0;
@@ -204,9 +206,12 @@ PyObject *bpy_save_specs_begin(PyObject *module, PyObject *arguments)
     (void)module;
     PyObject *rows, *target, *metadata, *owner;
     bpy_saver saver = {0};
-    if (!PyArg_ParseTuple(arguments, "O!OO!O", &PyList_Type, &rows, &target, &PyDict_Type,
-                          &metadata, &owner))
+    if (!PyArg_ParseTuple(arguments, "O!OOO", &PyList_Type, &rows, &target, &metadata, &owner))
         return NULL;
+    if (metadata != Py_None && !PyDict_Check(metadata)) {
+        PyErr_SetString(PyExc_TypeError, "the metadata are a dict of texts, or None");
+        return NULL;
+    }
     Py_INCREF(owner);
     berth_content content;
     if (bpy_saver_keep(&saver, owner) < 0 || specs_content(&saver, rows, metadata, &content) < 0) {

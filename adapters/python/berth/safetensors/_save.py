@@ -98,9 +98,9 @@ def save_rows(rows, f, metadata, owner):
 
 
 def texts_of(metadata):
-    """What the native module takes: {}: there are none."""
+    """What the native module takes: a dict that nobody else changes; None: there are none."""
     if metadata is None:
-        return {}
+        return None
     if not isinstance(metadata, dict) or not all(
             isinstance(key, str) and isinstance(text, str) for key, text in metadata.items()):
         raise TypeError(f"argument 'metadata': a dict of str by str, not {metadata!r:.100}")
