@@ -25,6 +25,7 @@ import torch
 from berth import _native, _records, _set
 from berth.safetensors import _install
 
+import sets
 from folder import Folder
 
 TENSORS = {
@@ -265,6 +266,41 @@ class Weights(Folder):
         safetensors.torch.save_file({"b": torch.ones(1)}, twin)
         self.assertRaisesRegex(ours.SafetensorError, f"^{twin}: the tensor b is in {self.file}, too$", ours.safe_open,
                                [self.file, twin], "pt")
+
+    served = sets.Sets.served
+
+    def test_urls(self):
+        """As the files: each backend reads what is asked for."""
+        self.write("set.safetensors.index.json", json.dumps({"weight_map": {"b": "w.safetensors"}}).encode())
+        url = self.served(self.file)
+        for files, backend in itertools.product((url, [url], self.served(self.path("set.safetensors.index.json"))), ("mmap", "pread")):
+            with self.subTest(files=files, backend=backend), ours.safe_open(files, "pt", backend=backend) as file:
+                self.same(file.get_tensor("b"), TENSORS["b"])
+                self.same(file.get_tensors()["b"], TENSORS["b"])
+                self.same(file.get_slice("b")[:, 1], TENSORS["b"][:, 1])
+                self.same(file.prefetch().take("b"), TENSORS["b"])
+                self.assertEqual(file.get_slice("b").get_shape(), [2, 3, 4])
+            self.assertFalse(file._is_mapped)
+        self.same(our_torch.load_file(url), safetensors.torch.load_file(self.file))
+        self.assertRaises(FileNotFoundError, ours.safe_open, self.served(self.path("no")), "pt")
+
+    def test_dtypes_of_less_than_a_byte(self):
+        """What the package reads; of F4 more: its pread, slices and load() do not."""
+        for dtype, shape, expected in (("F4", [2, 4], [[0, 1], [2, 3]]), ("F8_E8M0", [4], [0, 1, 2, 3]), ("F4", [8, 1], "pairs only"),
+                                       ("F6_E2M3", [4], "PyTorch has no dtype for 'F6_E2M3'"), ("F6_E3M2", [4], "has no dtype for")):
+            nbytes = 3 if dtype[:2] == "F6" else 4
+            data = made(None, {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, nbytes]}}, bytes(range(nbytes)))
+            path = self.write("few", data)
+            for call in ("m.safe_open(path, 'pt').get_tensor('x')", "m.safe_open(path, 'pt', backend='pread').get_tensor('x')",
+                         "m.safe_open(path, 'pt').get_slice('x')[...]", "m.safe_open(path, 'pt').prefetch().take('x')",
+                         "of_torch.load(data)['x']"):
+                with self.subTest(dtype=dtype, shape=shape, call=call):
+                    names = {"m": ours, "of_torch": our_torch, "path": path, "data": data}
+                    kind, found = outcome(lambda: eval(call, names))
+                    if kind == "result":
+                        self.assertEqual(found.view(torch.uint8).tolist(), expected)
+                    else:
+                        self.assertEqual((kind, expected in found), ("SafetensorError", True), found)
 
     def test_a_plan(self):
         large = torch.arange(3 << 20, dtype=torch.int32).reshape(3, 1024, 1024)
