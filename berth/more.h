@@ -569,8 +569,8 @@ static inline berth_content berth_of_records(const berth_new_record *records, si
  * __metadata__ has a text from each other name to that one, as the safetensors package writes tied
  * tensors; Berth reads them as tied with load.tied_names.
  * Parameters: value: a dict of tensors, or any value that holds some. metadata: a dict of texts for
- * __metadata__; NULL: {"format": "pt"}, which some readers require. flags: BERTH_TENSORS_ONLY,
- * BERTH_COPY_TIES.
+ * __metadata__, which may be empty; None (berth_make_none): the file has none, but for ties; NULL:
+ * {"format": "pt"}, which some readers require. flags: BERTH_TENSORS_ONLY, BERTH_COPY_TIES.
  * Errors: of the save: BERTH_E_UNSUPPORTED: the format cannot hold a value, or a dtype, or the
  * header would have more than 100,000,000 bytes; the message names the value. BERTH_E_UNAVAILABLE:
  * Berth was built without jansson.

@@ -32,6 +32,7 @@ typedef struct selection {
     size_t n_entries;
     bth_safetensors_text *texts; /* of __metadata__ */
     size_t n_texts;
+    bool has_metadata;
     berth_error *error;
 } selection;
 
@@ -262,6 +263,7 @@ static int selection_make_texts(selection *s, const berth_value *metadata, bool 
     if (s->error->code == 0 && n_ties > 0)
         memcpy(s->texts + s->n_texts, ties, n_ties * sizeof *ties);
     s->n_texts += n_ties;
+    s->has_metadata = s->n_texts > 0 || berth_value_kind(metadata) == BERTH_KIND_DICT;
     bth_release(ties);
     return s->error->code;
 }
@@ -344,7 +346,8 @@ static int view_make(const bth_safetensors_entry *entry, berth_storage *view, be
 /* The header, and the tensors behind it. */
 static int plan_add_selection(berth_plan *plan, const selection *s, berth_error *error)
 {
-    const bth_safetensors_new contents = {s->entries, s->n_entries, s->texts, s->n_texts};
+    const bth_safetensors_new contents = {s->entries, s->n_entries, s->texts, s->n_texts,
+                                          s->has_metadata};
     bool is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* the file is little-endian */
     size_t views_nbytes = bth_array_nbytes(s->n_entries + 1, sizeof *plan->views), nbytes = 0;
 

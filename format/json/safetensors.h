@@ -62,6 +62,7 @@ typedef struct bth_safetensors_new {
     size_t n_entries;
     const bth_safetensors_text *texts;
     size_t n_texts;
+    bool has_metadata; /* which may be empty */
 } bth_safetensors_new;
 
 /* *bytes: the length and the header, padded with spaces to a multiple of 8. The caller releases it.

@@ -28,13 +28,13 @@ static json_t *entry_make_json(const berth_tensor *tensor, uint64_t begin)
 /* NULL: out of memory. */
 static json_t *header_make_json(const bth_safetensors_new *contents)
 {
-    json_t *header = json_object(), *metadata = contents->n_texts > 0 ? json_object() : NULL;
+    json_t *header = json_object(), *metadata = contents->has_metadata ? json_object() : NULL;
     uint64_t at = 0;
     int failed = 0;
     for (size_t i = 0; i < contents->n_texts && !failed; i++)
         failed = json_object_set_new(metadata, contents->texts[i].key,
                                      json_string(contents->texts[i].text));
-    if (contents->n_texts > 0 && !failed)
+    if (contents->has_metadata && !failed)
         failed = json_object_set(header, "__metadata__", metadata);
     json_decref(metadata);
     for (size_t i = 0; i < contents->n_entries && !failed; i++) {

@@ -8,7 +8,10 @@ is made once, beside the build; the versions are in integrations/requirements.tx
 import os
 import subprocess
 import sys
+import tempfile
+import types
 import unittest
+from unittest import mock
 
 import berth
 import torch
@@ -54,6 +57,31 @@ class Without(unittest.TestCase):
                               env={**os.environ, "PYTHONPATH": package})
         self.assertEqual(done.stdout, "berth.lightning needs Lightning, which is not installed: "
                          "pip install lightning\n")
+
+
+    def test_torch_checkpointing(self):
+        """With a stand-in for the package: a file that is gone leaves torch.load PyTorch's."""
+        made = {name: types.ModuleType(name) for name in (
+            "torch_checkpointing", "torch_checkpointing.storage", "torch_checkpointing.storage.base_storage",
+            "torch_checkpointing.storage.filesystem")}
+        base, files = list(made.values())[2:]
+        base.StorageConfig = type("StorageConfig", (), {})
+        files.LocalFileSystemStorage = type("LocalFileSystemStorage", (), {"__init__": lambda *_: None})
+        files.LocalFileSystemStorageConfig = dict
+        with mock.patch.dict(sys.modules, made), tempfile.TemporaryDirectory() as folder:
+            sys.modules.pop("berth.torch_checkpointing", None)
+            from berth.torch_checkpointing import BerthStorageConfig
+            theirs, path = torch.load, os.path.join(folder, "v.pt")
+            storage = BerthStorageConfig().create_storage()
+            with storage.stream_write(path) as file:
+                torch.save([1], file)
+            with storage.stream_read(path) as file:
+                self.assertEqual((torch.load(file), torch.load is theirs), ([1], False))
+            stream = storage.stream_read(path)
+            self.addCleanup(stream.close)
+            os.unlink(path)
+            self.assertRaises(FileNotFoundError, stream.__enter__)
+            self.assertIs(torch.load, theirs)
 
 
 @unittest.skipUnless(LONG, "installs packages: BERTH_LONG=1")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.safetensors beside the package: the same results for every call, and the same classes of errors."""
 
+import contextlib
 import gc
 import itertools
 import json
@@ -8,7 +9,9 @@ import os
 import struct
 import sys
 import threading
+import time
 import types
+from unittest import mock
 
 import berth
 import berth.safetensors as ours
@@ -19,7 +22,10 @@ import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
+from berth import _native, _records, _set
+from berth.safetensors import _install
 
+import sets
 from folder import Folder
 
 TENSORS = {
@@ -55,6 +61,15 @@ def outcome(function):
 def made(kind, entries, data=bytes(64)):
     header = entries if isinstance(entries, bytes) else json.dumps(entries).encode()
     return struct.pack("<Q", len(header)) + header + data
+
+
+def taken(loader, name):
+    """The outcome of take(), or None: it waits for ever."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(outcome(lambda: loader.take(name))), daemon=True)
+    thread.start()
+    thread.join(30)
+    return found[0] if found else None
 
 
 class Weights(Folder):
@@ -116,13 +131,38 @@ class Weights(Folder):
                         else:
                             self.assertEqual(mine_is, theirs_is)
 
+    def test_a_backend_opens_once(self):
+        """Of what is mapped a later change of the file is seen; not of what is read."""
+        self.write("set.safetensors.index.json", json.dumps({"weight_map": {"a": "w.safetensors"}}).encode())
+        for file in (self.file, [self.file], self.path("set.safetensors.index.json"), self.folder):
+            for backend, changes in (("mmap", True), ("pread", False)):
+                safetensors.torch.save_file({"a": torch.zeros(4 << 20, dtype=torch.uint8)}, self.file)
+                with self.subTest(file=file, backend=backend), mock.patch.object(_native, "open", wraps=_native.open) as opened, \
+                        ours.safe_open(file, "pt", backend=backend) as weights:
+                    self.assertEqual(opened.call_count, 1)
+                    tensor = weights.get_tensor("a")
+                    with open(self.file, "r+b") as written:
+                        written.seek(-1, os.SEEK_END)
+                        written.write(b"1")
+                    self.assertEqual(tensor[-1] != 0, changes)
+
     def test_bytes_of_saves(self):
-        for tensors in (TENSORS, {}, {"x": TENSORS["b"][1]}, {"x": torch.ones(4)[:2], "y": torch.ones(4)[2:]}):
-            for metadata in (None, {"x": "y\n"}):
+        whole = torch.arange(16, dtype=torch.uint8)
+        for tensors in (TENSORS, {}, {"x": TENSORS["b"][1]}, {"x": torch.ones(4)[:2], "y": torch.ones(4)[2:]},
+                        {"x": whole[:8].view(torch.float32), "y": whole[8:]}):
+            for metadata in (None, {"x": "y\n"}, *[{}] * bool(tensors)):  # of neither the package writes no JSON
                 theirs = safetensors.torch.save(tensors, metadata)
                 self.assertEqual(our_torch.save(tensors, metadata), theirs)
                 our_torch.save_file(tensors, self.path("mine"), metadata)
                 self.assertEqual(self.read(self.path("mine")), theirs)
+        for tensors, metadata in (({}, {}), ({"x": TENSORS["b"]}, {}), ({}, None)):
+            path = self.write("read", our_torch.save(tensors, metadata))
+            for module in (ours, safetensors):
+                with module.safe_open(path, "pt") as file:
+                    self.assertEqual((file.keys(), file.metadata()), (list(tensors), metadata))
+        turned = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64).conj()  # of which the package writes what lies there
+        self.assertEqual(our_torch.save({"x": turned}), safetensors.torch.save({"x": turned.resolve_conj()}))
+        self.assertEqual(our_torch.save({"x": turned[:1].imag}), safetensors.torch.save({"x": turned[:1].imag.resolve_neg()}))
         columns = {"columns": numpy.arange(6).reshape(2, 3).T}  # of which the package takes the rows
         self.same(our_numpy.load(our_numpy.save(columns)), {"columns": numpy.ascontiguousarray(columns["columns"])})
         theirs = safetensors.numpy.save(ARRAYS, {"x": "y"})
@@ -144,12 +184,21 @@ class Weights(Folder):
                     for module in (our_torch, safetensors.torch))
                 self.assertEqual(mine[0], theirs[0], (mine, theirs))
                 self.assertFalse(os.path.exists(self.path("no")))
+        for nbytes in (0, 4):  # the package reads what lies behind
+            cut = torch.ones(4)
+            cut.untyped_storage().resize_(nbytes)
+            self.assertRaisesRegex(ours.SafetensorError, f"^x: its storage, of {nbytes} bytes", our_torch.save, {"x": cut})
+        for dtype in (torch.complex128, torch.bits8):  # the package: KeyError
+            self.assertRaisesRegex(ours.SafetensorError, f'^"x": safetensors has no dtype for {str(dtype)[6:]}$', our_torch.save,
+                                   {"x": torch.ones(16, dtype=torch.uint8).view(dtype)})
 
     def test_raw_tensors(self):
         array = numpy.arange(6, dtype=numpy.int16)
         for module in (ours, safetensors):
             spec = module.TensorSpec(dtype="int16", shape=[2, 3], data_ptr=array.ctypes.data, data_len=12)
             self.assertEqual((spec.dtype, spec.shape, spec.data_len), ("I16", [2, 3], 12))
+            for name in ("dtype", "shape", "data_ptr", "data_len"):
+                self.assertRaises(AttributeError, setattr, spec, name, 1)
             packed = module.TensorSpec(dtype="float4_e2m1fn_x2", shape=[3], data_ptr=array.ctypes.data, data_len=3)
             self.assertEqual((packed.dtype, packed.shape), ("F4", [6]))
             made = module.serialize({"x": spec, "p": packed}, {"a": "b"})
@@ -157,10 +206,14 @@ class Weights(Folder):
             self.assertEqual(self.read(self.path("raw")), made)
             self.assertEqual(made, safetensors.serialize(*self.theirs(array)))
             self.assertEqual(sorted(ours.deserialize(made)), sorted(safetensors.deserialize(made)))
-        for arguments in ({"dtype": "F32"}, {"dtype": "int16", "data_len": 5}, {"dtype": "int16", "data_ptr": -1}):
+        for arguments in ({"dtype": "F32"}, {"dtype": "int16", "data_len": 5}, {"dtype": "int16", "data_ptr": -1},
+                          {"dtype": "int16", "data_ptr": 1 << 64}):
             mine, theirs = (outcome(lambda: module.serialize({"x": module.TensorSpec(**{
                 "shape": [3], "data_ptr": array.ctypes.data, "data_len": 6, **arguments})})) for module in (ours, safetensors))
             self.assertEqual(mine[0], theirs[0], (mine, theirs))
+
+        nowhere = ours.TensorSpec(dtype="int16", shape=[3], data_ptr=0, data_len=6)
+        self.assertRaisesRegex(ours.SafetensorError, "^x: its address is 0$", ours.serialize, {"x": nowhere})
 
     def theirs(self, array):
         of = {"data_ptr": array.ctypes.data}
@@ -214,6 +267,41 @@ class Weights(Folder):
         self.assertRaisesRegex(ours.SafetensorError, f"^{twin}: the tensor b is in {self.file}, too$", ours.safe_open,
                                [self.file, twin], "pt")
 
+    served = sets.Sets.served
+
+    def test_urls(self):
+        """As the files: each backend reads what is asked for."""
+        self.write("set.safetensors.index.json", json.dumps({"weight_map": {"b": "w.safetensors"}}).encode())
+        url = self.served(self.file)
+        for files, backend in itertools.product((url, [url], self.served(self.path("set.safetensors.index.json"))), ("mmap", "pread")):
+            with self.subTest(files=files, backend=backend), ours.safe_open(files, "pt", backend=backend) as file:
+                self.same(file.get_tensor("b"), TENSORS["b"])
+                self.same(file.get_tensors()["b"], TENSORS["b"])
+                self.same(file.get_slice("b")[:, 1], TENSORS["b"][:, 1])
+                self.same(file.prefetch().take("b"), TENSORS["b"])
+                self.assertEqual(file.get_slice("b").get_shape(), [2, 3, 4])
+            self.assertFalse(file._is_mapped)
+        self.same(our_torch.load_file(url), safetensors.torch.load_file(self.file))
+        self.assertRaises(FileNotFoundError, ours.safe_open, self.served(self.path("no")), "pt")
+
+    def test_dtypes_of_less_than_a_byte(self):
+        """What the package reads; of F4 more: its pread, slices and load() do not."""
+        for dtype, shape, expected in (("F4", [2, 4], [[0, 1], [2, 3]]), ("F8_E8M0", [4], [0, 1, 2, 3]), ("F4", [8, 1], "pairs only"),
+                                       ("F6_E2M3", [4], "PyTorch has no dtype for 'F6_E2M3'"), ("F6_E3M2", [4], "has no dtype for")):
+            nbytes = 3 if dtype[:2] == "F6" else 4
+            data = made(None, {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, nbytes]}}, bytes(range(nbytes)))
+            path = self.write("few", data)
+            for call in ("m.safe_open(path, 'pt').get_tensor('x')", "m.safe_open(path, 'pt', backend='pread').get_tensor('x')",
+                         "m.safe_open(path, 'pt').get_slice('x')[...]", "m.safe_open(path, 'pt').prefetch().take('x')",
+                         "of_torch.load(data)['x']"):
+                with self.subTest(dtype=dtype, shape=shape, call=call):
+                    names = {"m": ours, "of_torch": our_torch, "path": path, "data": data}
+                    kind, found = outcome(lambda: eval(call, names))
+                    if kind == "result":
+                        self.assertEqual(found.view(torch.uint8).tolist(), expected)
+                    else:
+                        self.assertEqual((kind, expected in found), ("SafetensorError", True), found)
+
     def test_a_plan(self):
         large = torch.arange(3 << 20, dtype=torch.int32).reshape(3, 1024, 1024)
         tensors = {**TENSORS, "large": large, **{f"n{i}": torch.full((1000, ), i) for i in range(50)}}
@@ -249,6 +337,60 @@ class Weights(Folder):
         gc.collect()
         self.wait_for_threads()
 
+    def test_a_plan_that_fails(self):
+        safetensors.torch.save_file({"x": torch.ones(1 << 20), "y": torch.ones(0)}, self.path("x"))
+        with ours.safe_open([self.path("x")], "pt") as file:
+            with file.prefetch(threads=1, window_nbytes=1) as loader:  # x fills the window, and nothing else wakes take()
+                while not loader._wanted["x"].is_done:
+                    time.sleep(0.001)
+                self.assertEqual([taken(loader, name)[0] for name in ("y", "x")], ["result"] * 2)
+            for owner, name, error, expected in (
+                    (torch, "empty", RuntimeError("no room"), ("SafetensorError", "x: no room")),
+                    (torch, "empty", MemoryError(), ("MemoryError", "")),
+                    (torch, "float32", AttributeError, ("SafetensorError", "x: module 'torch' has no attribute 'float32'")),
+                    (_set.Files, "read_slice", LookupError("odd"), ("SafetensorError", "x: odd"))):
+                with self.subTest(name=name, expected=expected), self.failing(owner, name, error), \
+                        file.prefetch({"x": None}) as loader:
+                    self.assertEqual(taken(loader, "x"), expected)
+        torch.save({"q": torch.quantize_per_tensor(torch.ones(2), 1., 0, torch.qint8)}, self.path("q.pt"))
+        with ours.safe_open(self.path("q.pt"), "pt") as file:
+            self.assertRaisesRegex(ours.SafetensorError, r"^q: a quantized tensor has no parts: get_tensor\(\) gives all of it$",
+                                   file.prefetch)
+
+    def failing(self, owner, name, error):
+        if error is not AttributeError:
+            return mock.patch.object(owner, name, side_effect=error)
+        patch = mock.patch.object(owner, name)
+        patch.start()
+        delattr(owner, name)
+        return contextlib.closing(types.SimpleNamespace(close=patch.stop))
+
+    def test_attributes_named_like_methods(self):
+        """A file can give its tensors such: nothing calls them (Y5)."""
+        tagged = torch.arange(6.).reshape(2, 3)
+        vars(tagged).update({name: 1 for name in dir(torch.Tensor) if name[:2] != "__" and callable(getattr(torch.Tensor, name))})
+        berth.save({"w": tagged}, self.path("tagged.pt"))
+        berth.save({"w": torch.arange(6.).reshape(2, 3)}, self.path("plain.pt"))
+        with ours.safe_open(self.path("tagged.pt"), "pt") as file:
+            self.assertEqual(vars(file.get_tensor("w")), vars(tagged))
+        for call in ("f().get_tensor('w')", "f().get_tensors()['w']", "f().get_slice('w')[:, 1]", "f('pread').get_slice('w')[1]",
+                     "f().prefetch().take('w')", "f(device='cuda').get_tensor('w')", "f(device='cuda').get_slice('w')[1]",
+                     "f(device='cuda').prefetch().take('w')", "m.save({'w': w})", "m.save({'w': w, 'v': w})",
+                     "m.save_file({'w': w}, path)", "m.save_model(model, path)"):
+            with self.subTest(call=call):
+                found = []
+                for name in ("tagged.pt", "plain.pt"):
+                    def opened(backend="mmap", device="cpu", name=name):
+                        return ours.safe_open(self.path(name), "pt", device, backend=backend)
+                    tensor = opened().get_tensor("w")
+                    model = types.SimpleNamespace(state_dict=lambda tensor=tensor: {"w": tensor, "v": tensor})
+                    found.append(outcome(lambda: eval(call, {"f": opened, "m": our_torch, "w": tensor, "model": model, "path": self.path("m")})))
+                self.assertEqual(found[0][0], found[1][0], found)
+                if found[0][0] == "result" and torch.is_tensor(found[0][1]):
+                    self.assertTrue(torch.equal(found[0][1], found[1][1]))
+                else:
+                    self.assertEqual(*found)
+
     def wait_for_threads(self):
         """The readers of a loader that was dropped end."""
         for thread in threading.enumerate():
@@ -272,10 +414,19 @@ class Weights(Folder):
             after = berth.counters()["safetensors"]
             self.assertEqual({key: after[key] - before[key] for key in after}, {"open": 2, "load": 1, "save": 1, "package": 0})
             self.assertEqual(outcome(lambda: safetensors.torch.save_file([], "f")), outcome(lambda: theirs[1] and safetensors.torch.save([])))
+            self.assertRaisesRegex(TypeError, "^a key is a str", safetensors.torch.save, {1: torch.ones(1)})
             with berth.installed():
                 self.assertIsNot(safetensors.safe_open, theirs[0])
         self.assertEqual((safetensors.safe_open, safetensors.torch.load_file, safetensors.numpy.save_file), theirs)
         self.assertEqual((module.opened, module.load, module.also), (*theirs[:2], "stays"))
+        with mock.patch.object(_install, "_exchange") as exchange, berth.installed():  # it looks at every module
+            exchange.assert_not_called()
+        before = torch.save, torch.load, *theirs
+        for owner, name in ((_records, "check_known"), (_install, "_made_pairs"), (_install, "_exchange")):
+            with self.subTest(failing=name), mock.patch.object(owner, name, side_effect=[ImportError("no"), mock.DEFAULT]):
+                self.assertRaisesRegex(ImportError, "^no$", berth.install, safetensors=True)
+                self.assertEqual((torch.save, torch.load, safetensors.safe_open, safetensors.torch.load_file,
+                                  safetensors.numpy.save_file), before)
 
     def test_hostile_heads(self):
         of = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

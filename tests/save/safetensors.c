@@ -172,11 +172,15 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     berth_free(bytes);
     cr_expect_null(berth_metadata(NULL));
 
-    checkpoint =
-        saved_and_opened(berth_make_dict(tree, BERTH_KIND_DICT), BERTH_COPY_TIES, "", &bytes);
-    cr_expect_null(berth_metadata(checkpoint));
-    berth_close(checkpoint);
-    berth_free(bytes);
+    for (int i = 0; i < 2; i++) { /* none, and empty ones */
+        berth_value *none = i ? berth_make_dict(tree, BERTH_KIND_DICT) : berth_make_none(tree);
+        checkpoint = saved_and_opened(none, BERTH_COPY_TIES, "", &bytes);
+        metadata = berth_metadata(checkpoint);
+        cr_expect_eq(metadata != NULL, i);
+        cr_expect_eq(berth_value_count(metadata), 0);
+        berth_close(checkpoint);
+        berth_free(bytes);
+    }
 }
 
 /* The format counts elements, PyTorch the bytes of two. */

@@ -95,16 +95,18 @@ def _change(user, wants, wants_weights=False):
     import torch
 
     with _lock.held:
-        if wants_weights and not _weights_users:
-            _weights().put_in_place()
-        if wants and not _users:
-            _put_in_place(torch)
-        (_users.add if wants else _users.discard)(user)
-        if wants_weights:
-            _weights_users.add(user)
-        elif not wants:
-            _weights_users.discard(user)
-        _give_back_unused(torch)
+        try:
+            if wants and not _users:
+                _put_in_place(torch)
+            if wants_weights and not _weights_users:
+                _weights().put_in_place()
+            (_users.add if wants else _users.discard)(user)
+            if wants_weights:
+                _weights_users.add(user)
+            elif not wants:
+                _weights_users.discard(user)
+        finally:
+            _give_back_unused(torch)
 
 
 def _weights():

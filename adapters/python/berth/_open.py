@@ -31,15 +31,17 @@ def open(f):
     Raises: as berth.load.
     Threads: any.
     """
-    found = _set.found(from_caller(f))
-    if isinstance(found, (_set.Index, _set.Dcp)):
-        with load_alone("berth.open"):
-            return File(*found.open(MAPPED), found.path, found.container)
-    source = source_of(found)
-    again = found.fileno if isinstance(source, int) else lambda: source
+    return open_found(_set.found(from_caller(f)), MAPPED)
+
+
+def open_found(found, assignments):
+    """A File of what _set.found gives. assignments: options, MAPPED or READ"""
     with load_alone("berth.open"):
-        native = _native.open(source, MAPPED)
-    return File(native, again, found)
+        if isinstance(found, (_set.Index, _set.Dcp)):
+            return File(*found.open(assignments), found.path, found.container)
+        source = source_of(found)
+        again = found.fileno if isinstance(source, int) else lambda: source
+        return File(_native.open(source, assignments), again, found)
 
 
 class Slice:

@@ -324,6 +324,9 @@ class Files:
     def slice(self, name, starts, lengths):
         return self.of(name).slice(name, starts, lengths)
 
+    def read_slice(self, name, *arguments):
+        self.of(name).read_slice(name, *arguments)
+
     def memory(self, name):
         return self.of(name).memory(name)
 

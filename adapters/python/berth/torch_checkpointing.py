@@ -78,9 +78,9 @@ class _Loaded(io.FileIO):
     """A file to be read in a `with` block, in which torch.load is Berth's."""
 
     def __enter__(self):
+        self._real = open(self.name, "rb", buffering=0)  # Berth reads by their descriptors files of Python's own
         self._block = berth.installed()
         self._block.__enter__()
-        self._real = open(self.name, "rb", buffering=0)  # Berth reads by their descriptors files of Python's own
         return self._real
 
     def __exit__(self, *_):

@@ -12,7 +12,7 @@ static PyObject *version(PyObject *module, PyObject *unused)
 static PyMethodDef functions[] = {
     {"version", version, METH_NOARGS, "version()\n--\n\nThe library's version."},
     {"save_begin", bpy_save_begin, METH_VARARGS,
-     "save_begin(value, target, archive_name, snapshot, safetensors=False, metadata={...})\n--\n\n"
+     "save_begin(value, target, archive_name, snapshot, safetensors=False)\n--\n\n"
      "Begins to save to a path (bytes), a descriptor (int) or a function that writes bytes.\n"
      "snapshot: the tensors are copied first. safetensors: the format. Returns a Job."},
     {"save_specs_begin", bpy_save_specs_begin, METH_VARARGS,

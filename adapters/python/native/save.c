@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save_begin(value, target, archive_name, snapshot, safetensors, metadata): walks the value with
- * the GIL; the job saves without it. save_specs_begin(rows, target, metadata, owner): the same for
- * tensors by their addresses, without PyTorch.
+ * save_begin(value, target, archive_name, snapshot, safetensors): walks the value with the GIL; the
+ * job saves without it. save_specs_begin(rows, target, metadata, owner): the same for tensors by
+ * their addresses, without PyTorch.
  */
 #include "adapters/python/native/native.h"
 
@@ -73,68 +73,31 @@ berth_value *bpy_save_walk(bpy_saver *saver, PyObject *object)
     return value;
 }
 
-/*
- * A dict of texts; NULL: there is none, or an exception is raised.
- */
-static berth_value *texts_value(bpy_saver *saver, PyObject *texts)
-{
-    berth_value *dict = berth_make_dict(saver->tree, BERTH_KIND_DICT);
-    PyObject *key, *text;
-    Py_ssize_t at = 0;
-    while (PyDict_Next(texts, &at, &key, &text)) {
-        Py_ssize_t n_key, n_text;
-        const char *name = PyUnicode_AsUTF8AndSize(key, &n_key);
-        const char *content = name ? PyUnicode_AsUTF8AndSize(text, &n_text) : NULL;
-        if (!content)
-            return NULL;
-        (void)berth_dict_set_value(dict, berth_make_str(saver->tree, name, (size_t)n_key),
-                                   berth_make_str(saver->tree, content, (size_t)n_text));
-    }
-    return dict;
-}
-
-/* Begins the save of a walked value, or frees the saver. metadata: NULL: those of save_file. */
-static PyObject *begin_safetensors(bpy_saver *saver, const berth_value *value, PyObject *target,
-                                   PyObject *metadata, bool snapshot)
-{
-    const berth_value *texts = metadata ? texts_value(saver, metadata) : NULL;
-    if (PyErr_Occurred()) {
-        bpy_saver_free(saver);
-        return NULL;
-    }
-    const berth_content content = berth_of_safetensors(value, texts, BERTH_COPY_TIES);
-    return bpy_job_begin(saver, target, &content, NULL, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
-}
-
 static PyObject *save_begin(bpy_saver *saver, PyObject *object, PyObject *target,
-                            const char *archive_name, bool snapshot)
+                            const char *archive_name, bool snapshot, bool safetensors)
 {
     const berth_value *value = saver->torch ? bpy_save_walk(saver, object) : NULL;
     if (!value) {
         bpy_saver_free(saver);
         return NULL;
     }
-    const berth_content content = berth_of_value(value);
+    const berth_content content =
+        safetensors ? berth_of_safetensors(value, NULL, BERTH_COPY_TIES) : berth_of_value(value);
     return bpy_job_begin(saver, target, &content, archive_name, snapshot ? BERTH_SAVE_SNAPSHOT : 0);
 }
 
 PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *object, *target, *metadata = NULL, *job;
+    PyObject *object, *target;
     const char *archive_name;
     int snapshot, safetensors = 0;
-    if (!PyArg_ParseTuple(arguments, "OOzp|pO!", &object, &target, &archive_name, &snapshot,
-                          &safetensors, &PyDict_Type, &metadata))
+    if (!PyArg_ParseTuple(arguments, "OOzp|p", &object, &target, &archive_name, &snapshot,
+                          &safetensors))
         return NULL;
     bpy_saver saver = {.torch = bpy_torch_get()};
     bpy_hurry_begin();
-    if (safetensors) {
-        const berth_value *value = saver.torch ? bpy_save_walk(&saver, object) : NULL;
-        job = begin_safetensors(&saver, value, target, metadata, snapshot);
-    } else {
-        job = save_begin(&saver, object, target, archive_name, snapshot);
-    }
+    PyObject *job = save_begin(&saver, object, target, archive_name, snapshot, safetensors);
     bpy_hurry_end();
     return job;
 }
@@ -176,10 +139,11 @@ static int add_row(bpy_saver *saver, berth_value *dict, PyObject *row)
                      BERTH_MAX_RANK, rank);
         return -1;
     }
-    for (Py_ssize_t i = 0; i < rank; i++)
+    for (Py_ssize_t i = 0; i < rank; i++) {
         sizes[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-    if (PyErr_Occurred())
-        return -1;
+        if (PyErr_Occurred())
+            return -1;
+    }
     const berth_tensor tensor = {.dtype = dtype_named(dtype),
                                  .rank = (int32_t)rank,
                                  .shape = sizes,
@@ -189,18 +153,52 @@ static int add_row(bpy_saver *saver, berth_value *dict, PyObject *row)
     return 0;
 }
 
-/* The dict of all rows; NULL: an exception is raised. */
+/* The dict of all rows; NULL: an exception is raised, or the tree has failed. */
 static const berth_value *rows_value(bpy_saver *saver, PyObject *rows)
 {
-    berth_error error;
-    saver->tree = berth_tree_new(&error);
-    if (!saver->tree)
-        return bpy_raise(&error), NULL;
     berth_value *dict = berth_make_dict(saver->tree, BERTH_KIND_DICT);
     for (Py_ssize_t i = 0; i < PyList_Size(rows); i++)
         if (add_row(saver, dict, PyList_GetItem(rows, i)) < 0)
             return NULL;
-    return berth_tree_error(saver->tree, &error) < 0 ? (bpy_raise(&error), NULL) : dict;
+    return dict;
+}
+
+/* A dict of texts, or None; NULL: an exception is raised, or the tree has failed. */
+static const berth_value *texts_value(bpy_saver *saver, PyObject *texts)
+{
+    if (texts == Py_None)
+        return berth_make_none(saver->tree);
+    berth_value *dict = berth_make_dict(saver->tree, BERTH_KIND_DICT);
+    PyObject *key, *text;
+    Py_ssize_t at = 0;
+    while (PyDict_Next(texts, &at, &key, &text)) {
+        Py_ssize_t n_key, n_text;
+        const char *name = PyUnicode_AsUTF8AndSize(key, &n_key);
+        const char *content = name ? PyUnicode_AsUTF8AndSize(text, &n_text) : NULL;
+        if (!content)
+            return NULL;
+        (void)berth_dict_set_value(dict, berth_make_str(saver->tree, name, (size_t)n_key),
+                                   berth_make_str(saver->tree, content, (size_t)n_text));
+    }
+    return dict;
+}
+
+/* Makes the content of a save; -1: an exception is raised. */
+static int specs_content(bpy_saver *saver, PyObject *rows, PyObject *metadata,
+                         berth_content *content)
+{
+    berth_error error;
+    saver->tree = berth_tree_new(&error);
+    if (!saver->tree)
+        return bpy_raise(&error), -1;
+    const berth_value *value = rows_value(saver, rows);
+    const berth_value *texts = value ? texts_value(saver, metadata) : NULL;
+    if (PyErr_Occurred())
+        return -1;
+    if (berth_tree_error(saver->tree, &error) < 0)
+        return bpy_raise(&error), -1;
+    *content = berth_of_safetensors(value, texts, BERTH_COPY_TIES);
+    return 0;
 }
 
 PyObject *bpy_save_specs_begin(PyObject *module, PyObject *arguments)
@@ -208,10 +206,17 @@ PyObject *bpy_save_specs_begin(PyObject *module, PyObject *arguments)
     (void)module;
     PyObject *rows, *target, *metadata, *owner;
     bpy_saver saver = {0};
-    if (!PyArg_ParseTuple(arguments, "O!OO!O", &PyList_Type, &rows, &target, &PyDict_Type,
-                          &metadata, &owner))
+    if (!PyArg_ParseTuple(arguments, "O!OOO", &PyList_Type, &rows, &target, &metadata, &owner))
         return NULL;
+    if (metadata != Py_None && !PyDict_Check(metadata)) {
+        PyErr_SetString(PyExc_TypeError, "the metadata are a dict of texts, or None");
+        return NULL;
+    }
     Py_INCREF(owner);
-    const berth_value *value = bpy_saver_keep(&saver, owner) == 0 ? rows_value(&saver, rows) : NULL;
-    return begin_safetensors(&saver, value, target, metadata, false);
+    berth_content content;
+    if (bpy_saver_keep(&saver, owner) < 0 || specs_content(&saver, rows, metadata, &content) < 0) {
+        bpy_saver_free(&saver);
+        return NULL;
+    }
+    return bpy_job_begin(&saver, target, &content, NULL, 0);
 }

@@ -8,6 +8,7 @@ from berth._counters import count_weights
 from berth.safetensors import _open, _save
 
 _pairs = []  # (the package's, Berth's); it is made once, so that each object is known again
+_is_in_place = False
 
 
 class safe_open(_open.safe_open):
@@ -30,13 +31,14 @@ def _made_pairs():
     import berth.safetensors.torch as of_torch
 
     if not _pairs:
-        _pairs.append((safetensors.safe_open, safe_open))
-        _pairs.extend((getattr(theirs, name), getattr(ours, name)) for theirs, ours, names in (
+        made = [(safetensors.safe_open, safe_open)]
+        made.extend((getattr(theirs, name), getattr(ours, name)) for theirs, ours, names in (
             (safetensors, _save, ("TensorSpec", "deserialize", "serialize", "serialize_file")),
             (safetensors.torch, of_torch, ("load", "load_file")),
             (safetensors.numpy, of_numpy, ("load", "load_file", "save", "save_file"))) for name in names)
-        _pairs.extend((getattr(safetensors.torch, name), _in_its_words(getattr(of_torch, name), safetensors.torch.save))
-                      for name in ("save", "save_file"))
+        made.extend((getattr(safetensors.torch, name), _in_its_words(getattr(of_torch, name), safetensors.torch.save))
+                    for name in ("save", "save_file"))
+        _pairs.extend(made)
     return _pairs
 
 
@@ -47,7 +49,7 @@ def _in_its_words(function, theirs):
     def save(tensors, *arguments, **named):
         try:
             return function(tensors, *arguments, **named)
-        except (ValueError, RuntimeError, TypeError):
+        except (ValueError, RuntimeError):
             theirs(tensors)
             raise
 
@@ -56,11 +58,18 @@ def _in_its_words(function, theirs):
 
 def put_in_place():
     """Under each name of each module. load_model and save_model stay the package's, and call these."""
-    _exchange({id(theirs): ours for theirs, ours in _made_pairs()})
+    global _is_in_place
+    pairs = _made_pairs()
+    _is_in_place = True  # before: ^C half way leaves some to be given back
+    _exchange({id(theirs): ours for theirs, ours in pairs})
 
 
 def give_back():
-    _exchange({id(ours): theirs for theirs, ours in _pairs})
+    """Does nothing if they are not in place: it looks at every module."""
+    global _is_in_place
+    if _is_in_place:
+        _exchange({id(ours): theirs for theirs, ours in _pairs})
+        _is_in_place = False
 
 
 def _exchange(by_id):

@@ -5,11 +5,10 @@ import ast
 import os
 import re
 
-from berth import _load, _native, _set, _sparse
+from berth import _load, _set
 from berth._counters import count_weights
 from berth._errors import of_file, shown
-from berth._open import FLAGS_CONJ, FLAGS_META, FLAGS_NEG, File, numpy_dtype, tensor_of
-from berth._open import open as open_file
+from berth._open import FLAGS_CONJ, FLAGS_META, FLAGS_NEG, numpy_dtype, open_found, tensor_of
 from berth._source import Url, from_caller, is_path, name_of, path_bytes
 from berth.safetensors import _prefetch
 from berth.safetensors._errors import SafetensorError, as_the_package
@@ -52,33 +51,29 @@ class _Listed(_set.Index):
     def path_of(self, path):
         return path if isinstance(path, Url) else path_bytes(path)
 
-    def open(self):
-        files = _set.Files(self, _load.MAPPED)
-        for path, native in files.natives():
-            for name in native.names():
-                if self.weight_map.setdefault(name, path) is not path:
-                    files.close()
-                    raise SafetensorError(f"{shown(name_of(path))}: the tensor {shown(name)} is in "
-                                          f"{shown(name_of(self.weight_map[name]))}, too")
-        return files
+    def open(self, assignments):
+        files, again = super().open(assignments)
+        try:
+            for path, native in files.natives():
+                for name in native.names():
+                    if self.weight_map.setdefault(name, path) is not path:
+                        raise SafetensorError(f"{shown(name_of(path))}: the tensor {shown(name)} is in "
+                                              f"{shown(name_of(self.weight_map[name]))}, too")
+        except BaseException:
+            files.close()
+            raise
+        return files, again
 
 
-def _opened(filename, backend):
-    """A File. Of several files the backend is mmap."""
+def _found(filename):
+    """What berth.open opens for a caller's path or paths."""
     if isinstance(filename, (list, tuple)):
         if not filename or not all(is_path(each) for each in filename):
             raise TypeError("a list of files is one of paths, and not empty")
-        listed = _Listed([from_caller(each) for each in filename])
-        return File(listed.open(), None, listed.path)
-    found = from_caller(filename)
-    if not isinstance(found, Url) and not isinstance(filename, (str, os.PathLike)):
+        return _Listed([from_caller(each) for each in filename])
+    if not isinstance(filename, (str, os.PathLike)):
         raise TypeError(f"argument 'filename': a str, an os.PathLike or a list of them, not {type(filename).__name__}")
-    file = open_file(filename)
-    is_set = file.info["container"] in (_set.Index.container, _set.Dcp.container)
-    if backend == "mmap" or is_set or isinstance(found, Url):
-        return file
-    file.close()
-    return File(_native.open(os.fsencode(os.path.abspath(_set.found(filename))), _load.READ), None, filename)
+    return _set.found(from_caller(filename))
 
 
 def framework_of(name):
@@ -125,10 +120,9 @@ class safe_open:
             raise SafetensorError(f"Device {self._device} is not supported for framework numpy")
         self._backend = backend
         with as_the_package():
-            self._file = _opened(filename, backend)
-            container = self._file.info["container"]
-        self._is_mapped = backend == "mmap" and not isinstance(from_caller(filename), Url)
-        self._container = container
+            self._file = open_found(_found(filename), BACKENDS[backend])
+            self._container = self._file.info["container"]
+        self._is_mapped = backend == "mmap" and not isinstance(self._file._opened, Url)
         self._by_key = None
         count_weights("open")
 
@@ -186,13 +180,10 @@ class safe_open:
 
     def _tensor(self, file, name):
         """On the host, in the program's framework."""
-        if self._framework == "np":
-            return file.numpy(name)
-        with of_file(name_of(file._opened)), _sparse.checked():  # as of File[...]
-            return file._file.value(name, True, True, False, None, True, None)
+        return file.numpy(name) if self._framework == "np" else file[name]
 
     def _moved(self, tensor):
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+        return _prefetch.moved(tensor, self._device)
 
     def get_tensors(self):
         """All tensors, by their names, in the order of offset_keys."""

@@ -16,6 +16,15 @@ PIECE_NBYTES = 8 << 20  # that one thread reads at a time: a large tensor is rea
 MOST_THREADS = 64
 
 
+def moved(tensor, device):
+    """A tensor on a device. Not tensor.to(): a file can give a tensor an attribute of this name (Y5)."""
+    if device == "cpu":
+        return tensor
+    import torch
+
+    return torch.Tensor.to(tensor, device)
+
+
 class _Wanted:
     """One tensor of a plan, or a part of one."""
 
@@ -43,6 +52,9 @@ class _Reader:
     """What the threads share. It does not know the loader, so that one that is dropped ends them."""
 
     def __init__(self, file, wanted, window_nbytes):
+        import torch
+
+        self.torch = torch  # which no thread imports
         self.file, self.all, self.window_nbytes = file, wanted, window_nbytes
         self.process = os.getpid()
         self.changed = threading.Condition()
@@ -65,15 +77,19 @@ class _Reader:
             self.changed.notify_all()
 
     def _begin(self, wanted):
-        import torch
-
         wanted.is_begun = True
         self.held_nbytes += wanted.nbytes
-        wanted.tensor = torch.empty(wanted.lengths, dtype=getattr(torch, wanted.dtype))
-        pieces = wanted.pieces() if wanted.nbytes else []
+        pieces = []
+        try:
+            wanted.tensor = self.torch.empty(wanted.lengths, dtype=getattr(self.torch, wanted.dtype))
+            pieces = wanted.pieces() if wanted.nbytes else []
+        except Exception as failed:  # no memory; a dtype that this PyTorch does not have
+            wanted.error = failed.with_traceback(None)
         wanted.n_left = len(pieces)
-        wanted.is_done = not pieces
         self.pieces.extend((wanted, wanted.tensor, *piece) for piece in pieces)
+        if not pieces:
+            wanted.is_done = True
+            self.changed.notify_all()
 
     def _next(self):
         """A piece to read; None: there is no more. Begins tensors as the window has room."""
@@ -111,7 +127,7 @@ class _Reader:
         try:
             nbytes = tensor.element_size() * math.prod(lengths)
             self.file._file.read_slice(wanted.name, starts, lengths, tensor.data_ptr() + at, nbytes)
-        except (Error, ValueError, MemoryError) as failed:
+        except Exception as failed:
             error = failed.with_traceback(None)
         with self.changed:
             wanted.error = wanted.error or error
@@ -202,10 +218,12 @@ class PrefetchLoader:
             raise SafetensorError("the loader is closed")
         reader.held_nbytes -= wanted.nbytes
         reader.changed.notify_all()
-        if wanted.error:
+        if isinstance(wanted.error, (Error, MemoryError)):
             with as_the_package():
                 raise wanted.error
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+        if wanted.error:
+            raise SafetensorError(f"{shown(wanted.key)}: {wanted.error}") from wanted.error
+        return moved(tensor, self._device)
 
     def close(self):
         """Ends the reading; what was handed out stays. It may be closed twice."""
@@ -220,7 +238,9 @@ class PrefetchLoader:
 
 def _wanted_of(file, key, name, part):
     with as_the_package():
-        dtype, shape, _, _, _ = file._file.tensor(name)
+        dtype, shape, _, nbytes, _ = file._file.tensor(name)
+    if dtype.startswith("q"):
+        raise SafetensorError(f"{shown(key)}: a quantized tensor has no parts: get_tensor() gives all of it")
     items = [part] if isinstance(part, slice) else list(part) if isinstance(part, tuple) else []
     if part is not None and not items or not all(isinstance(item, slice) for item in items):
         raise SafetensorError(f"{shown(key)}: a plan has None or a slice, or a tuple of slices, not {part!r:.100}")
@@ -233,8 +253,5 @@ def _wanted_of(file, key, name, part):
         first, last, _ = item.indices(size)
         starts.append(first)
         lengths.append(max(last - first, 0))
-    whole = file._file.tensor(name)[3]
-    n, n_all = 1, 1
-    for length, size in zip(lengths, shape):
-        n, n_all = n * length, n_all * size
-    return _Wanted(key, name, starts, lengths, dtype, whole * n // n_all if n_all else 0)
+    nbytes = nbytes * math.prod(lengths) // math.prod(shape) if nbytes else 0
+    return _Wanted(key, name, starts, lengths, dtype, nbytes)

@@ -26,10 +26,18 @@ class TensorSpec:
     def __init__(self, *, dtype, shape, data_ptr, data_len):
         if dtype not in DTYPE_CODES:
             raise SafetensorError(f"Unknown dtype {shown(str(dtype))!r}. Known are: {', '.join(DTYPE_CODES)}")
-        self._name, self._dims = dtype, [int(size) for size in shape]
-        self.data_ptr, self.data_len = int(data_ptr), int(data_len)
-        if self.data_ptr < 0 or self.data_len < 0 or any(size < 0 for size in self._dims):
-            raise OverflowError("an address, a size and a shape are not negative")
+        self._name, self._dims = dtype, tuple(map(int, shape))
+        self._address, self._nbytes = int(data_ptr), int(data_len)
+        if min(self._address, self._nbytes, *self._dims) < 0 or self._address >> 64:
+            raise OverflowError("an address, a size and a shape are not negative, and no address has more than 64 bits")
+
+    @property
+    def data_ptr(self):
+        return self._address
+
+    @property
+    def data_len(self):
+        return self._nbytes
 
     @property
     def dtype(self):
@@ -64,24 +72,35 @@ def serialize_file(tensor_dict, filename, metadata=None):
 
 
 def save_specs(specs, f, metadata, owner=None):
-    """owner: lives until the save has ended."""
+    """owner: as of save_rows."""
     rows = []
     for name, spec in specs.items():
         if not isinstance(name, str) or not isinstance(spec, TensorSpec):
             raise TypeError(f"a tensor is a TensorSpec by its name, not {type(spec)} by {type(name)}")
         nbytes = _native.dtype_nbytes(spec._name) * math.prod(spec._dims)
-        if nbytes != spec.data_len:
+        if nbytes != spec._nbytes:
             raise SafetensorError(f"{shown(name)}: {spec.dtype} of the shape {spec.shape} has {nbytes} bytes, not "
-                                  f"{spec.data_len}")
-        rows.append((name, spec._name, tuple(spec._dims), spec.data_ptr))
+                                  f"{spec._nbytes}")
+        rows.append((name, spec._name, spec._dims, spec._address))
+    save_rows(rows, f, metadata, owner)
+
+
+def save_rows(rows, f, metadata, owner):
+    """Saves contiguous tensors by their addresses: (name, PyTorch's name of the dtype, shape, address).
+
+    owner: lives until the save has ended, and with it the memory
+    """
+    for name, _, dims, address in rows:
+        if not address and 0 not in dims:
+            raise SafetensorError(f"{shown(name)}: its address is 0")
     with as_the_package(is_save=True):
         finish(*start_tensors(f, _native.save_specs_begin, rows, texts_of(metadata), owner))
 
 
 def texts_of(metadata):
-    """What the native module takes: {}: there are none."""
+    """What the native module takes: a dict that nobody else changes; None: there are none."""
     if metadata is None:
-        return {}
+        return None
     if not isinstance(metadata, dict) or not all(
             isinstance(key, str) and isinstance(text, str) for key, text in metadata.items()):
         raise TypeError(f"argument 'metadata': a dict of str by str, not {metadata!r:.100}")

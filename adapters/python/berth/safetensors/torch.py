@@ -6,15 +6,15 @@ import io
 
 import torch
 
-from berth import _native
 from berth._counters import count_weights
 from berth._errors import shown
-from berth._save import finish, start_tensors
-from berth.safetensors._errors import as_the_package
+from berth.safetensors._errors import SafetensorError, as_the_package
 from berth.safetensors._open import safe_open
-from berth.safetensors._save import opened_bytes, texts_of
+from berth.safetensors._save import opened_bytes, save_rows
 
 __all__ = ["load", "load_file", "load_model", "save", "save_file", "save_model"]
+
+T = torch.Tensor  # whose methods are called: a file can give a tensor attributes of their names (Y5)
 
 
 def load_file(filename, device="cpu", *, backend="mmap"):
@@ -38,7 +38,7 @@ def save_file(tensors, filename, metadata=None):
 
     metadata: a dict of texts, for the file's head
     Raises: ValueError: a value is no tensor, is sparse or not contiguous; RuntimeError: tensors share memory;
-        SafetensorError: it cannot be written.
+        SafetensorError: the format has no such dtype, a storage was freed, or it cannot be written.
     """
     _save(tensors, filename, metadata)
 
@@ -52,10 +52,10 @@ def save(tensors, metadata=None):
 
 def _save(tensors, target, metadata):
     _check(tensors)
-    texts = texts_of(metadata)
-    with as_the_package(is_save=True):
-        finish(*start_tensors(target, _native.save_begin, {key: tensor.detach() for key, tensor in tensors.items()},
-                              None, False, True, texts))
+    kept = {key: T.resolve_neg(T.resolve_conj(T.cpu(T.detach(tensor)))) for key, tensor in tensors.items()}
+    rows = [(key, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), T.data_ptr(tensor))
+            for key, tensor in kept.items()]
+    save_rows(rows, target, metadata, kept)
     count_weights("save")
 
 
@@ -77,15 +77,18 @@ def _check(tensors):
         raise RuntimeError(f"these tensors share memory: {shared}. A file would have it several times. save_model() "
                            "writes each once; or save tensor.clone()")
     for key, tensor in tensors.items():
-        if not tensor.is_contiguous():
+        storage = T.untyped_storage(tensor)
+        if _end(tensor) > storage.data_ptr() + storage.nbytes():
+            raise SafetensorError(f"{shown(key)}: its storage, of {storage.nbytes()} bytes, has less than its elements")
+        if not T.is_contiguous(tensor):
             raise ValueError(f"`{shown(key)}` is not contiguous: save tensor.contiguous(); if it is a part of another "
                              "tensor, save that one")
 
 
 def _end(tensor):
     """The address behind the last element."""
-    n = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1 if tensor.numel() else 0
-    return tensor.data_ptr() + n * tensor.element_size()
+    n = sum((size - 1) * stride for size, stride in zip(tensor.shape, T.stride(tensor))) + 1 if T.numel(tensor) else 0
+    return T.data_ptr(tensor) + n * T.element_size(tensor)
 
 
 def shared_names(tensors):
@@ -93,13 +96,13 @@ def shared_names(tensors):
     by_storage = collections.defaultdict(list)
     for key, tensor in tensors.items():
         if tensor.device.type != "meta":
-            storage = tensor.untyped_storage()
+            storage = T.untyped_storage(tensor)
             if storage.data_ptr() and storage.nbytes():
                 by_storage[tensor.device, storage.data_ptr(), storage.nbytes()].append(key)
     found = []
     for keys in by_storage.values():
         last = None
-        for first, end, key in sorted((tensors[key].data_ptr(), _end(tensors[key]), key) for key in keys):
+        for first, end, key in sorted((T.data_ptr(tensors[key]), _end(tensors[key]), key) for key in keys):
             if last is None or first >= last:
                 found.append(set())
             found[-1].add(key)
@@ -109,8 +112,9 @@ def shared_names(tensors):
 
 def _is_whole(tensor):
     """Whether it has all bytes of its storage."""
-    storage = tensor.untyped_storage()
-    return tensor.data_ptr() == storage.data_ptr() and tensor.numel() * tensor.element_size() == storage.nbytes()
+    storage = T.untyped_storage(tensor)
+    return (T.data_ptr(tensor) == storage.data_ptr()
+            and T.numel(tensor) * T.element_size(tensor) == storage.nbytes())
 
 
 def left_out(state, preferred=()):
@@ -146,7 +150,7 @@ def save_model(model, filename, metadata=None, force_contiguous=True):
             texts.setdefault(name, kept)
             del state[name]
     if force_contiguous:
-        state = {key: tensor.contiguous() for key, tensor in state.items()}
+        state = {key: T.contiguous(tensor) for key, tensor in state.items()}
     _save(state, filename, texts)
 
 
