@@ -328,6 +328,14 @@ class Behind(Folder):
                         file.seek(begin, whence)
                         file.read(1)
 
+    def test_what_was_kept_stays(self):
+        """Also in the middle of a later read."""
+        pinned = _native.pin(os.fsencode(self.write("v", b"0123456789")))
+        pinned.keep(True)
+        pinned.read(4, 2)
+        self.write("v", b"abcdefghij")
+        self.assertEqual([pinned.read(2, 6), pinned.read(0, 10)], [b"cd45gh", b"abcd45ghij"])
+
     def test_a_file_that_is_exchanged(self):
         """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""
         first, second = ([Box(i), torch.full((30_000, ), i)] for i in (1, 2))
