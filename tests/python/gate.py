@@ -265,6 +265,8 @@ class Behind(Folder):
         key = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")
         with torch.serialization.safe_globals([Point]):
             self.refuse_object_keys(b"}crecords\nPoint\n" + key + b"K\1\x86\x81Ns", "cannot hash")
+        with torch.serialization.safe_globals([Box]):
+            self.refuse_object_keys(b"}" + BOX + b"}" + text("content") + key + b"sbNs", "cannot hash")
 
     def refuse_object_keys(self, pickle, message="are objects|collide"):
         began = time.process_time()

@@ -283,6 +283,22 @@ class Weights(Folder):
                 self.assertIsNot(safetensors.safe_open, theirs[0])
         self.assertEqual((safetensors.safe_open, safetensors.torch.load_file, safetensors.numpy.save_file), theirs)
         self.assertEqual((module.opened, module.load, module.also), (*theirs[:2], "stays"))
+        begins, ends = threading.Event(), threading.Event()
+
+        def block():
+            with berth.installed(safetensors=True):
+                begins.set()
+                ends.wait()
+
+        thread = threading.Thread(target=block)
+        thread.start()
+        begins.wait()
+        child = os.fork()  # which has no such thread
+        if child == 0:
+            os._exit(safetensors.safe_open is not theirs[0])
+        ends.set()
+        thread.join()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_hostile_heads(self):
         of = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
