@@ -53,7 +53,7 @@ class Rank:
             dist.all_gather_object(answers, (type(error).__name__, str(error)))
             assert len(set(answers)) == 1, answers
             assert isinstance(error, kind) and words in str(error), repr(error)
-            assert self.n == 1 or str(error).startswith(f"rank {of}: "), error
+            assert self.n == 1 or str(error.args[-1]).startswith(f"rank {of}: "), repr(error)
         else:
             raise AssertionError(f"no exception with {words!r}")
 
@@ -186,6 +186,14 @@ def test_two_dimensions_of_a_mesh(rank):
         assert torch.equal(target[str(name)].to_local(), shards[str(name)].to_local()), place
 
 
+def test_one_memory_in_two_placements(rank):
+    """They are other tensors, each with a storage of its own."""
+    local = torch.arange(6.).reshape(3, 2)
+    shards = {"rows": DTensor.from_local(local, rank.mesh, [Shard(0)]),
+              "all": DTensor.from_local(local, rank.mesh, [Replicate()])}
+    rank.assert_saved(shards, {"rows": local.repeat(rank.n, 1), "all": local.clone()}, "placements.pt")
+
+
 def test_keys_of_other_ranks(rank):
     """Of a model whose layers are on other ranks, and of values that only some ranks have."""
     tensor = torch.arange(12.).reshape(6, 2)
@@ -254,9 +262,9 @@ def test_other_meshes(rank):
                           if isinstance(item, DTensor)}
     matrix = tensors()["large"]
     zeros = torch.zeros_like(matrix, dtype=torch.float64)
-    columns = {"large": distribute_tensor(zeros, rank.mesh, [Shard(1)])}
+    columns = {"large": nn.Parameter(distribute_tensor(zeros, rank.mesh, [Shard(1)]))}
     keys = berth.dcp.load(columns, path)
-    assert torch.equal(columns["large"].full_tensor(), matrix.double())
+    assert torch.equal(columns["large"].detach().full_tensor(), matrix.double())
     assert "['half']" in keys.unexpected and not keys.missing
 
 
@@ -352,6 +360,11 @@ def test_loads_that_fail(rank):
     assert torch.equal(state["w"], torch.ones(4)) and state["list"] == [1]
 
 
+class Odd:
+    def __reduce__(self):
+        raise KeyError("of the state")
+
+
 def test_saves_that_fail(rank):
     path, last = rank.path("fail/kept.pt"), rank.n - 1
     shard = distribute_tensor(torch.ones(8, 3), rank.mesh, [Shard(0)])
@@ -368,6 +381,7 @@ def test_saves_that_fail(rank):
     fail(TypeError, "['lock'] cannot be saved", {"lock": threading.Lock()}, of=0)
     fail(berth.MissingFileError, "", {"w": shard}, of=0, to=rank.path("x/y.pt") + "/z.pt")
     if rank.n > 1:
+        fail(KeyError, f"'rank {last}: of the state'", {"w": shard, "odd": Odd()})
         fail(TypeError, "['s'] cannot be saved: a tensor (Tensor of the layout torch.sparse_coo)",
              {"w": shard, "s": torch.eye(2).to_sparse()})
         fail(ValueError, "is torch.float32 [9, 3] here, but torch.float32 [8, 3] on the coordinator",
@@ -427,6 +441,7 @@ def test_storage_of_torch(rank):
                       "none": distribute_tensor(torch.zeros(0, 3), rank.mesh, [Shard(0)]),
                       "c": distribute_tensor(tensor * x, rank.mesh, [Shard(1)])},
                 "o": {"groups": [{"lr": 0.5 * x, "betas": (0.9, 0.5)}, {"t": tensor[1] * x}], "empty": {}},
+                "layers": [tensor[i] * x for i in range(7)],  # of which PyTorch gives each rank some
                 "step": 7 * x}
 
     path = rank.path("storage.pt")
@@ -434,11 +449,13 @@ def test_storage_of_torch(rank):
     loaded = torch.load(path, weights_only=True)
     assert loaded["o"]["groups"][0] == {"lr": 0.5, "betas": (0.9, 0.5)} and loaded["step"] == 7
     assert torch.equal(loaded["m"]["w"], tensor) and torch.equal(loaded["o"]["groups"][1]["t"], tensor[1])
+    assert torch.equal(torch.stack(loaded["layers"]), tensor)
     target = state(0)
     checkpoint.load(target, storage_reader=berth.dcp.Reader(path))
     assert_same({"m": target["m"], "step": target["step"]},
                 {"m": {"w": tensor, "b": tensor[0], "none": torch.zeros(0, 3), "c": tensor}, "step": 7})
     assert target["o"]["groups"][0]["lr"] == 0.5 and torch.equal(target["o"]["groups"][1]["t"], tensor[1])
+    assert torch.equal(torch.stack(target["layers"]), tensor)
 
 
 class Model(nn.Module):

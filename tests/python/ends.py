@@ -116,7 +116,7 @@ class Ends(Running):
 
     def test_callbacks_are_called_before_the_end(self):
         self.saved("job = berth.save_async(value, Held())\n"
-                   "job.add_done_callback(lambda job: print(not job.done()))\n")
+                   "job.add_done_callback(lambda job: (time.sleep(1), print(not job.done())))\n")
 
     def test_a_callback_that_exits(self):
         """Its thread ends, and nobody waits for it."""

@@ -62,8 +62,9 @@ class Arguments(Folder):
                     call(path)
         self.assertEqual((sorted(os.listdir(self.folder)), berth.load(self.path("x"))), (before, {"w": 1}))
         for open_url in (berth.load, berth.open, berth.verify):
-            with self.assertRaisesRegex(berth.ArgumentError, "NUL character"):
-                open_url("https://localhost\0.example/v.pt")
+            for scheme in ("https", "s3", "HTTP", "S3"):
+                with self.assertRaisesRegex(berth.ArgumentError, "^a URL has a NUL character"):
+                    open_url(f"{scheme}://localhost\0.example/v.pt")
 
     def test_bytes_where_a_path_or_a_file_must_be(self):
         """One sentence with the step, however many bytes there are."""

@@ -265,6 +265,8 @@ class Behind(Folder):
         key = doubled(b"K\1", 60, lambda i: get(i) + b"\x86")
         with torch.serialization.safe_globals([Point]):
             self.refuse_object_keys(b"}crecords\nPoint\n" + key + b"K\1\x86\x81Ns", "cannot hash")
+        with torch.serialization.safe_globals([Box]):
+            self.refuse_object_keys(b"}" + BOX + b"}" + text("content") + key + b"sbNs", "cannot hash")
 
     def refuse_object_keys(self, pickle, message="are objects|collide"):
         began = time.process_time()
@@ -327,6 +329,14 @@ class Behind(Folder):
                     with self.assertRaises((OSError, ValueError)):
                         file.seek(begin, whence)
                         file.read(1)
+
+    def test_what_was_kept_stays(self):
+        """Also in the middle of a later read."""
+        pinned = _native.pin(os.fsencode(self.write("v", b"0123456789")))
+        pinned.keep(True)
+        pinned.read(4, 2)
+        self.write("v", b"abcdefghij")
+        self.assertEqual([pinned.read(2, 6), pinned.read(0, 10)], [b"cd45gh", b"abcd45ghij"])
 
     def test_a_file_that_is_exchanged(self):
         """Between Berth's reading and PyTorch's: another file of that name, and other bytes in the same file."""

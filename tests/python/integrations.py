@@ -5,6 +5,7 @@ Each file of integrations/ is one test here; its own tests are printed if one of
 is made once, beside the build; the versions are in integrations/requirements.txt.
 """
 
+import abc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from unittest import mock
 
 import berth
 import torch
+from berth.lightning import BerthCheckpointIO
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -58,7 +60,6 @@ class Without(unittest.TestCase):
         self.assertEqual(done.stdout, "berth.lightning needs Lightning, which is not installed: "
                          "pip install lightning\n")
 
-
     def test_torch_checkpointing(self):
         """With a stand-in for the package: a file that is gone leaves torch.load PyTorch's."""
         made = {name: types.ModuleType(name) for name in (
@@ -82,6 +83,20 @@ class Without(unittest.TestCase):
             os.unlink(path)
             self.assertRaises(FileNotFoundError, stream.__enter__)
             self.assertIs(torch.load, theirs)
+
+    def test_paths_of_lightning(self):
+        """By a stand-in for its package."""
+        plugins = types.ModuleType("lightning_fabric.plugins")
+        plugins.CheckpointIO = abc.ABCMeta("CheckpointIO", (), {})
+        with mock.patch.dict(sys.modules, {"lightning_fabric": types.ModuleType("lightning_fabric"), plugins.__name__: plugins}), \
+                tempfile.TemporaryDirectory() as folder:
+            plugin, path = BerthCheckpointIO(), os.path.join(folder, "a/v.ckpt")
+            self.assertIsInstance(plugin, plugins.CheckpointIO)
+            plugin.save_checkpoint({"w": 1}, f"file://{path}")
+            self.assertEqual(plugin.load_checkpoint(path), {"w": 1})
+            plugin.remove_checkpoint(f"file://{path}")
+            self.assertFalse(os.path.exists(path))
+            self.assertRaisesRegex(ValueError, r"^s3://\.\.\.: ", plugin.save_checkpoint, {}, "s3://key:secret@bucket/v.ckpt")
 
 
 @unittest.skipUnless(LONG, "installs packages: BERTH_LONG=1")

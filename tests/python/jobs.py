@@ -281,10 +281,17 @@ class Asyncio(Case):
             gates.append(gate)
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(job, 0.01)
+            other, ended = self.gated()
+            asyncio.get_running_loop().set_exception_handler(lambda _, what: said.append(what))
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(ended, 0.01)
+            other.open()
+            await ended  # behind what wakes the one before
             return job
 
+        said = []
         job = asyncio.run(main())
-        self.assertFalse(job.done())
+        self.assertEqual((job.done(), said), (False, []))
         gates[0].open()  # the loop is closed
         self.assertIsNone(job.result(SECONDS))
         self.assertEqual(gates[0].data.getvalue(), self.expected())

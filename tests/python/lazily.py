@@ -33,12 +33,13 @@ class Open(Folder):
             "half": torch.ones(3, dtype=torch.bfloat16), "scalar": torch.tensor(2.5),
             "empty": torch.ones(0, 3), "conj": torch.tensor([1 + 2j, 3 - 1j]).conj(),
             "epoch": 7, "list": [1, {"x": "y"}], "meta": torch.ones(2, device="meta"),
+            "neg": torch.tensor([1 + 2j]).conj().imag,
         }
         self.file = self.path("v.pt")
         torch.save(self.value, self.file)
 
     def test_names(self):
-        names = ["model.a", "model.b", "half", "scalar", "empty", "conj", "meta"]
+        names = ["model.a", "model.b", "half", "scalar", "empty", "conj", "meta", "neg"]
         with berth.open(self.file) as file:
             self.assertEqual(file.keys(), names)
             self.assertEqual(list(file), names)
@@ -47,6 +48,9 @@ class Open(Folder):
                 self.assertIn(name, file)
             for name in ("epoch", "model", "nothing"):
                 self.assertNotIn(name, file)
+        berth.save({"a": {"b": torch.ones(1)}, "a.b": torch.ones(2)}, self.file)
+        with berth.open(self.file) as file:
+            self.assertEqual([name in file for name in (*file, "a.b")], [True, True, False])  # it has two meanings
 
     def test_names_without_end(self):
         """23 KB with names of 16 GB in all (P3); values are found all the same."""
@@ -132,7 +136,7 @@ class Open(Folder):
             self.assertEqual(file.numpy("model.b").strides, (8, 24))
             self.assertEqual(file.numpy("empty").shape, (0, 3))
             self.assertEqual(file.numpy("scalar")[()], 2.5)
-            for name in ("conj", "meta"):
+            for name in ("conj", "meta", "neg"):
                 with self.assertRaises(TypeError):
                     file.numpy(name)
 
@@ -181,7 +185,7 @@ class Open(Folder):
         with berth.open(self.file) as file:
             info = file.info
         self.assertEqual((info["container"], info["archive"], info["n_tensors"], info["nbytes"]),
-                         ("zip", "v", 7, os.path.getsize(self.file)))
+                         ("zip", "v", 8, os.path.getsize(self.file)))
         self.assertIs(info["repacked"], False)
         self.assertEqual((info["byteorder_recorded"], info["calculated_offsets"]), (True, True))
         torch.save({}, self.path("b.pt"), _disable_byteorder_record=True)  # PyTorch writes it all the same, at the end

@@ -16,7 +16,7 @@ import berth
 import cases
 import torch
 from berth import _gate
-from pickles import ONE, PROTO, archive, tensor
+from pickles import ONE, PROTO, archive, get, put, tensor
 
 from differential import Watch
 from calls import in_a_child
@@ -434,6 +434,12 @@ class Values(Folder):
         for mmap in (False, True):
             same(berth.load(self.path("v.pt"), mmap=mmap), torch.load(self.path("v.pt"), mmap=mmap),
                  empty_are_shared=mmap)
+
+    def test_a_tuple_that_its_list_holds(self):
+        data = archive(PROTO + b"]" + put(0) + b"\x85" + put(1) + get(0) + get(1) + b"a\x86.")
+        for load in (torch.load, berth.load):
+            pair, items = load(io.BytesIO(data))
+            self.assertTrue(pair[0] is items and items[0] is pair)
 
     def test_values_nested_as_deep_as_a_file_can_be(self):
         import pickles

@@ -40,7 +40,7 @@ class Tables(Folder):
         torch.manual_seed(1)
         self.tables = {"emb": torch.rand(N_ROWS, N_COLUMNS), "half": torch.rand(300, 40).bfloat16(),
                        "ints": torch.arange(60).reshape(20, 3).to(torch.int16),
-                       "empty": torch.ones(0, 4)}
+                       "empty": torch.ones(0, 4), "narrow": torch.rand(20, 1)}
         self.others = {"conj": torch.ones(3, 2, dtype=torch.complex64).conj(), "vector": torch.ones(3),
                        "turned": torch.rand(4, 5).t(), "meta": torch.ones(2, 3, device="meta"),
                        "quantized": torch.quantize_per_tensor(torch.ones(3, 4), 0.5, 1, torch.qint8)}
@@ -123,6 +123,9 @@ class Gathers(Tables):
                     out[:] = 0
                     self.assertIs(ticket.gather(out=out), out)
                     self.assert_rows(out, ids)
+        with berth.rows(1 << 16) as rows:  # a row of one element may be anywhere
+            out, narrow = torch.zeros(4, 2)[:, ::2], rows.add(self.file, "narrow")
+            self.assert_rows(rows.gather(narrow, [5, 0, 5, 19], out), [5, 0, 5, 19], "narrow")
         ids = self.ids(6, 20)
         raw = bytearray(ids.numel() * N_COLUMNS * 4)
         self.assertIs(self.rows.gather(self.emb, ids, raw), raw)

@@ -173,7 +173,8 @@ class Weights(Folder):
     def test_what_is_refused_is_refused_by_the_same_class(self):
         base = torch.ones(4)
         many = torch.ones(2, 3)
-        for call in ("save_file({'a': many.T}, f)", "save_file({'a': base, 'b': base[:2]}, f)", "save_file([base], f)", "save_file({'a': 1}, f)",
+        for call in ("save_file({'a': many.T}, f)", "save_file({'a': base, 'b': base[:2]}, f)",
+                     "save_file({'a': base[:3], 'b': base[2:]}, f)", "save_file([base], f)", "save_file({'a': 1}, f)",
                      "save_file({1: base}, f)", "save_file({'a': many.to_sparse()}, f)", "save_file({'a': base.to('meta')}, f)",
                      "save_file({'a': base}, f, {'a': 1})", "save_file({'a': base}, '/proc/none/x')", "save_file({'a': base}, folder)",
                      "load_file('/proc/none/x')", "load_file(f, 'nowhere')", "load_file(f, backend='x')", "load(b'')", "load(b'x' * 100)",
@@ -252,6 +253,10 @@ class Weights(Folder):
             self.same(file.get_slice("layer.w")[:, 1], state["layer"]["w"][:, 1])
         self.same(our_torch.load_file(self.path("m.pt")),
                   {"layer.w": state["layer"]["w"], "layer.q": state["layer"]["q"], "['x']": state["['x']"]})
+        state["['x']"].sparse = torch.eye(2).to_sparse()
+        torch.save(state, self.path("of.pt"))
+        with ours.safe_open(self.path("of.pt"), "pt") as file:
+            self.assertTrue(torch.equal(file.get_tensor("['x']").sparse.to_dense(), torch.eye(2)))
         safetensors.torch.save_file({"c": torch.ones(5)}, self.path("2.safetensors"), {"format": "pt", "n": "2"})
         self.write("set.safetensors.index.json", json.dumps(
             {"weight_map": {"b": "w.safetensors", "c": "2.safetensors"}}).encode())
@@ -303,7 +308,7 @@ class Weights(Folder):
                         self.assertEqual((kind, expected in found), ("SafetensorError", True), found)
 
     def test_a_plan(self):
-        large = torch.arange(3 << 20, dtype=torch.int32).reshape(3, 1024, 1024)
+        large = torch.arange(4 << 20, dtype=torch.int32).reshape(4, 1024, 1024)
         tensors = {**TENSORS, "large": large, **{f"n{i}": torch.full((1000, ), i) for i in range(50)}}
         safetensors.torch.save_file(tensors, self.file)
         plan = {"large": (slice(1, 3), slice(5, 1000), slice(7, 9)), "b": slice(1, 2), "one": None, "": None,
@@ -319,6 +324,8 @@ class Weights(Folder):
                     self.same(rest["b"], tensors["b"][1:2])
                     self.assertRaisesRegex(ours.SafetensorError, "was taken before", loader.take, "b")
                     self.assertRaisesRegex(ours.SafetensorError, "the plan has no", loader.take, "a")
+            with file.prefetch({"large": slice(1, 4)}) as loader:  # read in several pieces
+                self.assertTrue(torch.equal(loader.take("large"), large[1:]))
             with file.prefetch() as loader:
                 self.same(loader.take("b"), tensors["b"])
             self.assertRaisesRegex(ours.SafetensorError, "the loader is closed", loader.take, "large")
@@ -427,6 +434,23 @@ class Weights(Folder):
                 self.assertRaisesRegex(ImportError, "^no$", berth.install, safetensors=True)
                 self.assertEqual((torch.save, torch.load, safetensors.safe_open, safetensors.torch.load_file,
                                   safetensors.numpy.save_file), before)
+
+        begins, ends = threading.Event(), threading.Event()
+
+        def block():
+            with berth.installed(safetensors=True):
+                begins.set()
+                ends.wait()
+
+        thread = threading.Thread(target=block)
+        thread.start()
+        begins.wait()
+        child = os.fork()  # which has no such thread
+        if child == 0:
+            os._exit(safetensors.safe_open is not theirs[0])
+        ends.set()
+        thread.join()
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_hostile_heads(self):
         of = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
