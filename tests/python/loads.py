@@ -540,18 +540,27 @@ class Places(Folder):
                         berth.load(self.file, lambda storage, location: location, **options)
 
     def test_a_device_that_is_not_there(self):
-        data = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0")
+        """The file is whole: that is what verify says of it, and a load refuses no more than the place."""
         import pickles
 
-        one = pickles.archive(
-            pickles.PROTO + pickles.tensor(location=b"cuda:0") + b".", pickles.ONE)
-        path = self.write("cuda.pt", one)
-        for load in (berth.load, torch.load):
-            with self.assertRaisesRegex(RuntimeError, "Attempting to deserialize object on a CUDA"):
-                load(path)
-        for where in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
-            self.assertEqual(berth.load(path, where).device.type, "cpu")
-        self.assertIn(b"cuda:0", data)
+        for location, says in (("cuda:0", "Attempting to deserialize object on a CUDA"), ("xyz:9", "don't know how to"),
+                               ("cuda:x", "device string")):
+            there = pickles.tensor(location=location.encode())
+            torch.save(torch.ones(1), self.file, _use_new_zipfile_serialization=False)
+            legacy = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X%c\0\0\0" % len(location) + location.encode())
+            for data in (pickles.archive(pickles.PROTO + there + b".", pickles.ONE), legacy):
+                path = self.write("there.pt", data)
+                self.assertRaisesRegex(RuntimeError, says, torch.load, path)
+                for options in ({}, {"weights_only": False}, {"map_location": {"cpu": "cpu"}},
+                                {"map_location": lambda storage, location: None}):
+                    with self.subTest(location, options=options):
+                        with self.assertRaisesRegex(berth.Error, f"{location}.*{says}.*map_location=\"cpu\"") as caught:
+                            berth.load(path, **options)
+                        self.assertNotIsInstance(caught.exception, berth.DamagedFileError)
+                report = berth.verify(path)
+                self.assertTrue(report and report.intact, report)
+                for where in ("cpu", {location: "cpu"}, lambda storage, location: storage):
+                    self.assertEqual(berth.load(path, where).device.type, "cpu")
 
 
 class Only:

@@ -149,7 +149,7 @@ def _value_of_source(kept, map_location, mmap):
     by_caller = []
     with contextlib.closing(kept.open(MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
-            value = _value_of(file, map_location, mmap, by_caller)
+            value = _value_of(file, kept.name(), map_location, mmap, by_caller)
         if file.is_legacy():
             info = file.info()  # of several objects in the file this one, as PyTorch does
             kept.leave_behind(info["nbytes"] - info["behind_nbytes"])
@@ -157,24 +157,27 @@ def _value_of_source(kept, map_location, mmap):
     return value
 
 
-def _value_of(file, map_location, mmap, by_caller):
-    """The value of an open file."""
+def _value_of(file, name, map_location, mmap, by_caller):
+    """The value of an open file of this name."""
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
-    restore, cpu_stays = restore_of(map_location, by_caller)
+    restore, cpu_stays = restore_of(map_location, by_caller, name)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():
         return file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
 
 
-def restore_of(map_location, by_caller):
-    """The function that moves storages, or None; and whether those of the host stay as they are."""
+def restore_of(map_location, by_caller, name):
+    """The function that moves storages, or None; and whether those of the host stay as they are.
+
+    name: of the file, for messages
+    """
     import torch
 
     if map_location in ("cpu", "meta", torch.device("cpu"), torch.device("meta")):
         return None, True
-    restore = _records.restoring(map_location, by_caller)
+    restore = _records.restoring(map_location, by_caller, name)
     if map_location is None:
         return restore, True
     return restore, isinstance(map_location, dict) and map_location.get("cpu", "cpu") == "cpu"

@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import re
+import stat
 import tempfile
 import threading
 
@@ -186,8 +187,22 @@ class PinnedFile(io.RawIOBase):
 
 
 def can_seek(f):
+    """Whether it can be read in pieces: not a file that does not report its size, as files of /proc do not."""
     return hasattr(f, "seek") and hasattr(f, "tell") and (
-        not hasattr(f, "seekable") or f.seekable())
+        not hasattr(f, "seekable") or f.seekable()) and not _has_no_size(f)
+
+
+def _has_no_size(f):
+    fd = descriptor_of(f, REAL_FILES)
+    if fd is None or not f.readable():
+        return False
+    status = os.fstat(fd)
+    if status.st_size > 0 or not stat.S_ISREG(status.st_mode):
+        return False
+    at = f.tell()
+    byte = f.read(1)
+    f.seek(at)
+    return bool(byte)
 
 
 def _bytes_of(data):
