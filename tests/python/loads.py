@@ -3,6 +3,7 @@
 
 import contextlib
 import fractions
+import functools
 import glob
 import io
 import os
@@ -14,6 +15,7 @@ import zipfile
 
 import berth
 import cases
+import safetensors.torch
 import torch
 from berth import _gate
 from pickles import ONE, PROTO, archive, tensor
@@ -618,6 +620,39 @@ class Sources(Folder):
         self.check(buffer)
         buffer.write(b"more")  # it is not locked any more
         self.check(io.BufferedReader(io.BytesIO(self.data)))
+
+    def test_where_a_file_object_stands_then(self):
+        """Where it stood; behind a value in the old format, as with torch.load."""
+        torch.save(self.value, self.path("old.pt"), _use_new_zipfile_serialization=False)
+        torch.save({"a": fractions.Fraction(1)}, self.path("refused.pt"))
+        safetensors.torch.save_file({"a": self.value["a"]}, self.path("a.safetensors"))
+        self.write("cut.pt", self.data[:1000])
+        self.write("junk.pt", b"junk" * 100)
+
+        def calls():
+            yield berth.verify
+            yield berth.open
+            for options in ({}, {"weights_only": False}, {"encoding": "latin1"}, {"map_location": "meta"}):
+                yield functools.partial(berth.load, **options)
+
+        def made(data):
+            yield io.BytesIO(data)
+            yield Only(io.BytesIO(data), "readinto", "readline")
+            for buffering in (0, -1):
+                with open(self.write("f", data), "rb", buffering) as file:
+                    yield file
+
+        for name in ("v.pt", "old.pt", "refused.pt", "a.safetensors", "cut.pt", "junk.pt"):
+            data = self.read(self.path(name))
+            for begin in (0, 6):
+                for call in calls():
+                    for file in made(b"before"[:begin] + data + b"behind" * (name == "old.pt")):
+                        file.seek(begin)
+                        is_loaded = False
+                        with contextlib.suppress(berth.Error):
+                            is_loaded = isinstance(call(file), dict)
+                        with self.subTest(name, begin=begin, call=call, file=file):
+                            self.assertEqual(file.tell(), begin + len(data) * (is_loaded and name == "old.pt"))
 
     def test_a_file_object_is_not_kept_beside_its_tensors(self):
         """From the position on; with what kinds of objects have: a file in an archive, a remote file.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
+import contextlib
 import errno
 import io
 import os
@@ -157,6 +158,21 @@ class Stream:
         if data.nbytes > nbytes:
             raise OSError(f"read() of {type(self._f)} returned {data.nbytes} bytes for {nbytes}")
         return data
+
+
+@contextlib.contextmanager
+def put_back(f):
+    """A file object that can seek stands where it stood before, also after an error, which is not hidden."""
+    at = None if is_path(f) or not can_seek(f) else f.tell()
+    try:
+        yield
+    except BaseException:
+        if at is not None:
+            with contextlib.suppress(Exception):
+                f.seek(at)
+        raise
+    if at is not None:
+        f.seek(at)
 
 
 class PinnedFile(io.RawIOBase):
