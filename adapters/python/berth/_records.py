@@ -334,7 +334,8 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    names = {"_get_restore_location": lambda location: restoring(location, by_caller, kept.name())}
+    name = kept.name()  # the functions below keep what they use until the cyclic collector runs
+    names = {"_get_restore_location": lambda location: restoring(location, by_caller, name)}
     if safe:
         names["_weights_only_unpickler"] = safe
     read = {name: with_names(getattr(torch.serialization, name), names) for name in ("_load", "_legacy_load")}
