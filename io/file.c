@@ -74,8 +74,9 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
                                                           : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
     if (*nbytes == 0 && file_has_bytes(fd))
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                               "does not report its size, as files of /proc do not" BTH_FILE_COPY_FIRST);
+        return bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
+            "does not report its size, as files of /proc do not" BTH_FILE_COPY_FIRST);
     return 0;
 }
 

@@ -19,8 +19,8 @@ static atomic_int caught;
 static _Atomic int64_t caught_at;
 
 /*
- * ^C twice kills, but not at once: what the first one cancels removes its temporary meanwhile. A closing
- * terminal sends two SIGHUPs, from the kernel and from the shell: they never kill.
+ * ^C twice kills, but not at once: what the first one cancels removes its temporary meanwhile. A
+ * closing terminal sends two SIGHUPs, from the kernel and from the shell: they never kill.
  */
 static void set_caught_signal(int number)
 {
