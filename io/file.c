@@ -51,6 +51,16 @@ bool bth_xattr_is_absent(int system_errno)
 /* Linux accepts up to this many pieces in one call (UIO_MAXIOV). */
 #define PIECES_MAX 1024
 
+/* Files that the kernel makes when they are read, in /proc and elsewhere: none tells its size. */
+static bool file_has_bytes(int fd)
+{
+    char byte;
+    ssize_t n;
+
+    BTH_REPEAT(n, bth_system.pread(fd, &byte, 1, 0));
+    return n > 0;
+}
+
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
 {
     struct stat status;
@@ -63,6 +73,10 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
                                : S_ISFIFO(status.st_mode) ? BTH_FILE_IS_PIPE
                                                           : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
+    if (*nbytes == 0 && file_has_bytes(fd))
+        return bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
+            "does not report its size, as files of /proc do not" BTH_FILE_COPY_FIRST);
     return 0;
 }
 
@@ -172,6 +186,13 @@ static int file_fail_write(berth_error *error, int system_errno, uint64_t offset
                           (unsigned long long)nbytes);
 }
 
+static bool file_is_longer_than(int fd, uint64_t nbytes)
+{
+    struct stat status;
+
+    return bth_system.fstat(fd, &status) == 0 && (uint64_t)status.st_size > nbytes;
+}
+
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     uint8_t *at = buffer;
@@ -187,7 +208,10 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
         }
         if (n == 0) /* W9: the file was longer at open */
             return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
-                            "the file ends here, %zu bytes too early", nbytes);
+                            "the file ends here, %zu bytes too early%s", nbytes,
+                            file_is_longer_than(fd, offset)
+                                ? ", but reports a larger size, as files of /sys do"
+                                : "");
         at += n;
         nbytes -= (size_t)n;
         offset += (uint64_t)n;

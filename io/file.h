@@ -16,10 +16,8 @@
 #include "berth.h"
 
 /* What to do with a pipe; the package for Python knows the sentence. */
-#define BTH_FILE_IS_PIPE                                                                           \
-    "is a pipe, which can be read only once and in order: read it into memory or into a file, "    \
-    "and "                                                                                         \
-    "open that"
+#define BTH_FILE_COPY_FIRST ": read it into memory or into a file, and open that"
+#define BTH_FILE_IS_PIPE "is a pipe, which can be read only once and in order" BTH_FILE_COPY_FIRST
 
 /* Opens a regular file for reading, with O_CLOEXEC (F1). Fails for folders and devices. */
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error);

@@ -257,7 +257,7 @@ class Signals(Case):
         return bool(mask >> (signal.SIGINT - 1) & 1)
 
     def interrupt(self, *words, writes=True):
-        """Sends each signal as soon as the work has begun."""
+        """Sends each signal, several times, as soon as the work has begun."""
         before = self.entries()
         for number, code in ((signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)):
             job = subprocess.Popen([BERTH, *words], cwd=self.folder, stdout=subprocess.PIPE,
@@ -267,7 +267,9 @@ class Signals(Case):
                 if self.catches(job.pid) and (not writes or len(self.entries()) > len(before)):
                     break
                 time.sleep(0.0005)
-            job.send_signal(number)
+            for _ in range(20):  # who is impatient
+                job.send_signal(number)
+                time.sleep(0.005)
             out, err = job.communicate(timeout=60)
             self.assertEqual((job.returncode, out), (code, b""), err)
             self.assertRegex(err, rb"\Aberth: .*: cancelled\n\Z")

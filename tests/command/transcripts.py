@@ -34,7 +34,10 @@ TRANSCRIPTS = {
         ("berth -V", 0, r"berth \d+\.\d+\.\d+\n", ""), ("berth --version", 0, r"berth \d+\.\d+\.\d+\n", ""),
         ("berth --version foo", 0, r"berth \d+\.\d+\.\d+\n", ""),  # as git does
         *((f"berth {words}", 2, "", r"berth: a path is empty: a variable of the shell that is not set\?\n")
-          for words in ('ls ""', 'diff demo.pt ""', 'copy demo.pt ""', 'map demo.pt -o ""', 'clean ""')),
+          for words in ('ls ""', 'diff demo.pt ""', 'copy demo.pt ""', 'map demo.pt -o ""', 'clean ""', 'demo ""',
+                        'convert demo.pt ""', 'convert "" a.pt', 'bench load ""', 'bench save ""', 'bench rows ""')),
+        *((f"berth config {words}", 2, "", r"berth: a name of an option is empty: a variable of the shell that is not set\?\n")
+          for words in ('""', '"" 1', '=1')),
         ("berth status", 2, "", r"berth: unknown command 'status'; `berth --help` lists all\n"),
         ("berth version", 2, "", NEAREST.format("version", "--version")),
         ("berth -v", 2, "", NEAREST.format("-v", "--version")),

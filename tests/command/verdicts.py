@@ -500,6 +500,15 @@ class Verdicts(Case):
         shell[2] = '"$0" verify ' + step.replace("...", "cat modules.pt")
         subprocess.run(shell, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=60, check=True)
 
+    def test_files_that_the_kernel_makes(self):
+        """None is empty, and none was cut."""
+        for path, says in (("/proc/version", "does not report its size, as files of /proc do not: read it into memory or"),
+                           ("/sys/kernel/mm/transparent_hugepage/enabled", "reports a larger size, as files of /sys do")):
+            if os.path.exists(path):
+                self.assertIn(says, self.berth("verify", path, code=1).out)
+                self.assertIn(says, self.refused("ls", path, code=1))
+                self.assertIn(says, self.berth("info", path, code=1).err)
+
     @unittest.skipUnless(shutil.which("strace"), "no strace")
     def test_what_it_names_cannot_be_listed(self):
         """The disk fails at one read: a verdict on the file stays, whatever it names."""

@@ -264,6 +264,12 @@ Test(file, a_write_of_nothing_is_an_error_not_a_loop)
     cr_assert_str_eq(error.message, "at byte 3: 5 bytes not written: Input/output error");
 }
 
+static ssize_t pread_of_nothing(int file, void *memory, size_t nbytes, off_t offset)
+{
+    (void)file, (void)memory, (void)nbytes, (void)offset;
+    return 0;
+}
+
 Test(file, that_ends_too_early_tells_where_w9)
 {
     uint8_t found[NBYTES];
@@ -272,6 +278,11 @@ Test(file, that_ends_too_early_tells_where_w9)
     cr_assert_eq(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
     cr_assert_str_eq(error.message, "at byte 6000: the file ends here, 1000 bytes too early");
     cr_assert_eq(error.offset, 6000);
+    bth_system.pread = pread_of_nothing;
+    error = (berth_error){0};
+    cr_assert_eq(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
+    cr_assert_str_eq(error.message, "at byte 2000: the file ends here, 5000 bytes too early, but "
+                                    "reports a larger size, as files of /sys do");
 }
 
 Test(file, positions_beyond_the_kernel_s_are_refused)

@@ -141,6 +141,9 @@ Test(bad_input, what_is_no_regular_file)
     "open that"
     expect_no_path(fifo, BERTH_E_NOT_CHECKPOINT, PIPE);
     expect_no_path(link, BERTH_E_NOT_CHECKPOINT, PIPE);
+    expect_no_path("/proc/version", BERTH_E_NOT_CHECKPOINT,
+                   "does not report its size, as files of /proc do not: read it into "
+                   "memory or into a file, and open that");
     expect_no_path("/dev/null", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path("/dev/zero", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path(socket_path, BERTH_E_SYSTEM, "cannot be opened: No such device or address");

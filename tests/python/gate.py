@@ -303,10 +303,12 @@ class Behind(Folder):
         head, tail = self.read(self.path("legacy.pt")).split(b"\x80\2]q\0K\1a.")
         module = b"(" + text("module") + BOX + text("file") + text("source") + b"tQ"
         with torch.serialization.safe_globals([Box]):
-            for path in (self.write("module.pt", head + PROTO + module + b"." + tail),
-                         self.write("place.pt", archive(PROTO + b"(" + tensor(location=b"cpx") + BOX + b"t.", ONE))):
+            for path, kind, says in (
+                    (self.write("module.pt", head + PROTO + module + b"." + tail), berth.UnsafeFileError, "PyTorch's"),
+                    (self.write("place.pt", archive(PROTO + b"(" + tensor(location=b"cpx") + BOX + b"t.", ONE)),
+                     berth.Error, "'cpx', where this PyTorch cannot put it")):
                 for source in (path, io.BytesIO(self.read(path))):
-                    with self.subTest(source), self.assertRaisesRegex(berth.UnsafeFileError, "PyTorch's"):
+                    with self.subTest(source), self.assertRaisesRegex(kind, says):
                         berth.load(source)
             for how in ({}, LEGACY):
                 path = self.path("v.pt")

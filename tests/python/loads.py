@@ -3,6 +3,7 @@
 
 import contextlib
 import fractions
+import functools
 import glob
 import io
 import os
@@ -14,6 +15,7 @@ import zipfile
 
 import berth
 import cases
+import safetensors.torch
 import torch
 from berth import _gate
 from pickles import ONE, PROTO, archive, get, put, tensor
@@ -123,7 +125,8 @@ class Values(Folder):
         self.write("x.pt", self.read(path)[:-1])
         report = berth.verify(self.path("x.pt"))
         self.assertFalse(report or report.intact)
-        self.assertRegex(report.error, r"x.pt from byte \d+ on: storage .* did not end\?: `head -c \d+ .*` keeps what is in front")
+        self.assertRegex(report.error, r"x.pt from byte \d+ on: storage .* did not end\?: what is in front of it is "
+                         r"whole, and berth\.load\(f\) gives its first object$")
         same(berth.load(self.path("x.pt")), values[0], resizable=False)
         with open(self.path("allowed.pt"), "wb") as file:
             for number in (1, 2):
@@ -492,8 +495,9 @@ class Places(Folder):
             for where in (None, {}, {"cpu": "cpu"}, {"cpu": "meta"}, lambda storage, location: None):
                 for options in ({}, {"mmap": True}, {"encoding": "latin1"}):
                     with self.subTest(location, where=where, options=options):
-                        with self.assertRaises(berth.DamagedFileError) as told:
+                        with self.assertRaises(berth.Error) as told:
                             berth.load(path, where, **options)
+                        self.assertNotIsInstance(told.exception, berth.DamagedFileError)
                         self.assertTrue(str(told.exception).isprintable())
                         self.assertIn(path, str(told.exception))
                         self.assertIn(shown, str(told.exception))
@@ -546,18 +550,27 @@ class Places(Folder):
                         berth.load(self.file, lambda storage, location: location, **options)
 
     def test_a_device_that_is_not_there(self):
-        data = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X\6\0\0\0cuda:0")
+        """The file is whole: that is what verify says of it, and a load refuses no more than the place."""
         import pickles
 
-        one = pickles.archive(
-            pickles.PROTO + pickles.tensor(location=b"cuda:0") + b".", pickles.ONE)
-        path = self.write("cuda.pt", one)
-        for load in (berth.load, torch.load):
-            with self.assertRaisesRegex(RuntimeError, "Attempting to deserialize object on a CUDA"):
-                load(path)
-        for where in ("cpu", {"cuda:0": "cpu"}, lambda storage, location: storage):
-            self.assertEqual(berth.load(path, where).device.type, "cpu")
-        self.assertIn(b"cuda:0", data)
+        for location, says in (("cuda:0", "Attempting to deserialize object on a CUDA"), ("xyz:9", "don't know how to"),
+                               ("cuda:x", "device string")):
+            there = pickles.tensor(location=location.encode())
+            torch.save(torch.ones(1), self.file, _use_new_zipfile_serialization=False)
+            legacy = self.read(self.file).replace(b"X\3\0\0\0cpu", b"X%c\0\0\0" % len(location) + location.encode())
+            for data in (pickles.archive(pickles.PROTO + there + b".", pickles.ONE), legacy):
+                path = self.write("there.pt", data)
+                self.assertRaisesRegex(RuntimeError, says, torch.load, path)
+                for options in ({}, {"weights_only": False}, {"map_location": {"cpu": "cpu"}},
+                                {"map_location": lambda storage, location: None}):
+                    with self.subTest(location, options=options):
+                        with self.assertRaisesRegex(berth.Error, f"{location}.*{says}.*map_location=\"cpu\"") as caught:
+                            berth.load(path, **options)
+                        self.assertNotIsInstance(caught.exception, berth.DamagedFileError)
+                report = berth.verify(path)
+                self.assertTrue(report and report.intact, report)
+                for where in ("cpu", {location: "cpu"}, lambda storage, location: storage):
+                    self.assertEqual(berth.load(path, where).device.type, "cpu")
 
 
 class Only:
@@ -615,6 +628,39 @@ class Sources(Folder):
         self.check(buffer)
         buffer.write(b"more")  # it is not locked any more
         self.check(io.BufferedReader(io.BytesIO(self.data)))
+
+    def test_where_a_file_object_stands_then(self):
+        """Where it stood; behind a value in the old format, as with torch.load."""
+        torch.save(self.value, self.path("old.pt"), _use_new_zipfile_serialization=False)
+        torch.save({"a": fractions.Fraction(1)}, self.path("refused.pt"))
+        safetensors.torch.save_file({"a": self.value["a"]}, self.path("a.safetensors"))
+        self.write("cut.pt", self.data[:1000])
+        self.write("junk.pt", b"junk" * 100)
+
+        def calls():
+            yield berth.verify
+            yield berth.open
+            for options in ({}, {"weights_only": False}, {"encoding": "latin1"}, {"map_location": "meta"}):
+                yield functools.partial(berth.load, **options)
+
+        def made(data):
+            yield io.BytesIO(data)
+            yield Only(io.BytesIO(data), "readinto", "readline")
+            for buffering in (0, -1):
+                with open(self.write("f", data), "rb", buffering) as file:
+                    yield file
+
+        for name in ("v.pt", "old.pt", "refused.pt", "a.safetensors", "cut.pt", "junk.pt"):
+            data = self.read(self.path(name))
+            for begin in (0, 6):
+                for call in calls():
+                    for file in made(b"before"[:begin] + data + b"behind" * (name == "old.pt")):
+                        file.seek(begin)
+                        is_loaded = False
+                        with contextlib.suppress(berth.Error):
+                            is_loaded = isinstance(call(file), dict)
+                        with self.subTest(name, begin=begin, call=call, file=file):
+                            self.assertEqual(file.tell(), begin + len(data) * (is_loaded and name == "old.pt"))
 
     def test_a_file_object_is_not_kept_beside_its_tensors(self):
         """From the position on; with what kinds of objects have: a file in an archive, a remote file.

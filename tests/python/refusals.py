@@ -482,6 +482,19 @@ class Refusals(Folder):
                 call(self.path("m.safetensors.index.json"))
             self.assertIn("is no index of a checkpoint: it is no file", str(caught.exception))
 
+    def test_a_file_that_does_not_report_its_size(self):
+        for call in (berth.load, functools.partial(berth.load, weights_only=False), berth.open, berth.verify):
+            with open("/proc/version", "rb") as f:
+                said = []
+                for source in (f.name, f):
+                    try:
+                        said.append(call(source).error)
+                    except berth.Error as error:
+                        said.append(str(error))
+                self.assertEqual(said[0], '/proc/version: does not report its size, as files of /proc do not: open it, '
+                                 '`with open(path, "rb") as f`, and give f, which is read into memory')
+                self.assertIn("It says: Linux version ", said[1])
+
     def test_what_has_no_path_gets_no_command_to_paste(self):
         array, names = io.BytesIO(), io.BytesIO()
         numpy.save(array, numpy.ones(3))

@@ -14,6 +14,7 @@
 #include "tools/bench/bench.h"
 #include "tools/common/inputs.h"
 #include "tools/common/options.h"
+#include "tools/common/outputs.h"
 #include "tools/common/progress.h"
 #include "tools/common/report.h"
 
@@ -160,6 +161,8 @@ int bench_check_file(const positional *words)
 
     if (path && berth_is_url(path))
         return print_trouble("%s: berth bench needs a file: `berth copy` brings it here", path);
+    if (path && refuse_empty(path))
+        return EXIT_TROUBLE;
     return path ? check_is_one_file(path) : 0;
 }
 

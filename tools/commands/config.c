@@ -186,6 +186,9 @@ int run_config(int argc, char **argv)
     char **words = options.words.words;
     size_t n = options.words.n ? strcspn(words[0], "=") : 0;
     bool has_value = n > 0 && words[0][n] != '\0';
+    if (options.words.n && n == 0)
+        return print_trouble(
+            "a name of an option is empty: a variable of the shell that is not set?");
     if (options.words.n == 2 && has_value)
         return print_trouble("too many arguments: '%s' has its value", words[0]);
     if (options.words.n == 2 || has_value)

@@ -334,7 +334,7 @@ int run_convert(int argc, char **argv)
     if (options.shard_nbytes && !is_shard_index(c.out))
         return print_trouble("--shard-size does not apply: OUT is no index, such as "
                              "model.safetensors.index.json");
-    if (choose_format(c.out, options.to, &c.to_safetensors) ||
+    if (refuse_empty(c.out) || choose_format(c.out, options.to, &c.to_safetensors) ||
         check_output(c.out, &options.selected.common) ||
         !(c.in = input_path(options.words.words[0])) || check_in_place_output_has_name(c.in, c.out))
         return EXIT_TROUBLE;

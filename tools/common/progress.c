@@ -2,6 +2,7 @@
 /* The progress bar, and the signals that cancel. */
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -14,9 +15,29 @@
 /* A signal handler can only use globals. Atomic: threads that read a URL look at it, too. */
 static atomic_int caught;
 
+/* Nanoseconds; 0: no signal came yet. */
+static _Atomic int64_t caught_at;
+
+/*
+ * ^C twice kills, but not at once: what the first one cancels removes its temporary meanwhile. A
+ * closing terminal sends two SIGHUPs, from the kernel and from the shell: they never kill.
+ */
 static void set_caught_signal(int number)
 {
-    caught = number;
+    enum { PATIENCE_SECONDS = 1 };
+    int64_t first = 0;
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    int64_t now = (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+    if (atomic_compare_exchange_strong(&caught_at, &first, now)) {
+        caught = number;
+        return;
+    }
+    if (number == SIGHUP || now - first < PATIENCE_SECONDS * INT64_C(1000000000))
+        return;
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
 }
 
 int caught_signal_code_or(int otherwise)
@@ -60,13 +81,9 @@ void progress_begin(progress *p, const char *what, const common *options, berth_
                     berth_stats *stats)
 {
     static const int cancelling[] = {SIGHUP, SIGINT, SIGTERM}; /* X14 */
-    /* The second signal kills: ^C twice. */
-    struct sigaction before,
-        action = {.sa_handler = set_caught_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction before, action = {.sa_handler = set_caught_signal};
 
     for (size_t i = 0; i < sizeof cancelling / sizeof *cancelling; i++) {
-        /* But a closing terminal sends two SIGHUPs: from the kernel and from the shell. */
-        action.sa_flags = cancelling[i] == SIGHUP ? 0 : (int)SA_RESETHAND;
         /* An ignored signal stays ignored: nohup, or a shell's &. */
         if (sigaction(cancelling[i], NULL, &before) != 0 || before.sa_handler != SIG_IGN)
             sigaction(cancelling[i], &action, NULL);

@@ -80,6 +80,7 @@ class Kept:
         self.f, self._old_text = f, _old_text(encoding)
         self._at = None if is_path(f) else f.tell()
         self._source = self._read = None
+        self.behind = None  # where a file object shall stand after the load; None: where it stood
 
     def open(self, options):
         """The file, by these options of load and its encoding."""
@@ -138,11 +139,12 @@ class Kept:
         self._source = self._source[:nbytes] if is_memory else Stream(self.f, nbytes)
 
     def leave_behind(self, nbytes=None):
-        """A file object stands behind what was read of it. None: by PyTorch"""
+        """A file object shall stand behind what was read of it. None: by PyTorch"""
+        if self._at is None:
+            return
         if nbytes is None:
-            nbytes = self._read and self._read.tell()
-        if self._at is not None and nbytes is not None:
-            self.f.seek(self._at + nbytes)
+            nbytes = self._read.tell() if self._read else self.f.tell() - self._at
+        self.behind = self._at + nbytes
 
     def name(self):
         return name_of(self.f)

@@ -8,7 +8,7 @@ import io
 from berth import _conditions, _device, _gate, _native, _records, _set, _sparse
 from berth._counters import count
 from berth._errors import Error, FileError, UnsafeFileError, of_file
-from berth._source import Url, can_seek, from_caller, is_path, source_of
+from berth._source import Url, can_seek, from_caller, is_path, put_back, source_of
 
 # Tensors may be written to, so a map is private. Unknown classes are refused, whatever is set.
 MAPPED = "load.mmap=on load.mmap_flags=private load.method=map load.unknown_globals=refuse"
@@ -23,9 +23,10 @@ def load(f, map_location=None, pickle_module=None, *, weights_only=True, mmap=No
     identity, the sharing, the strides and the flags that torch.load gives them. Files of torch.save
     of any version are read, and .safetensors.
 
-    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on; behind a
-        value in the format before PyTorch 1.6 the next one can be loaded. A
-        str that begins with https://, http:// or s3:// is a URL. A path or URL can be that of several files: an
+    f: a path (str, bytes, os.PathLike), or an open binary file, which is read from its position on. Then it stands
+        behind a value in the format before PyTorch 1.6, as with torch.load, so that the next one can be loaded; of
+        all other files, and after an error, where it stood. One that cannot seek is read to its end.
+        A str that begins with https://, http:// or s3:// is a URL. A path or URL can be that of several files: an
         index (model.safetensors.index.json), of which the tensors that it names are loaded. A path can also be a
         directory of torch.distributed.checkpoint, of which nothing is run, and whose tensors are mapped from a
         copy in memory; or a folder with one of them, or with one model file.
@@ -101,6 +102,14 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     """
     encoding = arguments.get("encoding", "utf-8")
     kept = f if isinstance(f, _gate.Kept) else _gate.Kept(f, encoding)
+    with put_back(kept.f):
+        value = _load_kept(kept, map_location, pickle_module, weights_only, mmap, arguments, wants_torch)
+    if kept.behind is not None:
+        kept.f.seek(kept.behind)
+    return value
+
+
+def _load_kept(kept, map_location, pickle_module, weights_only, mmap, arguments, wants_torch):
     if not weights_only:
         if _gate.for_trusted(kept, pickle_module):
             return _value_of_source(kept, map_location, mmap)
@@ -112,7 +121,7 @@ def load_any(f, map_location, pickle_module, weights_only, mmap, arguments, want
     if unknown:
         raise TypeError(f"load() got an unexpected keyword argument {min(unknown)!r}: without weights_only=False, "
                         "`encoding` alone goes to the unpickler")
-    if not _gate.is_utf8(encoding):
+    if not _gate.is_utf8(arguments.get("encoding", "utf-8")):
         wants_torch = "pickle_load_args"
     return _of_first_object(kept, lambda: _load_safely(kept, map_location, mmap, arguments, wants_torch))
 
@@ -149,7 +158,7 @@ def _value_of_source(kept, map_location, mmap):
     by_caller = []
     with contextlib.closing(kept.open(MAPPED if mmap else READ)) as file:
         with of_file(kept.name(), by_caller):
-            value = _value_of(file, map_location, mmap, by_caller)
+            value = _value_of(file, kept.name(), map_location, mmap, by_caller)
         if file.is_legacy():
             info = file.info()  # of several objects in the file this one, as PyTorch does
             kept.leave_behind(info["nbytes"] - info["behind_nbytes"])
@@ -157,24 +166,27 @@ def _value_of_source(kept, map_location, mmap):
     return value
 
 
-def _value_of(file, map_location, mmap, by_caller):
-    """The value of an open file."""
+def _value_of(file, name, map_location, mmap, by_caller):
+    """The value of an open file of this name."""
     # Storages of files from before PyTorch 1.6 can be views of each other's memory.
     in_place = mmap or file.is_legacy()
-    restore, cpu_stays = restore_of(map_location, by_caller)
+    restore, cpu_stays = restore_of(map_location, by_caller, name)
     # A function wants to see the bytes; all else depends on the location alone.
     places = functools.partial(_device.places, restore) if restore and not callable(map_location) else None
     with _sparse.checked():
         return file.value(None, in_place, mmap, str(map_location) == "meta", restore, cpu_stays, places)
 
 
-def restore_of(map_location, by_caller):
-    """The function that moves storages, or None; and whether those of the host stay as they are."""
+def restore_of(map_location, by_caller, name):
+    """The function that moves storages, or None; and whether those of the host stay as they are.
+
+    name: of the file, for messages
+    """
     import torch
 
     if map_location in ("cpu", "meta", torch.device("cpu"), torch.device("meta")):
         return None, True
-    restore = _records.restoring(map_location, by_caller)
+    restore = _records.restoring(map_location, by_caller, name)
     if map_location is None:
         return restore, True
     return restore, isinstance(map_location, dict) and map_location.get("cpu", "cpu") == "cpu"

@@ -9,7 +9,7 @@ import os
 from berth import _native, _set, _sparse
 from berth._errors import NO_OFFSET, Error, load_alone, make, of_file, shown
 from berth._load import MAPPED
-from berth._source import Url, from_caller, is_path, name_of, source_of
+from berth._source import Url, from_caller, is_path, name_of, put_back, source_of
 from berth._verify import report_of, report_of_files
 
 FLAGS_CONJ, FLAGS_NEG, FLAGS_META = 2, 4, 8
@@ -27,6 +27,7 @@ def open(f):
         path: a folder; a directory of torch.distributed.checkpoint, which is copied into memory.
         A file object is read when tensors are asked for, from its position on, so it must stay open until then. A
         real file at its begin may be closed; of one that cannot seek all is read now. A BytesIO is not copied.
+        It stands where it stood, until a tensor is read.
     Returns: a File. Use it as a context manager, or call close().
     Raises: as berth.load.
     Threads: any.
@@ -39,9 +40,11 @@ def open_found(found, assignments):
     with load_alone("berth.open"):
         if isinstance(found, (_set.Index, _set.Dcp)):
             return File(*found.open(assignments), found.path, found.container)
-        source = source_of(found)
-        again = found.fileno if isinstance(source, int) else lambda: source
-        return File(_native.open(source, assignments), again, found)
+        with put_back(found):
+            source = source_of(found)
+            again = found.fileno if isinstance(source, int) else lambda: source
+            native = _native.open(source, assignments)
+        return File(native, again, found)
 
 
 class Slice:

@@ -256,24 +256,40 @@ def _save_of(writer):
         "location_tag": location_tag, "_serialization_tls": types.SimpleNamespace(skip_data=True)})
 
 
-def restoring(map_location, by_caller):
+def restoring(map_location, by_caller, name):
     """PyTorch's function that moves storages, which appends to by_caller what the caller is to blame for.
 
     That is what a function, map_location, raises or gives; and a place that the caller has chosen. Not a location of
-    the file's: one that a dict does not have, or for which the function returns None.
+    the file's: one that a dict does not have, or for which the function returns None. That one this PyTorch may not
+    know, or this machine not have: no damage, so it is told as what it is.
+
+    name: of the file, for messages
     """
     import torch
 
     restore_of = torch.serialization._get_restore_location
-    if map_location is None:
-        return restore_of(None)
     if callable(map_location):
-        return restore_of(_noted(map_location, by_caller))
+        return _placed(restore_of(_noted(map_location, by_caller)), by_caller, name)
     restore = restore_of(map_location)
     noted = _noted(restore, by_caller)
-    if not isinstance(map_location, dict):
+    if map_location is not None and not isinstance(map_location, dict):
         return noted
-    return lambda storage, location: (noted if location in map_location else restore)(storage, location)
+    chosen, placed = map_location or {}, _placed(restore, by_caller, name)
+    return lambda storage, location: (noted if location in chosen else placed)(storage, location)
+
+
+def _placed(restore, by_caller, name):
+    def call(storage, location):
+        try:
+            return restore(storage, location)
+        except RuntimeError as error:  # not a subclass: CUDA's errors stay what they are
+            if type(error) is not RuntimeError or any(error is each for each in by_caller):
+                raise
+            raise make("BERTH_E_UNSUPPORTED", f"{name}: a storage was saved from {location!r}, where this PyTorch "
+                       f"cannot put it ({error}); berth.load(f, map_location=\"cpu\") loads it into memory", 0,
+                       NO_OFFSET, "") from error
+
+    return call
 
 
 def _noted(function, by_caller):
@@ -318,7 +334,8 @@ def load(kept, map_location, pickle_module, safe, mmap, arguments, by_caller):
     file = kept.opened()
     if is_path(file):
         file = os.fsdecode(path_bytes(file))
-    names = {"_get_restore_location": lambda location: restoring(location, by_caller)}
+    name = kept.name()  # the functions below keep what they use until the cyclic collector runs
+    names = {"_get_restore_location": lambda location: restoring(location, by_caller, name)}
     if safe:
         names["_weights_only_unpickler"] = safe
     read = {name: with_names(getattr(torch.serialization, name), names) for name in ("_load", "_legacy_load")}

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Where a load comes from, as the native module takes it: bytes of a path, a descriptor, a buffer, a URL."""
 
+import contextlib
 import errno
 import io
 import os
 import re
+import stat
 import tempfile
 import threading
 
@@ -158,6 +160,21 @@ class Stream:
         return data
 
 
+@contextlib.contextmanager
+def put_back(f):
+    """A file object that can seek stands where it stood before, also after an error, which is not hidden."""
+    at = None if is_path(f) or not can_seek(f) else f.tell()
+    try:
+        yield
+    except BaseException:
+        if at is not None:
+            with contextlib.suppress(Exception):
+                f.seek(at)
+        raise
+    if at is not None:
+        f.seek(at)
+
+
 class PinnedFile(io.RawIOBase):
     """A _native.Pinned as a file."""
 
@@ -186,8 +203,22 @@ class PinnedFile(io.RawIOBase):
 
 
 def can_seek(f):
+    """Whether it can be read in pieces: not a file that does not report its size, as files of /proc do not."""
     return hasattr(f, "seek") and hasattr(f, "tell") and (
-        not hasattr(f, "seekable") or f.seekable())
+        not hasattr(f, "seekable") or f.seekable()) and not _has_no_size(f)
+
+
+def _has_no_size(f):
+    fd = descriptor_of(f, REAL_FILES)
+    if fd is None or not f.readable():
+        return False
+    status = os.fstat(fd)
+    if status.st_size > 0 or not stat.S_ISREG(status.st_mode):
+        return False
+    at = f.tell()
+    byte = f.read(1)
+    f.seek(at)
+    return bool(byte)
 
 
 def _bytes_of(data):

@@ -32,6 +32,8 @@ STEPS = [
      ": berth.load of its directory reads it"),
     (r"bytes follow .*", r": `head -c (?P<n>\d+)\b{path}` leaves them out",
      r": `berth.load(io.BytesIO(data[:\g<n>]))` leaves them out, if data is all that is in the file"),
+    (r"did not end\?", r": `head -c \d+\b{path}` keeps what is in front of it, which is whole",
+     ": what is in front of it is whole, and berth.load(f) gives its first object"),
     (r"at byte (?P<n>\d+): several archives in one file: the last one begins here", r": `tail -c \+\d+\b{path}` takes it out",
      r": `berth.load(io.BytesIO(data[\g<n>:]))` takes it out, if data is all that is in the file"),
     (r"", r"(?:: `berth convert --set debug=off --set load\.repacked=accept\b{path} NEW\.pt` mends it"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from berth import _native, _set
 from berth._errors import DamagedFileError, MissingFileError, UnsafeFileError, advised, of_load_alone, of_torch
 from berth._load import MAPPED
-from berth._source import from_caller, source_of
+from berth._source import from_caller, put_back, source_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def verify(f):
     """Reads a whole file and checks everything: archive, offsets, pickle, tensors, checksums.
 
     f: a path or an open binary file, as for berth.load; so it can be an index, a folder or a directory of
-        torch.distributed.checkpoint, whose pieces are verified each.
+        torch.distributed.checkpoint, whose pieces are verified each. A file stands where it stood.
     Returns: a Report. A broken file is an answer, not an exception; so is a missing one that an index names.
     Raises: berth.MissingFileError: there is no such file. berth.FileError: it, or one of several, cannot be read.
     Threads: any; other threads run meanwhile.
@@ -80,10 +80,14 @@ def verify(f):
             return _report_of_index(found)
         if isinstance(found, _set.Dcp):
             return _report_of_directory(found)
-        source = source_of(found)
     except (DamagedFileError, UnsafeFileError) as error:  # the index, or .metadata
         return _report_of_error(str(error))
-    return report_of(source)
+    with put_back(found):
+        try:
+            source = source_of(found)
+        except DamagedFileError as error:  # it stands at its end
+            return _report_of_error(str(error))
+        return report_of(source)
 
 
 def _report_of_error(error):

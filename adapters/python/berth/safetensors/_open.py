@@ -192,7 +192,7 @@ class safe_open:
             if self._framework == "pt" and self._container == "safetensors":
                 with of_file(name_of(file._opened)):
                     location = self._device if self._device == "cpu" else _torch_device(self._device)
-                    return _load._value_of(file._file, location, True, [])
+                    return _load._value_of(file._file, name_of(file._opened), location, True, [])
             return {key: self._moved(self._tensor(file, name)) for key, name in self._names(file).items()}
 
     def get_slice(self, name):
