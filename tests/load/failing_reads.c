@@ -32,8 +32,10 @@ static int read_flaky(void *context, void *buffer, size_t nbytes, uint64_t offse
     return 0;
 }
 
-/* As a checkpoint, or as an archive of records. */
-static int open_flaky(struct flaky *flaky, const char *options, bool records)
+/* Opened as a checkpoint or as an archive of records, or verified. */
+enum { OPENED, RECORDS, VERIFIED, N_USES };
+
+static int open_flaky(struct flaky *flaky, const char *options, int use)
 {
     berth_source source = {.nbytes = file_nbytes, .read = read_flaky, .context = flaky};
     berth_archive *archive = NULL;
@@ -43,9 +45,10 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
     const berth_params *call = only(text, NULL);
     test_memory_watch();
     test_memory_refuse(flaky->refused_at, false);
-    int result = records ? berth_archive_open(&source, call, &archive, &error)
-                         : berth_open_source(&source, call, &checkpoint, &error);
-    cr_assert_eq(result < 0, checkpoint == NULL && archive == NULL);
+    int result = use == RECORDS  ? berth_archive_open(&source, call, &archive, &error)
+                 : use == OPENED ? berth_open_source(&source, call, &checkpoint, &error)
+                                 : berth_verify(&source, call, NULL, NULL, NULL, &error);
+    cr_assert_eq(use == VERIFIED || result < 0, checkpoint == NULL && archive == NULL);
     close_opened();
     berth_archive_close(archive);
     flaky->n_allocations = test_memory_seen().n_allocations;
@@ -55,63 +58,77 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
 }
 
 /* What opening says where nothing fails. */
-static int open_whole(const char *options, bool records)
+static int open_whole(const char *options, int use)
 {
     berth_archive *archive = NULL;
-    int result = records ? berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL),
-                                              &archive, NULL)
-                         : try_file(options);
+    const berth_source *source = FROM_MEMORY(file, file_nbytes);
+    int result = use == OPENED ? try_file(options)
+                 : use == RECORDS
+                     ? berth_archive_open(source, only(options, NULL), &archive, NULL)
+                     : berth_verify(source, only(options, NULL), NULL, NULL, NULL, &error);
 
     close_opened();
     berth_archive_close(archive);
     return result;
 }
 
-/* What opening may do without: the numbers that tell whether records can be placed. */
-static bool may_overlook(const char *options, bool records)
+/* What opening may do without: the numbers that tell whether records can be placed. What is refused
+ * stays refused, whether or not it is damaged, too. */
+static bool may_overlook(const char *options, int use, int wanted)
 {
-    return records && !strstr(options, "load.check=headers") && !strstr(options, "load.check=data");
+    if (use == VERIFIED)
+        return wanted < 0;
+    return use == RECORDS && !strstr(options, "load.check=headers") &&
+           !strstr(options, "load.check=data");
 }
 
 /* Failures that say which record was being read. */
 static uint64_t n_naming_pickle;
 
 /* Fails at 1, 2, 3 … until nothing is left to fail; returns how many did. */
-static uint64_t fail_each(const char *options, bool records, bool memory)
+static uint64_t fail_each(const char *options, int use, bool memory)
 {
     struct flaky flaky = {.bytes = file};
-    int wanted = open_flaky(&flaky, options, records);
+    int wanted = open_flaky(&flaky, options, use);
     int failure = memory ? BERTH_E_MEMORY : BERTH_E_CALLBACK;
     uint64_t nth = 0, n_failed = 0;
 
-    cr_expect_eq(wanted, open_whole(options, records), "%s: %s", options, error.message);
+    cr_expect_eq(wanted, open_whole(options, use), "%s: %s", options, error.message);
     for (bool reached = true; reached; nth++) {
         flaky = (struct flaky){.bytes = file};
         *(memory ? &flaky.refused_at : &flaky.fails_at) = nth + 1;
-        int code = open_flaky(&flaky, options, records);
+        int code = open_flaky(&flaky, options, use);
         reached = (memory ? flaky.n_allocations : flaky.n_reads) > nth;
         n_failed += code == failure;
+        cr_expect(code != failure || !strstr(error.message, "NEW.pt"),
+                  "says how to mend a file: %s", error.message);
         n_naming_pickle += code == failure && strcmp(error.record, "data.pkl") == 0;
         cr_expect(code == (reached ? failure : wanted) ||
-                      (code == wanted && may_overlook(options, records)),
+                      (code == wanted && may_overlook(options, use, wanted)),
                   "%s, %s %d: %s", options, memory ? "allocation" : "read", (int)nth + 1,
                   code < 0 ? error.message : "overlooked");
     }
     return n_failed;
 }
 
-static void fail_at_every(const char *name, const char *const *options, size_t n)
+static void fail_uses_at_every(const char *name, const char *const *options, size_t n,
+                               int first_use, int end_use)
 {
     uint64_t n_reads = 0, n_allocations = 0;
 
     for (size_t i = 0; i < n; i++)
-        for (int records = 0; records < 2; records++) {
-            n_reads += fail_each(options[i], records, false);
-            n_allocations += fail_each(options[i], records, true);
+        for (int use = first_use; use < end_use; use++) {
+            n_reads += fail_each(options[i], use, false);
+            n_allocations += fail_each(options[i], use, true);
         }
     printf("%s: %llu reads and %llu allocations failed\n", name, (unsigned long long)n_reads,
            (unsigned long long)n_allocations);
     cr_expect_gt(n_reads, n);
+}
+
+static void fail_at_every(const char *name, const char *const *options, size_t n)
+{
+    fail_uses_at_every(name, options, n, OPENED, VERIFIED);
 }
 
 static const char *const levels[] = {
@@ -153,7 +170,7 @@ Test(failing_reads, of_what_is_no_checkpoint_and_of_a_long_deflated_pickle)
     free(file);
     file = memset(malloc(5000), 'x', 5000);
     file_nbytes = 5000;
-    (void)fail_each(small[0], false, false);
+    (void)fail_each(small[0], OPENED, false);
     error = (berth_error){0};
     for (size_t i = 0; i < sizeof noise - 1; i++) {
         state = state * 1664525 + 1013904223;
@@ -212,7 +229,7 @@ Test(failing_reads, where_the_head_ends_within_a_small_record)
         build(NULL);
         for (int head = 512; head < 1000; head += 8) {
             (void)snprintf(text, sizeof text, "load.check=none load.head_nbytes=%d", head);
-            n += fail_each(text, false, false);
+            n += fail_each(text, OPENED, false);
         }
     }
     cr_expect_gt(n, 100);
@@ -235,7 +252,7 @@ Test(failing_reads, where_headers_lie_beyond_head_and_tail)
         fail_at_every("long", levels, N_LEVELS);
     }
     n_naming_pickle = 0; /* of this option, no other step names data.pkl */
-    (void)fail_each("load.calculate_storage_offsets=off load.check=none load.head_nbytes=1", false,
+    (void)fail_each("load.calculate_storage_offsets=off load.check=none load.head_nbytes=1", OPENED,
                     false);
     cr_expect_eq(n_naming_pickle, 1);
 }
@@ -282,4 +299,24 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     cr_expect_arr_eq(read, text, N_BYTES);
     berth_tree_free(tree);
     free(text);
+}
+
+/* Also of what was refused, and of a second object behind the first. */
+Test(failing_reads, of_what_is_verified)
+{
+    static const char *const files[] = {"torch/longer-record.pt", "torch/deflated.pt",
+                                        "torch/inert.pt", "old/views-1.13-stream.pth"};
+    static const char *const options[] = {"load.head_nbytes=1",
+                                          "load.calculate_storage_offsets=off debug=on"};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        read_file(files[i]);
+        if (i == 3) {
+            file = realloc(file, 2 * file_nbytes);
+            memcpy(file + file_nbytes, file, file_nbytes);
+            file_nbytes *= 2;
+            fail_at_every(files[i], levels, 1);
+        }
+        fail_uses_at_every(files[i], options, 2, VERIFIED, N_USES);
+    }
 }
