@@ -301,6 +301,88 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     free(text);
 }
 
+#define FOREIGN                                                                                    \
+    (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? "save.byteorder=little" : "save.byteorder=big")
+
+/* "t": 48 x 64 floats, transposed. */
+static void save_transposed(const char *options)
+{
+    static const int64_t shape[] = {48, 64}, across[] = {1, 48};
+    static float numbers[48 * 64];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+
+    for (int i = 0; i < 48 * 64; i++)
+        numbers[i] = (float)i;
+    const berth_tensor tensor = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .stride = across, .data = numbers};
+    berth_dict_set(root, "t", berth_make_tensor(tree, &tensor));
+    save_file(root, options);
+    berth_tree_free(tree);
+}
+
+/* Opens the file from `flaky`; a read of what follows fails, the nth. */
+static void open_to_fail(struct flaky *flaky, const char *options, uint64_t nth)
+{
+    berth_source source = {.nbytes = file_nbytes, .read = read_flaky, .context = flaky};
+
+    *flaky = (struct flaky){.bytes = file};
+    assert_ok(berth_open_source(&source, only(options, NULL), &checkpoint, &error));
+    flaky->fails_at = flaky->n_reads + nth;
+}
+
+/* From its source to another file: turned, or swapped. */
+Test(failing_reads, of_what_is_saved_again)
+{
+    static const char *const options[] = {"io.threads=1 io.chunk_nbytes=1022", FOREIGN};
+    struct flaky flaky;
+    uint64_t n_failed = 0;
+
+    save_transposed("");
+    for (int use = 0; use < 2; use++)
+        for (uint64_t nth = 1, is_over = 0; !is_over; nth++) {
+            void *bytes;
+            size_t nbytes;
+            open_to_fail(&flaky, options[use], nth);
+            const berth_value *root = berth_root(checkpoint);
+            const berth_content content =
+                use == 0 ? berth_of_safetensors(root, NULL, 0) : berth_of_value(root);
+            int result = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content,
+                                       only(options[use], NULL), &error);
+            is_over = flaky.n_reads < flaky.fails_at;
+            cr_expect_eq(result, is_over ? 0 : BERTH_E_CALLBACK, "%s, read %d: %s", options[use],
+                         (int)nth, error.message);
+            if (result == 0)
+                berth_free(bytes);
+            n_failed += !is_over;
+        }
+    cr_expect_gt(n_failed, 1);
+}
+
+/* And of bytes that begin and end within elements. */
+Test(failing_reads, of_elements_of_another_byte_order)
+{
+    static const int64_t shape[] = {9}, stride[] = {1};
+    static const char options[] = "load.method=read io.threads=1";
+    struct flaky flaky;
+
+    save_transposed(FOREIGN);
+    for (uint64_t nth = 1, is_over = 0; !is_over; nth++) {
+        uint8_t bytes[9];
+        const float wanted[] = {0, 1, 2};
+        open_to_fail(&flaky, options, nth);
+        berth_tensor view = *berth_find_tensor(checkpoint, "t", NULL);
+        view.dtype = BERTH_UINT8;
+        view.rank = 1, view.shape = shape, view.stride = stride, view.storage_offset = 2;
+        int result = berth_tensor_read(checkpoint, &view, 0, 9, bytes, &error);
+        is_over = flaky.n_reads < flaky.fails_at;
+        cr_expect_eq(result, is_over ? 0 : BERTH_E_CALLBACK, "read %d: %s", (int)nth,
+                     error.message);
+        cr_expect(!is_over || memcmp(bytes, (const uint8_t *)wanted + 2, 9) == 0);
+        cr_expect(!is_over || nth == 4);
+    }
+}
+
 /* Also of what was refused, and of a second object behind the first. */
 Test(failing_reads, of_what_is_verified)
 {

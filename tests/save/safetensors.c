@@ -254,6 +254,17 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
     unknown.flags = 4;
     cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &unknown, NULL, &error),
                  BERTH_E_ARGUMENT);
+    berth_value *bad[] = {berth_make_list(tree), berth_make_dict(tree, BERTH_KIND_DICT),
+                          berth_make_dict(tree, BERTH_KIND_DICT)};
+    berth_list_append(bad[0], berth_make_str(tree, "a", 1));
+    berth_dict_set(bad[1], "a", berth_make_int(tree, 1));
+    berth_dict_set_value(bad[2], berth_make_int(tree, 1), berth_make_str(tree, "a", 1));
+    for (size_t i = 0; i < 3; i++) {
+        const berth_content content = berth_of_safetensors(root, bad[i], BERTH_TENSORS_ONLY);
+        cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error),
+                     BERTH_E_ARGUMENT);
+        cr_expect_str_eq(error.message, "the metadata are no dict of texts");
+    }
     const berth_tensor complex = {.dtype = BERTH_COMPLEX128, .data = complexes};
     const berth_content only_complex =
         berth_of_safetensors(berth_make_tensor(tree, &complex), NULL, 0);
