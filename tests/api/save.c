@@ -547,6 +547,8 @@ Test(save, flags_of_a_value_are_refused)
 Test(save, no_memory_is_a_clean_error_wherever_it_happens)
 {
     static const char *const options[] = {"debug=off", "debug=on io.threads=1 io.chunk_nbytes=64"};
+    berth_storage_stats each;
+    const berth_params params = {.storage_stats = &each, .n_storage_stats = 1};
 
     for (size_t i = 0; i < 2; i++) {
         unsigned n_points = 0;
@@ -556,10 +558,11 @@ Test(save, no_memory_is_a_clean_error_wherever_it_happens)
             size_t nbytes;
             test_memory_watch();
             test_memory_refuse(n_points + 1, false);
-            status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NULL, &error);
+            status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), &params, &error);
             if (status == 0)
                 berth_free(bytes);
             cr_assert_eq(test_memory_seen().live_nbytes, 0);
+            cr_assert(status < 0 || test_memory_seen().n_allocations <= n_points);
             test_memory_unwatch();
             cr_assert(status == 0 || status == BERTH_E_MEMORY, "%s: %s", options[i], error.message);
         }

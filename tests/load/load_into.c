@@ -88,6 +88,19 @@ Test(load_into, swaps_the_other_byte_order)
         cr_assert_eq(load_all(NULL), 0, "%s: %s", ways[i], error.message);
         expect_loaded(ways[i]);
         free_destinations(i);
+        /* Bytes that begin or end within an element. */
+        for (int64_t at = 0; at < 2; at++) {
+            static const int64_t shapes[] = {7, 8}, stride[] = {1};
+            uint8_t bytes[8];
+            berth_tensor view = *tensor_at(3);
+            view.dtype = BERTH_UINT8, view.rank = 1, view.shape = &shapes[at], view.stride = stride;
+            view.storage_offset = at;
+            const berth_destination to = {
+                .tensor = &view, .address = bytes, .nbytes = sizeof bytes};
+            assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+            cr_expect_eq(memcmp(bytes, (const uint8_t *)elements[3] + at, (size_t)shapes[at]), 0,
+                         "%s", ways[i]);
+        }
     }
 }
 

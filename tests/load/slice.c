@@ -80,6 +80,18 @@ Test(slice, has_its_elements_whatever_way_and_strides)
             expect_slice(starts, sizes, ways[i]);
             shape[2] = 1000;
         }
+        /* As bytes: rows of 4000 that begin and end within elements. */
+        const int64_t starts[] = {1, 3}, sizes[] = {40, 2001};
+        static int64_t byte_shape[] = {100, 4000}, byte_stride[] = {4000, 1};
+        static uint8_t bytes[40][2001];
+        open_as("load.method=read");
+        tensor = *tensor_at(3);
+        tensor.dtype = BERTH_UINT8;
+        tensor.rank = 2, tensor.shape = byte_shape, tensor.stride = byte_stride;
+        assert_ok(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, bytes, &error));
+        for (size_t i = 0; i < 40; i++)
+            cr_expect_eq(memcmp(bytes[i], (const uint8_t *)elements[3] + 4000 * (i + 1) + 3, 2001),
+                         0, "order %d, row %zu", order, i);
     }
 }
 

@@ -187,6 +187,28 @@ Test(sums, a_fetch_with_checks_asks_the_directory)
 }
 
 /* W6 */
+Test(sums, no_memory_for_the_names_is_told)
+{
+    berth_named_tensor named;
+    int result = -1;
+
+    for (uint64_t nth = 1; result < 0; nth++) {
+        const berth_params *call = only("", NULL);
+        test_memory_watch();
+        assert_ok(berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error));
+        uint64_t before = test_memory_seen().n_allocations;
+        test_memory_refuse(nth, false);
+        result = berth_tensor_at(checkpoint, 1, &named, &error);
+        bool refused = test_memory_seen().n_allocations - before >= nth;
+        cr_expect_eq(result, refused ? BERTH_E_MEMORY : 0, "%u: %s", (unsigned)nth, error.message);
+        test_memory_refuse(0, false);
+        close_opened();
+        cr_expect_eq(test_memory_seen().live_nbytes, 0);
+        test_memory_unwatch();
+    }
+}
+
+/* W6 */
 Test(sums, no_memory_to_sum_a_storage_is_told)
 {
     uint8_t byte = 0;

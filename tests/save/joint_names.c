@@ -211,18 +211,17 @@ Test(joint_names, of_two_views_with_one_path)
     static const struct {
         int64_t offset, shape[2], stride[2];
         int32_t rank;
-    } views[] = {{0, {2, 2}, {2, 1}, 2},
-                 {4, {2, 2}, {2, 1}, 2},
-                 {0, {2, 2}, {1, 2}, 2},
-                 {0, {2, 4}, {4, 1}, 2},
-                 {0, {2}, {1}, 1}};
-    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 64, "cpu");
+        berth_dtype dtype;
+    } views[] = {{0, {2, 2}, {2, 1}, 2, BERTH_FLOAT32}, {4, {2, 2}, {2, 1}, 2, BERTH_FLOAT32},
+                 {0, {2, 2}, {1, 2}, 2, BERTH_FLOAT32}, {0, {2, 4}, {4, 1}, 2, BERTH_FLOAT32},
+                 {0, {2}, {1}, 1, BERTH_FLOAT32},       {0, {2, 2}, {2, 1}, 2, BERTH_INT32}};
+    berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, BERTH_ELSEWHERE, 64, "cpu");
 
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
         outline = berth_make_dict(tree, BERTH_KIND_DICT);
         for (size_t k = 0; k < 2; k++)
             set_alike(false, '1',
-                      berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                      berth_make_tensor(tree, &(berth_tensor){.dtype = views[k * i].dtype,
                                                               .rank = views[k * i].rank,
                                                               .shape = views[k * i].shape,
                                                               .stride = views[k * i].stride,
