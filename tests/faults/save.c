@@ -54,7 +54,7 @@ static const fault_kind faults[] = {
     {FAULT_readlinkat, {EACCES, EINVAL, EIO, ELOOP, ENAMETOOLONG, ENOENT, ENOMEM, ENOTDIR}},
     {FAULT_getrlimit, {EINVAL, EPERM}},
     {FAULT_getrandom, {EAGAIN, EINTR, EIO, ENOSYS}},
-    {FAULT_fchown, {EACCES, EIO, ENOMEM, EPERM, EROFS}},
+    {FAULT_fchown, {EACCES, EINVAL, EIO, ENOMEM, ENOSYS, EPERM, EROFS}},
     {FAULT_getxattr, {EACCES, EIO, ENODATA, ENOENT, ENOMEM, EOPNOTSUPP, ERANGE}},
     {FAULT_listxattr, {EACCES, EIO, ENOENT, ENOMEM, EOPNOTSUPP, ERANGE}},
     {FAULT_setxattr,

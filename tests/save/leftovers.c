@@ -294,6 +294,30 @@ Test(leftovers, numbers_of_links_are_not_needed)
     }
 }
 
+static int fstatat_of_another_device(int in, const char *name, struct stat *status, int flags)
+{
+    int result = fstatat(in, name, status, flags);
+
+    status->st_dev += strncmp(name, ".berth", 6) == 0;
+    return result;
+}
+
+/* X10: the same number on another file system is another file. */
+Test(leftovers, a_file_of_the_same_number_is_another_one)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+
+    bth_system.fstatat = fstatat_of_another_device;
+    cr_expect_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error),
+                 BERTH_E_SYSTEM);
+    cr_expect(strstr(error.message, "was replaced"), "%s", error.message);
+    leave_temporary(leftover);
+    assert_ok(berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, ignore, NULL, &error));
+    cr_expect_eq(access(leftover, F_OK), 0, "it is not what was found");
+    bth_system_restore();
+}
+
 /* ---- whose it is ---- */
 
 static void note_state(void *context, const berth_temporary *temporary)

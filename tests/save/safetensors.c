@@ -471,10 +471,13 @@ Test(safetensors, every_failing_allocation_of_debug_mode_is_an_error, .init = be
 Test(safetensors, every_failing_allocation_is_a_clean_error, .init = begin, .fini = end)
 {
     const berth_content content = berth_of_safetensors(root, NULL, 0);
+    static const char *const keys[] = {".a", "[0]", ""}; /* written as they are, not as paths */
     void *bytes = NULL;
     size_t nbytes;
     uint64_t nth = 0;
 
+    for (size_t i = 0; i < 3; i++)
+        berth_dict_set(root, keys[i], test_vector(tree, BERTH_FLOAT32, numbers, 6));
     for (bool failed = true; failed;) {
         test_memory_watch();
         test_memory_refuse(++nth, false);
