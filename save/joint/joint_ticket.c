@@ -3,7 +3,6 @@
 #include "save/joint/joint_ticket.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -132,8 +131,8 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     ticket->folder = blob_read_text(cursor);
     ticket->temporary = blob_read_text(cursor);
     ticket->archive = blob_read_text(cursor);
-    if (!ticket->folder || ticket->folder[0] != '/' || strlen(ticket->folder) >= PATH_MAX ||
-        !ticket->temporary || !bth_temporary_is_name(ticket->temporary))
+    if (!ticket->folder || ticket->folder[0] != '/' || !ticket->temporary ||
+        !bth_temporary_is_name(ticket->temporary))
         return ticket_fail("the place of the file", error);
     bth_error_clear(&ignored);
     if (!ticket->archive || bth_check_archive_name(ticket->archive, &ignored) < 0)

@@ -88,7 +88,9 @@ static void expect_ranges(const char *name, const void *expected)
                              offset, n);
             cr_expect_eq(buffer[n], 0xee);
         }
-    cr_expect_eq(storage->read(storage, buffer, 1, storage->nbytes, &error), BERTH_E_ARGUMENT);
+    for (size_t beyond = 0; beyond < 2; beyond++)
+        cr_expect_eq(storage->read(storage, buffer, 1, storage->nbytes + beyond, &error),
+                     BERTH_E_ARGUMENT);
 }
 
 Test(byteorder, any_range_can_be_read_for_saving_again)

@@ -22,12 +22,14 @@ struct flaky {
     uint64_t n_allocations;
 };
 
+static int failed = -1; /* what a read that fails returns */
+
 static int read_flaky(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     struct flaky *flaky = context;
 
     if (++flaky->n_reads == flaky->fails_at)
-        return -1;
+        return failed;
     memcpy(buffer, flaky->bytes + offset, nbytes);
     return 0;
 }
@@ -399,6 +401,9 @@ Test(failing_reads, of_what_is_verified)
             file_nbytes *= 2;
             fail_at_every(files[i], levels, 1);
         }
-        fail_uses_at_every(files[i], options, 2, VERIFIED, N_USES);
+        for (int is_disk = 0; is_disk < 2; is_disk++) {
+            failed = is_disk ? EIO : -1; /* after EIO the rest is verified, too */
+            fail_uses_at_every(files[i], options, 2, VERIFIED, N_USES);
+        }
     }
 }

@@ -302,6 +302,24 @@ static int fstatat_of_another_device(int in, const char *name, struct stat *stat
     return result;
 }
 
+static void count(void *context, const berth_temporary *found)
+{
+    (void)found;
+    ++*(int *)context;
+}
+
+/* X5: what has the name of one and is no file is of somebody else. */
+Test(leftovers, a_folder_of_the_name_is_none)
+{
+    berth_error error;
+    int n = 0;
+
+    cr_assert_eq(mkdir(leftover, 0700), 0);
+    assert_ok(berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, count, &n, &error));
+    cr_expect_eq(n, 0);
+    cr_expect_eq(rmdir(leftover), 0);
+}
+
 /* X10: the same number on another file system is another file. */
 Test(leftovers, a_file_of_the_same_number_is_another_one)
 {
