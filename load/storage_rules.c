@@ -54,10 +54,10 @@ static int selection_visit_matching_names(berth_checkpoint *checkpoint, const ch
         if (walk.tensor)
             (void)visit(context, walk.tensor, error);
     }
-    if (error->code < 0 || any_fits)
+    if (any_fits)
         return error->code;
     return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
-                           pattern);
+                           pattern); /* the first error stays */
 }
 
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,

@@ -319,6 +319,10 @@ Test(joint_hostile, a_ticket_that_names_another_file)
     check_ticket_is_refused(lie, info.ticket_nbytes,
                             "the ticket is invalid: the place of the file");
     cr_assert(test_file_holds(other, sealed, nbytes));
+    cr_assert_eq(truncate(temporary, (off_t)nbytes - 1), 0); /* sealed, but not as long */
+    memcpy(lie, info.ticket, info.ticket_nbytes);
+    check_ticket_is_refused(lie, info.ticket_nbytes,
+                            "the ticket is of another save than the one that writes");
     bth_ticket_free_all(&ticket);
     free(temporary);
     free(sealed);
