@@ -118,7 +118,7 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     uint32_t is_big_endian = bth_cursor_u32(cursor);
     ticket->alignment = bth_cursor_u32(cursor);
     ticket->file_nbytes = bth_cursor_u64(cursor);
-    if (!cursor->good || ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
+    if (ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
         block_nbytes < BTH_DIRECT_BLOCK_NBYTES || block_nbytes > BTH_MAX_DIRECT_BLOCK_NBYTES ||
         (block_nbytes & (block_nbytes - 1)) != 0 || compute_crc32 > 1 ||
         ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||

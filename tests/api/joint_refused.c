@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Joint saves that are refused, and with which sentence. The path keeps its old file. */
+#include <berth/config.h>
 #include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>

@@ -417,6 +417,7 @@ static const struct {
      "a part",
      2,
      {{0, 0, LINKED_NBYTES, false, false}, {1, 0, LINKED_NBYTES, false, true}}},
+    {"of nothing", "a part", 1, {{0, 0, 0, false, false}}},
     {"to nothing", "its last part is chained to nothing", 1, {{0, 0, LINKED_NBYTES, true, false}}},
     {"from nothing", "a part", 1, {{0, 0, LINKED_NBYTES, false, true}}},
     {"over one",

@@ -483,6 +483,7 @@ Test(safetensors, every_failing_allocation_is_a_clean_error, .init = begin, .fin
         test_memory_refuse(++nth, false);
         failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
         berth_free(failed ? NULL : bytes);
+        cr_expect_eq(failed, test_memory_seen().n_allocations >= nth, "%d", (int)nth);
         test_memory_unwatch();
         if (failed)
             cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
