@@ -182,10 +182,12 @@ Test(joint_hostile, a_ticket_that_lies)
     cr_assert(test_file_holds(path, "old", 3));
 }
 
-/* J4: sizes whose product is none, or good. */
+/* J4: sizes whose product is none, or good, or that of 2^64 bytes. */
 Test(joint_hostile, a_ticket_with_sizes_below_0)
 {
-    static const int64_t bad[][2] = {{0, -1}, {-1, 0}, {-2, -2}, {INT64_MIN, 0}, {0, INT64_MIN}};
+    static const int64_t bad[][2] = {{0, -1},        {-1, 0},
+                                     {-2, -2},       {INT64_MIN, 0},
+                                     {0, INT64_MIN}, {INT64_C(1) << 31, INT64_C(1) << 31}};
 
     begin();
     uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
