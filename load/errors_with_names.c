@@ -26,7 +26,7 @@ int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
 {
     if (!tensor)
         return bth_fail_argument(error, "the tensor is NULL");
-    if (tensor->flags & BERTH_META || !tensor->storage)
+    if (tensor->flags & BERTH_META)
         return bth_fail_argument(error, "a meta tensor has no data");
     if (bth_checkpoint_check_caller_storage(checkpoint, tensor->storage, error) < 0)
         return error->code;

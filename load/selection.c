@@ -20,12 +20,11 @@ typedef struct name_walk {
     const berth_tensor *tensor; /* NULL: it has no bytes */
 } name_walk;
 
-/* Without with_text the name is not made. */
-static bool name_walk_next(name_walk *walk, bool with_text, berth_error *error)
+static bool name_walk_next(name_walk *walk, berth_error *error)
 {
     if (error->code == 0 && walk->n < bth_names_tensor_count(walk->names) &&
-        (!with_text || bth_names_write_tensor_name_and_path(walk->names, walk->n, &walk->name,
-                                                            &walk->path, error) == 0)) {
+        bth_names_write_tensor_name_and_path(walk->names, walk->n, &walk->name, &walk->path,
+                                             error) == 0) {
         const berth_tensor *tensor =
             berth_as_tensor(bth_names_tensor_value(walk->names, walk->n++));
         bool has_bytes = tensor && tensor->storage && !(tensor->flags & BERTH_META);
@@ -42,33 +41,28 @@ static bool selection_is_everything(const berth_selection *selection)
     return !selection || (!selection->pattern && selection->n_tensors == 0);
 }
 
-/* pattern NULL: any name. */
 static int selection_visit_matching_names(berth_checkpoint *checkpoint, const char *pattern,
                                           bth_visit visit, void *context, berth_error *error)
 {
     name_walk walk = {.names = bth_checkpoint_names(checkpoint, error)};
     bool any_fits = false;
 
-    while (walk.names && name_walk_next(&walk, pattern, error)) {
-        if (pattern && fnmatch(pattern, walk.name.text, 0) != 0)
+    while (walk.names && name_walk_next(&walk, error)) {
+        if (fnmatch(pattern, walk.name.text, 0) != 0)
             continue;
         any_fits = true;
         if (walk.tensor)
             (void)visit(context, walk.tensor, error);
     }
-    if (error->code < 0 || any_fits || !pattern)
+    if (any_fits)
         return error->code;
     return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
-                           pattern);
+                           pattern); /* the first error stays */
 }
 
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
                         bth_visit visit, void *context, berth_error *error)
 {
-    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
-        return error->code;
-    if (selection_is_everything(selection))
-        return selection_visit_matching_names(checkpoint, NULL, visit, context, error);
     if (selection->pattern &&
         selection_visit_matching_names(checkpoint, selection->pattern, visit, context, error) < 0)
         return error->code;
@@ -188,7 +182,7 @@ static int rules_find_first_for_storages(struct applied_rules *applied_rules, be
     for (size_t r = 0; r < applied_rules->n_rules; r++)
         any_pattern = any_pattern || applied_rules->rules[r].pattern;
     name_walk walk = {.names = any_pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
-    while (walk.names && name_walk_next(&walk, true, error)) {
+    while (walk.names && name_walk_next(&walk, error)) {
         if (!walk.tensor)
             continue;
         const berth_storage *root = bth_storage_root(walk.tensor->storage);

@@ -9,9 +9,9 @@
 typedef int (*bth_visit)(void *context, const berth_tensor *tensor, berth_error *error);
 
 /*
- * Visits selected tensors that have bytes. Without pattern and tensors: all, in the list's order.
- * Else those whose name fits the pattern, in the list's order, and then selection->tensors, which
- * are checked (T2). A tensor can be visited twice. BERTH_E_NOT_FOUND: no name fits the pattern.
+ * Visits selected tensors that have bytes: those whose name fits the pattern, in the list's order,
+ * and then selection->tensors, which are checked (T2). A tensor can be visited twice.
+ * BERTH_E_NOT_FOUND: no name fits the pattern.
  */
 int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
                         bth_visit visit, void *context, berth_error *error);

@@ -324,8 +324,7 @@ int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, 
     (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     bth_checkpoint_unlock(checkpoint);
     bool is_deflated = checkpoint->storages.stored[root->index].deflated; /* compared later */
-    if (error->code < 0 || root->nbytes == 0 || verdict == BERTH_CRC_GOOD ||
-        verdict == BERTH_CRC_ABSENT || is_deflated)
+    if (error->code < 0 || verdict == BERTH_CRC_GOOD || verdict == BERTH_CRC_ABSENT || is_deflated)
         return error->code;
     if (bth_contents_are_zip(&checkpoint->contents)) {
         if (bth_storage_entry(&checkpoint->contents, root, &record.entry, error) < 0)

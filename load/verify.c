@@ -24,7 +24,7 @@ static int verify_open_checkpoint(const berth_source *source, struct berth_confi
     config->load_check = config->debug ? BTH_CHECK_HEADERS : BTH_CHECK_DIRECTORY;
     config->load_prefetch = BTH_PREFETCH_OFF; /* the scan reads all bytes */
     config->load_inflate = true;              /* Z12: what verification needs */
-    if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 || config->debug ||
+    if (bth_checkpoint_open(source, config, params, checkpoint, error) == 0 ||
         (!bth_verify_is_verdict(error) && error->code != BERTH_E_TENSOR))
         return error->code;
     bth_error_clear(error);

@@ -474,10 +474,6 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
         (void)bth_fail_system(error, errno, "cannot be examined");
     else if (!S_ISREG(m.old.st_mode))
         (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no longer a regular file");
-    if (error->code != BERTH_OK) {
-        bth_file_close(m.from);
-        return error->code;
-    }
     m.change.old_owner = m.old.st_uid;
     m.change.old_group = m.old.st_gid;
     for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)

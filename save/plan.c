@@ -278,8 +278,6 @@ static int plan_check_unique_names(const berth_plan *plan, berth_error *error)
 
 int bth_plan_close(berth_plan *plan, berth_error *error)
 {
-    if (plan->n_records == 0)
-        return bth_fail_argument(error, "the plan has no records");
     uint64_t offset = plan_end(plan);
     plan->nbytes = plan->tail_offset = plan->directory_offset = offset;
     if (plan->is_plain || plan->is_parts) {

@@ -3,7 +3,6 @@
 #include "save/joint/joint_ticket.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -119,7 +118,7 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     uint32_t is_big_endian = bth_cursor_u32(cursor);
     ticket->alignment = bth_cursor_u32(cursor);
     ticket->file_nbytes = bth_cursor_u64(cursor);
-    if (!cursor->good || ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
+    if (ticket->n_writers == 0 || ticket->n_writers > BERTH_MAX_WRITERS ||
         block_nbytes < BTH_DIRECT_BLOCK_NBYTES || block_nbytes > BTH_MAX_DIRECT_BLOCK_NBYTES ||
         (block_nbytes & (block_nbytes - 1)) != 0 || compute_crc32 > 1 ||
         ticket->durability > BTH_DURABILITY_FULL || is_big_endian > 1 ||
@@ -132,8 +131,7 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     ticket->folder = blob_read_text(cursor);
     ticket->temporary = blob_read_text(cursor);
     ticket->archive = blob_read_text(cursor);
-    if (!ticket->path || !ticket->folder || ticket->folder[0] != '/' ||
-        strlen(ticket->folder) >= PATH_MAX || !ticket->temporary ||
+    if (!ticket->folder || ticket->folder[0] != '/' || !ticket->temporary ||
         !bth_temporary_is_name(ticket->temporary))
         return ticket_fail("the place of the file", error);
     bth_error_clear(&ignored);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Joint saves that are refused, and with which sentence. The path keeps its old file. */
+#include <berth/config.h>
 #include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -110,6 +111,7 @@ static const struct {
      BERTH_E_ARGUMENT,
      "slice 0: "},
     {{WHOLE("w", NULL)}, 1, BERTH_E_ARGUMENT, "w: the data are NULL"},
+    {{BYTES("v", NULL, 0, 8)}, 1, BERTH_E_ARGUMENT, "v: the data are NULL"},
     {{BOX("v", v, NULL, whole)}, 1, BERTH_E_ARGUMENT, "v: starts or lengths are NULL"},
     {{BOX("v", v, beyond, whole)},
      1,
@@ -161,6 +163,22 @@ Test(joint_refused, slices)
     check_refused(berth_joint_write(NULL, 0, 0, NULL, 0, NULL, &receipt, &nbytes, &error),
                   BERTH_E_ARGUMENT, "the ticket is NULL");
     berth_joint_abort(joint);
+}
+
+/* What is swapped is not cut within elements. */
+Test(joint_refused, bytes_that_cut_an_element_to_swap)
+{
+    const berth_slice slices[] = {BYTES("v", v, 0, 10), BYTES("v", v, 2, 8)};
+    void *receipt;
+    size_t nbytes;
+
+    patch(__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? "save.byteorder=little" : "save.byteorder=big");
+    begin();
+    for (size_t i = 0; i < 2; i++)
+        check_refused(write_slices(0, &slices[i], 1, &receipt, &nbytes), BERTH_E_ARGUMENT,
+                      "v: save.byteorder swaps its bytes, and an element is cut");
+    berth_joint_abort(joint);
+    cr_assert_eq(berth_config_unpatch(NULL), 0);
 }
 
 /* ---- receipts (J3) ---- */
@@ -282,8 +300,12 @@ Test(joint_refused, what_cannot_begin)
 
 Test(joint_refused, an_outline_is_no_value_to_save)
 {
+    const berth_content turned = berth_of_safetensors(berth_dict_get(outline, "turned"), NULL, 0);
+
     check_refused(berth_save(path, outline, NULL, &error), BERTH_E_ARGUMENT,
                   ": the storage has no bytes");
+    check_refused(berth_save_to(TO_PATH(path), &turned, NULL, &error), BERTH_E_ARGUMENT,
+                  "the storage has no bytes");
 }
 
 /* X11 */

@@ -81,6 +81,9 @@ Test(nothing, in_a_checkpoint)
     REFUSES(berth_tensor_read(NULL, tensor, 0, 1, few, &error));
     REFUSES(berth_tensor_read(checkpoint, NULL, 0, 1, few, &error));
     REFUSES(berth_tensor_read(checkpoint, tensor, 0, 1, NULL, &error));
+    berth_tensor bare = *tensor;
+    bare.storage = NULL;
+    REFUSES(berth_tensor_read(checkpoint, &bare, 0, 1, few, &error));
     REFUSES(berth_tensor_read_slice(NULL, tensor, starts, lengths, few, &error));
     REFUSES(berth_tensor_read_slice(checkpoint, NULL, starts, lengths, few, &error));
     REFUSES(berth_tensor_read_slice(checkpoint, tensor, NULL, lengths, few, &error));
@@ -286,6 +289,8 @@ Test(nothing, in_a_save)
     REFUSES(berth_save_to(TO_PATH(path), NULL, NULL, &error));
     REFUSES(berth_save_to(TO_PATH(path), OF_VALUE(NULL), NULL, &error));
     REFUSES(berth_save_to(TO_PATH(path), OF_RECORDS(NULL, 1, 0), NULL, &error));
+    const berth_new_record nameless = {.data = "N.", .nbytes = 2};
+    REFUSES(berth_save_to(TO_PATH(path), OF_RECORDS(&nameless, 1, 0), NULL, &error));
     REFUSES(berth_save_to(TO_MEMORY(NULL, &nbytes), OF_VALUE(dict), NULL, &error));
     REFUSES(berth_save_to(TO_MEMORY(&bytes, NULL), OF_VALUE(dict), NULL, &error));
     REFUSES(berth_save_begin(NULL, OF_VALUE(dict), 0, NULL, &job, &error));

@@ -151,3 +151,18 @@ Test(plan_read, what_is_refused)
     cr_expect_str_eq(error.message, "the plan is of records, which the caller has");
     berth_plan_free(other);
 }
+
+/* W6 */
+Test(plan_read, without_memory_for_a_header_is_told)
+{
+    uint8_t byte;
+
+    test_memory_watch();
+    berth_plan *own =
+        berth_plan_new(NULL, OF_VALUE(make_state(BERTH_ELSEWHERE)), NULL, NULL, &error);
+    test_memory_refuse(1, true);
+    cr_expect_eq(berth_plan_read(own, &byte, 1, 0, &error), BERTH_E_MEMORY);
+    test_memory_refuse(0, false);
+    berth_plan_free(own);
+    test_memory_unwatch();
+}

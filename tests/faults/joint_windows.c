@@ -192,6 +192,8 @@ static const window_fault faults[] = {
     {BUFFERED, FAULT_pwrite, ENOSPC, false, BERTH_E_NO_SPACE, 1, 3, 6, 3},
     {DIRECT, FAULT_pwrite, EIO, true, BERTH_E_SYSTEM, 1, 5, 6, 2},
     {SYNCED, FAULT_sync_file_range, EIO, false, BERTH_E_SYSTEM, 1, 4, 6, 2},
+    /* Each writer's messages and windows. */
+    {BUFFERED, FAULT_mmap, ENOMEM, false, BERTH_E_MEMORY, 1, 1, 0, 4},
     /* The last calls of both writers. */
     {SYNCED, FAULT_fdatasync, EIO, false, BERTH_E_SYSTEM, 1, 1, N_CALLS, 2},
     /* One a window; it is missed at once: hello, a round, and the words of the second one. */

@@ -13,6 +13,7 @@
 
 #include "tests/support/format/pickle_assembler.h"
 #include "tests/support/load/archive.h"
+#include "tests/support/load/deflated_scene.h"
 
 TestSuite(bad_input, .init = begin_sample_file, .fini = end_sample_file);
 
@@ -363,6 +364,31 @@ Test(bad_input, globals_of_what_is_no_archive)
         free(filler);
         free(pickle.bytes);
     }
+}
+
+/* A record that cannot be read names nothing; nor does one whose name is no name of a pickle. */
+Test(bad_input, globals_of_records_that_cannot_be_read)
+{
+    struct pickle pickle = {0};
+
+    assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
+    set_record("data.pkl", pickle.bytes, pickle.nbytes);
+    add_record(".pkl", pickle.bytes, pickle.nbytes);
+    add_record("x", pickle.bytes, pickle.nbytes);
+    for (int bad = 0; bad < 3; bad++) {
+        int n = 0;
+        build(NULL);
+        if (bad == 1)
+            zip_again("data.pkl");
+        if (bad == 1) /* no inflate() takes these */
+            memset(file + data_of_record("data.pkl"), 0xff, 4);
+        if (bad == 2)
+            file[data_of_record("data.pkl") + pickle.nbytes + 4] ^= 1; /* its descriptor's CRC */
+        cr_expect_eq(berth_list_globals(FROM_MEMORY(file, file_nbytes), count_global, &n, &error),
+                     0, "%d: %s", bad, error.message);
+        cr_expect_eq(n, bad == 0, "%d: %d", bad, n);
+    }
+    free(pickle.bytes);
 }
 
 /* W6: each allocation fails once; what could not be listed is never left out in silence. */

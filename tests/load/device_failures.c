@@ -310,7 +310,10 @@ Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
         bth_simulated_set(NULL);
         open_as_they_were("io.chunk_nbytes=65536 io.threads=3");
         bth_simulated_fail(BTH_SIMULATED_WORK, nths[k], BTH_SIMULATED_LOST);
-        cr_expect_eq(fetch(), BERTH_E_DEVICE);
+        uintptr_t address;
+        cr_expect_eq(k ? fetch()
+                       : berth_tensor_device_address(checkpoint, tensor_at(1), &address, &error),
+                     BERTH_E_DEVICE);
         cr_expect_not_null(strstr(error.message, "(SIMULATED_ILLEGAL_ADDRESS)"), "%s",
                            error.message);
         for (size_t i = 0; i < N_PARTS; i++)

@@ -22,18 +22,22 @@ struct flaky {
     uint64_t n_allocations;
 };
 
+static int failed = -1; /* what a read that fails returns */
+
 static int read_flaky(void *context, void *buffer, size_t nbytes, uint64_t offset)
 {
     struct flaky *flaky = context;
 
     if (++flaky->n_reads == flaky->fails_at)
-        return -1;
+        return failed;
     memcpy(buffer, flaky->bytes + offset, nbytes);
     return 0;
 }
 
-/* As a checkpoint, or as an archive of records. */
-static int open_flaky(struct flaky *flaky, const char *options, bool records)
+/* Opened as a checkpoint or as an archive of records, or verified. */
+enum { OPENED, RECORDS, VERIFIED, N_USES };
+
+static int open_flaky(struct flaky *flaky, const char *options, int use)
 {
     berth_source source = {.nbytes = file_nbytes, .read = read_flaky, .context = flaky};
     berth_archive *archive = NULL;
@@ -43,9 +47,10 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
     const berth_params *call = only(text, NULL);
     test_memory_watch();
     test_memory_refuse(flaky->refused_at, false);
-    int result = records ? berth_archive_open(&source, call, &archive, &error)
-                         : berth_open_source(&source, call, &checkpoint, &error);
-    cr_assert_eq(result < 0, checkpoint == NULL && archive == NULL);
+    int result = use == RECORDS  ? berth_archive_open(&source, call, &archive, &error)
+                 : use == OPENED ? berth_open_source(&source, call, &checkpoint, &error)
+                                 : berth_verify(&source, call, NULL, NULL, NULL, &error);
+    cr_assert_eq(use == VERIFIED || result < 0, checkpoint == NULL && archive == NULL);
     close_opened();
     berth_archive_close(archive);
     flaky->n_allocations = test_memory_seen().n_allocations;
@@ -55,63 +60,77 @@ static int open_flaky(struct flaky *flaky, const char *options, bool records)
 }
 
 /* What opening says where nothing fails. */
-static int open_whole(const char *options, bool records)
+static int open_whole(const char *options, int use)
 {
     berth_archive *archive = NULL;
-    int result = records ? berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL),
-                                              &archive, NULL)
-                         : try_file(options);
+    const berth_source *source = FROM_MEMORY(file, file_nbytes);
+    int result = use == OPENED ? try_file(options)
+                 : use == RECORDS
+                     ? berth_archive_open(source, only(options, NULL), &archive, NULL)
+                     : berth_verify(source, only(options, NULL), NULL, NULL, NULL, &error);
 
     close_opened();
     berth_archive_close(archive);
     return result;
 }
 
-/* What opening may do without: the numbers that tell whether records can be placed. */
-static bool may_overlook(const char *options, bool records)
+/* What opening may do without: the numbers that tell whether records can be placed. What is refused
+ * stays refused, whether or not it is damaged, too. */
+static bool may_overlook(const char *options, int use, int wanted)
 {
-    return records && !strstr(options, "load.check=headers") && !strstr(options, "load.check=data");
+    if (use == VERIFIED)
+        return wanted < 0;
+    return use == RECORDS && !strstr(options, "load.check=headers") &&
+           !strstr(options, "load.check=data");
 }
 
 /* Failures that say which record was being read. */
 static uint64_t n_naming_pickle;
 
 /* Fails at 1, 2, 3 … until nothing is left to fail; returns how many did. */
-static uint64_t fail_each(const char *options, bool records, bool memory)
+static uint64_t fail_each(const char *options, int use, bool memory)
 {
     struct flaky flaky = {.bytes = file};
-    int wanted = open_flaky(&flaky, options, records);
+    int wanted = open_flaky(&flaky, options, use);
     int failure = memory ? BERTH_E_MEMORY : BERTH_E_CALLBACK;
     uint64_t nth = 0, n_failed = 0;
 
-    cr_expect_eq(wanted, open_whole(options, records), "%s: %s", options, error.message);
+    cr_expect_eq(wanted, open_whole(options, use), "%s: %s", options, error.message);
     for (bool reached = true; reached; nth++) {
         flaky = (struct flaky){.bytes = file};
         *(memory ? &flaky.refused_at : &flaky.fails_at) = nth + 1;
-        int code = open_flaky(&flaky, options, records);
+        int code = open_flaky(&flaky, options, use);
         reached = (memory ? flaky.n_allocations : flaky.n_reads) > nth;
         n_failed += code == failure;
+        cr_expect(code != failure || !strstr(error.message, "NEW.pt"),
+                  "says how to mend a file: %s", error.message);
         n_naming_pickle += code == failure && strcmp(error.record, "data.pkl") == 0;
         cr_expect(code == (reached ? failure : wanted) ||
-                      (code == wanted && may_overlook(options, records)),
+                      (code == wanted && may_overlook(options, use, wanted)),
                   "%s, %s %d: %s", options, memory ? "allocation" : "read", (int)nth + 1,
                   code < 0 ? error.message : "overlooked");
     }
     return n_failed;
 }
 
-static void fail_at_every(const char *name, const char *const *options, size_t n)
+static void fail_uses_at_every(const char *name, const char *const *options, size_t n,
+                               int first_use, int end_use)
 {
     uint64_t n_reads = 0, n_allocations = 0;
 
     for (size_t i = 0; i < n; i++)
-        for (int records = 0; records < 2; records++) {
-            n_reads += fail_each(options[i], records, false);
-            n_allocations += fail_each(options[i], records, true);
+        for (int use = first_use; use < end_use; use++) {
+            n_reads += fail_each(options[i], use, false);
+            n_allocations += fail_each(options[i], use, true);
         }
     printf("%s: %llu reads and %llu allocations failed\n", name, (unsigned long long)n_reads,
            (unsigned long long)n_allocations);
     cr_expect_gt(n_reads, n);
+}
+
+static void fail_at_every(const char *name, const char *const *options, size_t n)
+{
+    fail_uses_at_every(name, options, n, OPENED, VERIFIED);
 }
 
 static const char *const levels[] = {
@@ -153,7 +172,7 @@ Test(failing_reads, of_what_is_no_checkpoint_and_of_a_long_deflated_pickle)
     free(file);
     file = memset(malloc(5000), 'x', 5000);
     file_nbytes = 5000;
-    (void)fail_each(small[0], false, false);
+    (void)fail_each(small[0], OPENED, false);
     error = (berth_error){0};
     for (size_t i = 0; i < sizeof noise - 1; i++) {
         state = state * 1664525 + 1013904223;
@@ -212,7 +231,7 @@ Test(failing_reads, where_the_head_ends_within_a_small_record)
         build(NULL);
         for (int head = 512; head < 1000; head += 8) {
             (void)snprintf(text, sizeof text, "load.check=none load.head_nbytes=%d", head);
-            n += fail_each(text, false, false);
+            n += fail_each(text, OPENED, false);
         }
     }
     cr_expect_gt(n, 100);
@@ -235,7 +254,7 @@ Test(failing_reads, where_headers_lie_beyond_head_and_tail)
         fail_at_every("long", levels, N_LEVELS);
     }
     n_naming_pickle = 0; /* of this option, no other step names data.pkl */
-    (void)fail_each("load.calculate_storage_offsets=off load.check=none load.head_nbytes=1", false,
+    (void)fail_each("load.calculate_storage_offsets=off load.check=none load.head_nbytes=1", OPENED,
                     false);
     cr_expect_eq(n_naming_pickle, 1);
 }
@@ -282,4 +301,109 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     cr_expect_arr_eq(read, text, N_BYTES);
     berth_tree_free(tree);
     free(text);
+}
+
+#define FOREIGN                                                                                    \
+    (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? "save.byteorder=little" : "save.byteorder=big")
+
+/* "t": 48 x 64 floats, transposed. */
+static void save_transposed(const char *options)
+{
+    static const int64_t shape[] = {48, 64}, across[] = {1, 48};
+    static float numbers[48 * 64];
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+
+    for (int i = 0; i < 48 * 64; i++)
+        numbers[i] = (float)i;
+    const berth_tensor tensor = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .stride = across, .data = numbers};
+    berth_dict_set(root, "t", berth_make_tensor(tree, &tensor));
+    save_file(root, options);
+    berth_tree_free(tree);
+}
+
+/* Opens the file from `flaky`; a read of what follows fails, the nth. */
+static void open_to_fail(struct flaky *flaky, const char *options, uint64_t nth)
+{
+    berth_source source = {.nbytes = file_nbytes, .read = read_flaky, .context = flaky};
+
+    *flaky = (struct flaky){.bytes = file};
+    assert_ok(berth_open_source(&source, only(options, NULL), &checkpoint, &error));
+    flaky->fails_at = flaky->n_reads + nth;
+}
+
+/* From its source to another file: turned, or swapped. */
+Test(failing_reads, of_what_is_saved_again)
+{
+    static const char *const options[] = {"io.threads=1 io.chunk_nbytes=1022", FOREIGN};
+    struct flaky flaky;
+    uint64_t n_failed = 0;
+
+    save_transposed("");
+    for (int use = 0; use < 2; use++)
+        for (uint64_t nth = 1, is_over = 0; !is_over; nth++) {
+            void *bytes;
+            size_t nbytes;
+            open_to_fail(&flaky, options[use], nth);
+            const berth_value *root = berth_root(checkpoint);
+            const berth_content content =
+                use == 0 ? berth_of_safetensors(root, NULL, 0) : berth_of_value(root);
+            int result = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content,
+                                       only(options[use], NULL), &error);
+            is_over = flaky.n_reads < flaky.fails_at;
+            cr_expect_eq(result, is_over ? 0 : BERTH_E_CALLBACK, "%s, read %d: %s", options[use],
+                         (int)nth, error.message);
+            if (result == 0)
+                berth_free(bytes);
+            n_failed += !is_over;
+        }
+    cr_expect_gt(n_failed, 1);
+}
+
+/* And of bytes that begin and end within elements. */
+Test(failing_reads, of_elements_of_another_byte_order)
+{
+    static const int64_t shape[] = {9}, stride[] = {1};
+    static const char options[] = "load.method=read io.threads=1";
+    struct flaky flaky;
+
+    save_transposed(FOREIGN);
+    for (uint64_t nth = 1, is_over = 0; !is_over; nth++) {
+        uint8_t bytes[9];
+        const float wanted[] = {0, 1, 2};
+        open_to_fail(&flaky, options, nth);
+        berth_tensor view = *berth_find_tensor(checkpoint, "t", NULL);
+        view.dtype = BERTH_UINT8;
+        view.rank = 1, view.shape = shape, view.stride = stride, view.storage_offset = 2;
+        int result = berth_tensor_read(checkpoint, &view, 0, 9, bytes, &error);
+        is_over = flaky.n_reads < flaky.fails_at;
+        cr_expect_eq(result, is_over ? 0 : BERTH_E_CALLBACK, "read %d: %s", (int)nth,
+                     error.message);
+        cr_expect(!is_over || memcmp(bytes, (const uint8_t *)wanted + 2, 9) == 0);
+        cr_expect(!is_over || nth == 4);
+    }
+}
+
+/* Also of what was refused, and of a second object behind the first. */
+Test(failing_reads, of_what_is_verified)
+{
+    static const char *const files[] = {"torch/longer-record.pt", "torch/deflated.pt",
+                                        "torch/inert.pt", "old/views-1.13-stream.pth"};
+    static const char *const options[] = {"load.head_nbytes=1",
+                                          "load.calculate_storage_offsets=off debug=on"};
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        read_file(files[i]);
+        if (i == 3) {
+            file = realloc(file, 2 * file_nbytes);
+            memcpy(file + file_nbytes, file, file_nbytes);
+            file_nbytes *= 2;
+            fail_at_every(files[i], levels, 1);
+        }
+        for (int is_disk = 0; is_disk < 2; is_disk++) {
+            failed = is_disk ? EIO : -1; /* after EIO the rest is verified, too */
+            fail_uses_at_every(files[i], options, 2, VERIFIED, N_USES);
+        }
+    }
 }

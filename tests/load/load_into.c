@@ -88,10 +88,46 @@ Test(load_into, swaps_the_other_byte_order)
         cr_assert_eq(load_all(NULL), 0, "%s: %s", ways[i], error.message);
         expect_loaded(ways[i]);
         free_destinations(i);
+        /* Bytes that begin or end within an element. */
+        for (int64_t at = 0; at < 2; at++) {
+            static const int64_t shapes[] = {7, 8}, stride[] = {1};
+            uint8_t bytes[8];
+            berth_tensor view = *tensor_at(3);
+            view.dtype = BERTH_UINT8, view.rank = 1, view.shape = &shapes[at], view.stride = stride;
+            view.storage_offset = at;
+            const berth_destination to = {
+                .tensor = &view, .address = bytes, .nbytes = sizeof bytes};
+            assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+            cr_expect_eq(memcmp(bytes, (const uint8_t *)elements[3] + at, (size_t)shapes[at]), 0,
+                         "%s", ways[i]);
+        }
     }
 }
 
 /* What was written to the checkpoint's memory is what a storage holds. */
+/* It begins within a block that would end in the caller's memory as it does in the file. */
+Test(load_into, writes_nothing_in_front_of_the_callers_memory)
+{
+    enum { BLOCK = 4096, NBYTES = 1 << 17 };
+    static const int64_t stride[] = {1};
+    uint8_t *memory = aligned_alloc(BLOCK, NBYTES);
+
+    open_as("load.method=direct io.threads=1");
+    berth_tensor view = *tensor_at(3);
+    size_t skipped = (view.storage->offset + 100) % BLOCK;
+    const int64_t shape[] = {NBYTES - (int64_t)skipped};
+    view.dtype = BERTH_UINT8, view.rank = 1, view.shape = shape, view.stride = stride;
+    view.storage_offset = 100;
+    memset(memory, 0x5a, NBYTES);
+    const berth_destination to = {
+        .tensor = &view, .address = memory + skipped, .nbytes = NBYTES - skipped};
+    assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+    for (size_t i = 0; i < skipped; i++)
+        cr_assert_eq(memory[i], 0x5a, "%zu", i);
+    cr_expect_eq(memcmp(to.address, (const uint8_t *)elements[3] + 100, to.nbytes), 0);
+    free(memory);
+}
+
 Test(load_into, copies_what_is_memory_already)
 {
     open_as("load.method=map");

@@ -86,15 +86,20 @@ Test(prefetch, brings_a_selection_by_pattern_and_by_list_and_nothing_else)
 
 Test(prefetch, brings_only_the_bytes_that_a_view_uses)
 {
-    static const int64_t shape[] = {1024}, stride[] = {1};
+    static const int64_t shape[] = {1024}, none[] = {0}, stride[] = {1};
 
     open_path("");
     berth_tensor view = *tensor_at(5);
-    view.shape = shape;
+    view.shape = none;
     view.stride = stride;
     view.storage_offset = 1 << 14;
     const berth_tensor *listed[] = {&view};
     berth_selection what = {.tensors = listed, .n_tensors = 1};
+    assert_ok(try_to_begin(&what, 0, "", &prefetch));
+    wait_for_all();
+    cr_expect_eq(stats.requested_nbytes, 0);
+    free_prefetch();
+    view.shape = shape;
     assert_ok(try_to_begin(&what, 0, "", &prefetch));
     wait_for_all();
     cr_expect_leq(stats.requested_nbytes, 8192);

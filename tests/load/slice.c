@@ -80,6 +80,18 @@ Test(slice, has_its_elements_whatever_way_and_strides)
             expect_slice(starts, sizes, ways[i]);
             shape[2] = 1000;
         }
+        /* As bytes: rows of 4000 that begin and end within elements. */
+        const int64_t starts[] = {1, 3}, sizes[] = {40, 2001};
+        static int64_t byte_shape[] = {100, 4000}, byte_stride[] = {4000, 1};
+        static uint8_t bytes[40][2001];
+        open_as("load.method=read");
+        tensor = *tensor_at(3);
+        tensor.dtype = BERTH_UINT8;
+        tensor.rank = 2, tensor.shape = byte_shape, tensor.stride = byte_stride;
+        assert_ok(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, bytes, &error));
+        for (size_t i = 0; i < 40; i++)
+            cr_expect_eq(memcmp(bytes[i], (const uint8_t *)elements[3] + 4000 * (i + 1) + 3, 2001),
+                         0, "order %d, row %zu", order, i);
     }
 }
 
@@ -94,6 +106,39 @@ Test(slice, reads_no_more_than_it_must)
     uint64_t before = atomic_load(&checkpoint->source.reader.moved_nbytes);
     cr_assert_eq(berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, buffer, &error), 0);
     cr_expect_eq(atomic_load(&checkpoint->source.reader.moved_nbytes) - before, sizeof buffer);
+}
+
+/* W6: by runs, by rows and by storages. */
+Test(slice, of_which_no_memory_is_left_is_told)
+{
+    static const char *const ways[] = {"load.method=read", "load.method=direct " BACK,
+                                       "load.method=read io.memory_nbytes=4096"};
+    const int64_t starts[] = {0, 3, 0}, sizes[] = {5, 1, 500};
+    static int64_t buffer[2500];
+
+    for (size_t i = 0; i < 3; i++)
+        for (int transposed = 0; transposed < 2; transposed++) {
+            int result;
+            uint64_t nth = 0;
+            test_memory_watch();
+            open_as(ways[i]);
+            if (transposed)
+                view(1, 5, 500, 0);
+            else
+                view(100000, 1000, 1, 0);
+            do {
+                test_memory_refuse(++nth, false);
+                result =
+                    berth_tensor_read_slice(checkpoint, &tensor, starts, sizes, buffer, &error);
+                cr_expect(result == 0 || result == BERTH_E_MEMORY, "%s, allocation %u: %s", ways[i],
+                          (unsigned)nth, error.message);
+            } while (result < 0 && nth < 100);
+            cr_expect_gt(nth, 1, "%s", ways[i]);
+            test_memory_refuse(0, false);
+            close_opened();
+            cr_expect_eq(test_memory_seen().live_nbytes, 0, "%s", ways[i]);
+            test_memory_unwatch();
+        }
 }
 
 /* ---- what is told to the system ---- */

@@ -186,6 +186,45 @@ Test(sums, a_fetch_with_checks_asks_the_directory)
     }
 }
 
+/* What makes names: of a tensor, of a selection, of rules; of an error, which does without. */
+static int use_names(int use)
+{
+    static const berth_selection some = {.pattern = "*"};
+    static const berth_storage_rule rule = {.pattern = "*", .method = BERTH_LOAD_READ};
+    const berth_tensor *tensor = berth_as_tensor(bth_value_item(berth_root(checkpoint), 0));
+    berth_named_tensor named;
+    uint8_t byte;
+
+    return use == 0   ? berth_tensor_at(checkpoint, 1, &named, &error)
+           : use == 1 ? berth_load(checkpoint, &some, NULL, &error)
+           : use == 2 ? berth_set_storage_rules(checkpoint, &rule, 1, &error)
+                      : berth_tensor_read(checkpoint, tensor, -1, 1, &byte, &error);
+}
+
+/* W6 */
+Test(sums, no_memory_for_names_is_told)
+{
+    for (int use = 0; use < 4; use++)
+        for (uint64_t nth = 1, is_over = 0; !is_over; nth++) {
+            const berth_params *call = only("load.method=read io.threads=1", NULL);
+            test_memory_watch();
+            assert_ok(berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error));
+            uint64_t before = test_memory_seen().n_allocations;
+            test_memory_refuse(nth, false);
+            int result = use_names(use);
+            is_over = test_memory_seen().n_allocations - before < nth;
+            test_memory_refuse(0, false);
+            cr_expect_eq(result,
+                         use == 3  ? BERTH_E_ARGUMENT
+                         : is_over ? 0
+                                   : BERTH_E_MEMORY,
+                         "%d, %u: %s", use, (unsigned)nth, error.message);
+            close_opened();
+            cr_expect_eq(test_memory_seen().live_nbytes, 0);
+            test_memory_unwatch();
+        }
+}
+
 /* W6 */
 Test(sums, no_memory_to_sum_a_storage_is_told)
 {

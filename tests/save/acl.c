@@ -4,10 +4,14 @@
  * tried, and what each of its people could do before is compared with what they can do afterwards.
  */
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <linux/posix_acl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "format/bytes.h"
+#include "io/syscalls.h"
 #include "save/target_file.h"
 
 /* Users and groups. The new owner is the one who saves; the new group is the saver's. */
@@ -188,4 +192,44 @@ Test(acl, what_is_no_acl_is_told)
     add(&more, 0, 0, 0);
     memcpy(more.bytes + more.acl.nbytes, good.bytes + 4, good.acl.nbytes - 4);
     cr_assert_not(bth_acl_is_valid(more.bytes, more.acl.nbytes + good.acl.nbytes - 4));
+}
+
+static const char *map;
+
+static int open_map(const char *name, int flags, mode_t mode)
+{
+    (void)flags, (void)mode;
+    if (!map || strcmp(name, "/proc/self/gid_map") != 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    int fd = memfd_create("map", MFD_CLOEXEC);
+    cr_assert_eq(write(fd, map, strlen(map)), (ssize_t)strlen(map));
+    return fd;
+}
+
+/* 65534 is an id as any other where all ids are, and else what stands for those outside. */
+Test(acl, an_id_may_stand_for_those_outside)
+{
+    static const struct {
+        const char *map;
+        unsigned id;
+        bool is_unmapped;
+    } cases[] = {
+        {"         0          0 4294967295\n", 65534, false},
+        {"0 0 4294967294\n", 65534, true},
+        {"0 0 65536\n", 65534, true},
+        {"0 1 4294967295\n", 65534, true},
+        {"1 0 4294967295\n", 65534, true},
+        {"", 65534, true},
+        {NULL, 65534, true},
+        {"0 0 1\n", 65533, false},
+    };
+
+    bth_system.open = open_map;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        map = cases[i].map;
+        cr_expect_eq(bth_id_is_unmapped(cases[i].id, true), cases[i].is_unmapped, "%zu", i);
+    }
+    bth_system_restore();
 }

@@ -358,3 +358,20 @@ DEVICE_TEST(memory_that_was_freed_fails_the_save_before_anything_is_written)
     cr_expect_str_eq((char *)file, "old");
     free(file);
 }
+
+DEVICE_TEST(as_safetensors_only_what_is_contiguous_there)
+{
+    static const int64_t shape[] = {2, 2}, across[] = {1, 2};
+    const berth_tensor *whole = berth_as_tensor(berth_dict_get(scene.state, "part1"));
+    berth_tensor turned = {.dtype = whole->dtype,
+                           .rank = 2,
+                           .shape = shape,
+                           .stride = across,
+                           .storage = whole->storage};
+    const berth_content content =
+        berth_of_safetensors(berth_make_tensor(scene.tree, &turned), NULL, 0);
+
+    cr_expect_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_UNSUPPORTED);
+    cr_expect(strstr(error.message, "it is not contiguous in the memory of the device"), "%s",
+              error.message);
+}

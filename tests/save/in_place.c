@@ -613,6 +613,7 @@ static enum {
     CANNOT_BE_OPENED,
     CANNOT_BE_EXAMINED,
     ANOTHER_FILE,
+    ANOTHER_DEVICE,
     IS_REPLACED,
     NOT_WRITABLE
 } change;
@@ -639,8 +640,11 @@ static int openat_and_change(int in, const char *name, int flags, mode_t mode)
 
 static int fstat_of_no_path(int fd, struct stat *status)
 {
-    return change == CANNOT_BE_EXAMINED && fcntl(fd, F_GETFL) & O_PATH ? refuse(EIO)
-                                                                       : fstat(fd, status);
+    bool is_path = fcntl(fd, F_GETFL) & O_PATH;
+    int result = is_path && change == CANNOT_BE_EXAMINED ? refuse(EIO) : fstat(fd, status);
+
+    status->st_dev += is_path && change == ANOTHER_DEVICE;
+    return result;
 }
 
 static void expect_refused_after(const char *to, const char *options, const char *says)
@@ -662,6 +666,9 @@ Test(in_place, what_takes_the_files_name_is_not_written_to)
     expect_refused_after(path, "save.replace=in_place", "cannot be opened: Permission denied");
     change = CANNOT_BE_EXAMINED;
     expect_refused_after(path, "save.replace=in_place", "cannot be opened: Input/output error");
+    cr_expect(test_file_holds(path, OLD, strlen(OLD)));
+    change = ANOTHER_DEVICE;
+    expect_refused_after(path, "save.replace=in_place", "another file took its name");
     cr_expect(test_file_holds(path, OLD, strlen(OLD)));
     change = ANOTHER_FILE;
     expect_refused_after(path, "save.replace=in_place", "another file took its name");

@@ -182,10 +182,12 @@ Test(joint_hostile, a_ticket_that_lies)
     cr_assert(test_file_holds(path, "old", 3));
 }
 
-/* J4: sizes whose product is none, or good. */
+/* J4: sizes whose product is none, or good, or that of 2^64 bytes. */
 Test(joint_hostile, a_ticket_with_sizes_below_0)
 {
-    static const int64_t bad[][2] = {{0, -1}, {-1, 0}, {-2, -2}, {INT64_MIN, 0}, {0, INT64_MIN}};
+    static const int64_t bad[][2] = {{0, -1},        {-1, 0},
+                                     {-2, -2},       {INT64_MIN, 0},
+                                     {0, INT64_MIN}, {INT64_C(1) << 31, INT64_C(1) << 31}};
 
     begin();
     uint8_t *copy = copy_of(info.ticket, info.ticket_nbytes);
@@ -319,6 +321,10 @@ Test(joint_hostile, a_ticket_that_names_another_file)
     check_ticket_is_refused(lie, info.ticket_nbytes,
                             "the ticket is invalid: the place of the file");
     cr_assert(test_file_holds(other, sealed, nbytes));
+    cr_assert_eq(truncate(temporary, (off_t)nbytes - 1), 0); /* sealed, but not as long */
+    memcpy(lie, info.ticket, info.ticket_nbytes);
+    check_ticket_is_refused(lie, info.ticket_nbytes,
+                            "the ticket is of another save than the one that writes");
     bth_ticket_free_all(&ticket);
     free(temporary);
     free(sealed);
@@ -413,6 +419,7 @@ static const struct {
      "a part",
      2,
      {{0, 0, LINKED_NBYTES, false, false}, {1, 0, LINKED_NBYTES, false, true}}},
+    {"of nothing", "a part", 1, {{0, 0, 0, false, false}}},
     {"to nothing", "its last part is chained to nothing", 1, {{0, 0, LINKED_NBYTES, true, false}}},
     {"from nothing", "a part", 1, {{0, 0, LINKED_NBYTES, false, true}}},
     {"over one",

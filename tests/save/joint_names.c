@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/names/names.h"
+#include "io/syscalls.h"
 #include "save/joint/joint_ticket.h"
 #include "tests/support/scene.h"
 
@@ -211,18 +212,17 @@ Test(joint_names, of_two_views_with_one_path)
     static const struct {
         int64_t offset, shape[2], stride[2];
         int32_t rank;
-    } views[] = {{0, {2, 2}, {2, 1}, 2},
-                 {4, {2, 2}, {2, 1}, 2},
-                 {0, {2, 2}, {1, 2}, 2},
-                 {0, {2, 4}, {4, 1}, 2},
-                 {0, {2}, {1}, 1}};
-    berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 64, "cpu");
+        berth_dtype dtype;
+    } views[] = {{0, {2, 2}, {2, 1}, 2, BERTH_UINT32}, {4, {2, 2}, {2, 1}, 2, BERTH_UINT32},
+                 {0, {2, 2}, {1, 2}, 2, BERTH_UINT32}, {0, {2, 4}, {4, 1}, 2, BERTH_UINT32},
+                 {0, {2}, {1}, 1, BERTH_UINT32},       {0, {2, 2}, {2, 1}, 2, BERTH_UINT16}};
+    berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, BERTH_ELSEWHERE, 64, "cpu");
 
     for (size_t i = 0; i < sizeof views / sizeof *views; i++) {
         outline = berth_make_dict(tree, BERTH_KIND_DICT);
         for (size_t k = 0; k < 2; k++)
             set_alike(false, '1',
-                      berth_make_tensor(tree, &(berth_tensor){.dtype = BERTH_FLOAT32,
+                      berth_make_tensor(tree, &(berth_tensor){.dtype = views[k * i].dtype,
                                                               .rank = views[k * i].rank,
                                                               .shape = views[k * i].shape,
                                                               .stride = views[k * i].stride,
@@ -255,4 +255,21 @@ Test(joint_names, of_a_lie)
         bth_ticket_free_all(&lying);
         free(copy);
     }
+}
+
+static ssize_t readlinkat_outside(int in, const char *name, char *text, size_t nbytes)
+{
+    (void)in, (void)name, (void)nbytes;
+    return (ssize_t)strlen(strcpy(text, "(unreachable)/x"));
+}
+
+/* A folder outside of this process's root has no path for others. */
+Test(joint_names, of_a_folder_without_a_path)
+{
+    outline = berth_make_dict(tree, BERTH_KIND_DICT);
+    bth_system.readlinkat = readlinkat_outside;
+    cr_expect_eq(berth_joint_begin(path, outline, 1, NULL, &joint, &info, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect(strstr(error.message, "its folder has no path"), "%s", error.message);
+    bth_system_restore();
 }

@@ -294,6 +294,48 @@ Test(leftovers, numbers_of_links_are_not_needed)
     }
 }
 
+static int fstatat_of_another_device(int in, const char *name, struct stat *status, int flags)
+{
+    int result = fstatat(in, name, status, flags);
+
+    status->st_dev += strncmp(name, ".berth", 6) == 0;
+    return result;
+}
+
+static void count(void *context, const berth_temporary *found)
+{
+    (void)found;
+    ++*(int *)context;
+}
+
+/* X5: what has the name of one and is no file is of somebody else. */
+Test(leftovers, a_folder_of_the_name_is_none)
+{
+    berth_error error;
+    int n = 0;
+
+    cr_assert_eq(mkdir(leftover, 0700), 0);
+    assert_ok(berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, count, &n, &error));
+    cr_expect_eq(n, 0);
+    cr_expect_eq(rmdir(leftover), 0);
+}
+
+/* X10: the same number on another file system is another file. */
+Test(leftovers, a_file_of_the_same_number_is_another_one)
+{
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+
+    bth_system.fstatat = fstatat_of_another_device;
+    cr_expect_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), NULL, &error),
+                 BERTH_E_SYSTEM);
+    cr_expect(strstr(error.message, "was replaced"), "%s", error.message);
+    leave_temporary(leftover);
+    assert_ok(berth_clean_temporaries(folder, BERTH_CLEAN_REMOVE, 0, ignore, NULL, &error));
+    cr_expect_eq(access(leftover, F_OK), 0, "it is not what was found");
+    bth_system_restore();
+}
+
 /* ---- whose it is ---- */
 
 static void note_state(void *context, const berth_temporary *temporary)

@@ -151,6 +151,10 @@ Test(plan, what_does_not_fit_63_bits_is_refused)
 
     check_refused("x", records, 2, BERTH_RECORDS_COMPLETE, "",
                   "data/0 at byte 81: 9223372036854775807 bytes do not fit a file of 2^63 bytes");
+    const berth_new_record longest[] = {records[0],
+                                        {.name = "data/0", .nbytes = INT64_MAX - 250, .data = "?"}};
+    check_refused("x", longest, 2, BERTH_RECORDS_COMPLETE, "",
+                  "the file would have more than 2^63 bytes");
 }
 
 /* Z8 */
@@ -362,4 +366,39 @@ Test(plan, no_memory_is_a_clean_error_wherever_it_happens)
     }
     printf("fault points tried: %llu\n", (unsigned long long)n_points);
     cr_assert_geq(n_points, 12);
+}
+
+/* W6: the list of names grows in front of another record with each archive's name. */
+Test(plan, no_memory_for_a_value_or_a_byteorder_behind_it_is_a_clean_error)
+{
+    static const char name[] = "archive-of-a-long-name-for-a-file";
+    const berth_new_record pickle = {.name = "data.pkl", .nbytes = 2, .data = "N."};
+    const float number = 1;
+    struct berth_config config = config_of("");
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *list = berth_make_list(tree);
+    uint64_t n_points = 0;
+
+    for (int i = 0; i < 40; i++)
+        berth_list_append(list, test_vector(tree, BERTH_FLOAT32, &number, 1));
+    const berth_content contents[] = {berth_of_value(list),
+                                      berth_of_records(&pickle, 1, BERTH_RECORDS_BYTEORDER_LAST)};
+    for (size_t i = 0; i < 2; i++)
+        for (size_t from = 0; from < sizeof name - 1; from++) {
+            berth_error error = {.code = BERTH_E_MEMORY};
+            for (uint64_t nth = 1; error.code != BERTH_OK; nth++) {
+                bth_error_clear(&error);
+                test_memory_watch();
+                test_memory_refuse(nth, false);
+                berth_plan *plan = bth_plan_make(name + from, &contents[i], &config, &error);
+                cr_assert_eq(plan == NULL, error.code == BERTH_E_MEMORY, "%s", error.message);
+                berth_plan_free(plan);
+                cr_assert_eq(test_memory_seen().live_nbytes, 0);
+                cr_assert(!plan || test_memory_seen().n_allocations < nth, "%s", name + from);
+                test_memory_unwatch();
+                n_points += error.code < 0;
+            }
+        }
+    berth_tree_free(tree);
+    cr_assert_gt(n_points, 300);
 }

@@ -12,7 +12,8 @@
 /* Memory where one byte is stored wrongly. */
 struct spoiled {
     uint8_t *memory;
-    uint64_t at; /* UINT64_MAX: none */
+    uint64_t at;                /* UINT64_MAX: none */
+    unsigned fails_at, n_reads; /* the nth read; 0: none */
 };
 
 static int write_spoiled(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
@@ -33,7 +34,8 @@ static int read_spoiled(void *context, void *buffer, size_t nbytes, uint64_t off
 {
     struct spoiled *spoiled = context;
 
-    (void)error;
+    if (++spoiled->n_reads == spoiled->fails_at)
+        return bth_fail_system(error, EIO, "cannot be read back");
     memcpy(buffer, spoiled->memory + offset, nbytes);
     return 0;
 }
@@ -52,9 +54,11 @@ static berth_plan *sample_plan(const uint8_t *bytes)
     return plan;
 }
 
-static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, berth_error *error)
+/* *n_reads: one that fails; set to how many there were. */
+static int run_failing(const berth_plan *plan, uint64_t at, bool read_back, unsigned *n_reads,
+                       berth_error *error)
 {
-    struct spoiled spoiled = {.at = at, .memory = malloc(plan->nbytes)};
+    struct spoiled spoiled = {.at = at, .fails_at = *n_reads, .memory = malloc(plan->nbytes)};
     const bth_output output = {.write = write_spoiled, .read = read_spoiled, .context = &spoiled};
     const bth_run_settings settings = {.tile_nbytes = 4096, .read_back = read_back};
     berth_stats facts = {0};
@@ -62,7 +66,13 @@ static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, bert
     bth_error_clear(error);
     bth_run(plan, &output, &settings, &facts, error);
     free(spoiled.memory);
+    *n_reads = spoiled.n_reads;
     return error->code;
+}
+
+static int run_spoiled(const berth_plan *plan, uint64_t at, bool read_back, berth_error *error)
+{
+    return run_failing(plan, at, read_back, &(unsigned){0}, error);
 }
 
 static bool is_data(const berth_plan *plan, uint64_t at)
@@ -92,6 +102,24 @@ Test(readback, every_wrong_byte_of_headers_descriptors_and_directory_is_found)
     }
     printf("wrong bytes tried: %u\n", n_points);
     cr_assert_geq(n_points, 1500);
+    berth_plan_free(plan);
+    free(bytes);
+}
+
+Test(readback, every_read_that_fails_is_told)
+{
+    uint8_t *bytes = sample_bytes(SAMPLE_NBYTES);
+    berth_plan *plan = sample_plan(bytes);
+    unsigned n_reads = 0;
+    berth_error error;
+
+    for (unsigned nth = 1; n_reads >= nth - 1; nth++) {
+        n_reads = nth;
+        int code = run_failing(plan, UINT64_MAX, true, &n_reads, &error);
+        cr_expect_eq(code, n_reads < nth ? 0 : BERTH_E_SYSTEM, "%u: %s", nth, error.message);
+        cr_expect(code == 0 || strstr(error.message, "cannot be read back"), "%s", error.message);
+    }
+    cr_expect_gt(n_reads, 10);
     berth_plan_free(plan);
     free(bytes);
 }

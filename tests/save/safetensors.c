@@ -258,6 +258,17 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
     unknown.flags = 4;
     cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &unknown, NULL, &error),
                  BERTH_E_ARGUMENT);
+    berth_value *bad[] = {berth_make_list(tree), berth_make_dict(tree, BERTH_KIND_DICT),
+                          berth_make_dict(tree, BERTH_KIND_DICT)};
+    berth_list_append(bad[0], berth_make_str(tree, "a", 1));
+    berth_dict_set(bad[1], "a", berth_make_int(tree, 1));
+    berth_dict_set_value(bad[2], berth_make_int(tree, 1), berth_make_str(tree, "a", 1));
+    for (size_t i = 0; i < 3; i++) {
+        const berth_content content = berth_of_safetensors(root, bad[i], BERTH_TENSORS_ONLY);
+        cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error),
+                     BERTH_E_ARGUMENT);
+        cr_expect_str_eq(error.message, "the metadata are no dict of texts");
+    }
     const berth_tensor complex = {.dtype = BERTH_COMPLEX128, .data = complexes};
     const berth_content only_complex =
         berth_of_safetensors(berth_make_tensor(tree, &complex), NULL, 0);
@@ -464,15 +475,19 @@ Test(safetensors, every_failing_allocation_of_debug_mode_is_an_error, .init = be
 Test(safetensors, every_failing_allocation_is_a_clean_error, .init = begin, .fini = end)
 {
     const berth_content content = berth_of_safetensors(root, NULL, 0);
+    static const char *const keys[] = {".a", "[0]", ""}; /* written as they are, not as paths */
     void *bytes = NULL;
     size_t nbytes;
     uint64_t nth = 0;
 
+    for (size_t i = 0; i < 3; i++)
+        berth_dict_set(root, keys[i], test_vector(tree, BERTH_FLOAT32, numbers, 6));
     for (bool failed = true; failed;) {
         test_memory_watch();
         test_memory_refuse(++nth, false);
         failed = berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error) < 0;
         berth_free(failed ? NULL : bytes);
+        cr_expect_eq(failed, test_memory_seen().n_allocations >= nth, "%d", (int)nth);
         test_memory_unwatch();
         if (failed)
             cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
