@@ -82,16 +82,22 @@ class Weights(Folder):
         self.assertEqual(type(mine), type(theirs))
         if isinstance(mine, torch.Tensor):
             self.assertEqual((mine.dtype, mine.shape), (theirs.dtype, theirs.shape))
-            self.assertEqual(mine.contiguous().view(-1).view(torch.uint8).tolist() if mine.numel() else [],
-                             theirs.contiguous().view(-1).view(torch.uint8).tolist() if theirs.numel() else [])
+            self.same_bytes(mine.shape, *(each.contiguous().flatten().view(torch.uint8).numpy() for each in (mine, theirs)))
         elif isinstance(mine, numpy.ndarray):
-            self.assertEqual((mine.dtype, mine.shape, mine.tobytes()), (theirs.dtype, theirs.shape, theirs.tobytes()))
+            self.assertEqual((mine.dtype, mine.shape), (theirs.dtype, theirs.shape))
+            self.same_bytes(mine.shape, *(numpy.frombuffer(each.tobytes(), numpy.uint8) for each in (mine, theirs)))
         elif isinstance(mine, dict):
             self.assertEqual(*(list(each) if torch.is_tensor(each.get("b")) else sorted(each) for each in (mine, theirs)))
             for key in mine:
                 self.same(mine[key], theirs[key])
         else:
             self.assertEqual(mine, theirs)
+
+    def same_bytes(self, shape, mine, theirs):
+        differ = numpy.flatnonzero(mine != theirs)
+        if differ.size:
+            at = differ[0]
+            self.fail(f"{tuple(shape)}: {differ.size} of {mine.size} bytes differ, the first is byte {at}: {mine[at]}, not {theirs[at]}")
 
     def test_every_call_of_a_file(self):
         for framework, backend in itertools.product(("pt", "np"), ("mmap", "pread")):
