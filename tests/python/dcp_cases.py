@@ -377,6 +377,8 @@ def test_saves_that_fail(rank):
 
     partial = DTensor.from_local(torch.ones(2), rank.mesh, [Partial()], run_check=False)
     fail(ValueError, "a tensor that is placed as", {"w": partial})
+    short = DTensor.from_local(torch.ones(1, 3), rank.mesh, [Shard(0)], run_check=False, shape=(12, 3), stride=(3, 1))
+    fail(ValueError, f"a shard of [1, 3] where (Shard(dim=0),) gives [{12 // rank.n}, 3]", {"w": short})
     fail(TypeError, "['lock'] cannot be saved" if last == 0 else "cannot pickle", {"lock": threading.Lock()})
     fail(TypeError, "['lock'] cannot be saved", {"lock": threading.Lock()}, of=0)
     fail(berth.MissingFileError, "", {"w": shard}, of=0, to=rank.path("x/y.pt") + "/z.pt")
