@@ -334,7 +334,8 @@ def test_loads_that_fail(rank):
     path = rank.path("small.pt")
     if rank.rank == 0:
         quantized = torch.quantize_per_tensor(torch.ones(4), 1, 0, torch.qint8)
-        torch.save({"w": torch.ones(4), "n": 1, "list": [1], "s": torch.eye(4).to_sparse(), "q": quantized},
+        torch.save({"w": torch.ones(4), "n": 1, "list": [1], "s": torch.eye(4).to_sparse(), "q": quantized,
+                    "t": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])},
                    path)
     dist.barrier()
     last = rank.n - 1
@@ -350,11 +351,12 @@ def test_loads_that_fail(rank):
     fail(ValueError, "['w'] has no memory", {"w": torch.zeros(4, device="meta")})
     fail(ValueError, "['s'] is sparse, nested or quantized", {"s": torch.zeros(4, 4)})
     fail(ValueError, "['q'] is sparse, nested or quantized", {"w": tensor, "q": tensor})
+    fail(ValueError, "['t'] is sparse, nested or quantized", {"t": torch.zeros(2, 2)})
     assert not tensor.any()  # nothing was read
     none = rank.path("none.pt")
     rank.assert_raises(berth.MissingFileError, 0, "none.pt", berth.dcp.load, {"w": tensor}, none)
     keys = berth.dcp.load({"x": 1, "w": tensor}, path, strict=False)
-    assert keys == (["['x']"], ["['n']", "['list']", "['s']", "['q']"]) and tensor.all()
+    assert keys == (["['x']"], ["['n']", "['list']", "['s']", "['q']", "['t']"]) and tensor.all()
     state = {"w": None, "list": [0]}
     berth.dcp.load(state, path)
     assert torch.equal(state["w"], torch.ones(4)) and state["list"] == [1]
@@ -377,6 +379,8 @@ def test_saves_that_fail(rank):
 
     partial = DTensor.from_local(torch.ones(2), rank.mesh, [Partial()], run_check=False)
     fail(ValueError, "a tensor that is placed as", {"w": partial})
+    short = DTensor.from_local(torch.ones(1, 3), rank.mesh, [Shard(0)], run_check=False, shape=(12, 3), stride=(3, 1))
+    fail(ValueError, f"a shard of [1, 3] where (Shard(dim=0),) gives [{12 // rank.n}, 3]", {"w": short})
     fail(TypeError, "['lock'] cannot be saved" if last == 0 else "cannot pickle", {"lock": threading.Lock()})
     fail(TypeError, "['lock'] cannot be saved", {"lock": threading.Lock()}, of=0)
     fail(berth.MissingFileError, "", {"w": shard}, of=0, to=rank.path("x/y.pt") + "/z.pt")

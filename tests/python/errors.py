@@ -3,6 +3,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import pathlib
 import pickle
@@ -43,7 +44,7 @@ class Arguments(Folder):
         super().setUp()
         self.source = self.path("v.pt")
         torch.save({"w": torch.ones(4, 3), "a": torch.zeros(3), "a\0b": torch.ones(2), "n": 7, "deep": [[1]],
-                    "q": torch.quantize_per_tensor(torch.ones(2, 3), 0.5, 1, torch.qint8)}, self.source)
+                    "q": torch.quantize_per_tensor(torch.ones(2, 3), 0.5, 1, torch.qint8), "one": torch.tensor(1.)}, self.source)
         self.file = berth.open(self.source)
         self.rows = berth.rows(1 << 16)
         self.table = self.rows.add(self.file, "w")
@@ -151,6 +152,9 @@ class Arguments(Folder):
             self.assertNotIn(name, self.file)
         for name in (each for each in self.file if "x00" in each):
             self.assertEqual(self.file[name].tolist(), [1, 1])
+        self.assertRaisesRegex(TypeError, "numpy has no dtype qint8; use the tensor itself", self.file.numpy, "q")
+        self.file.close()
+        self.assertRaisesRegex(ValueError, "closed", self.file.__contains__, "w")
 
     def test_options(self):
         config = berth.config
@@ -169,6 +173,8 @@ class Arguments(Folder):
                                    ((0, 0, 0), IndexError, "3 indices"), (slice(0, 4, 2), IndexError, "of step 1")):
             with self.subTest(index=index), self.assertRaisesRegex(kind, words):
                 part[index]
+        self.assertEqual(len(part), 4)
+        self.assertRaisesRegex(TypeError, "a tensor without dimensions has no length", len, self.file.slice("one"))
         for index in (0, slice(None), ..., (0, 1)):
             with self.assertRaisesRegex(TypeError, "q: a quantized tensor has no slices"):
                 self.file.slice("q")[index]
@@ -206,6 +212,22 @@ class Arguments(Folder):
                                          readinto=lambda memory, got=got: got)
             with self.subTest(got=got), self.assertRaisesRegex(OSError, r"readinto\(\) of .* returned"):
                 berth.open(file)
+        file = types.SimpleNamespace(read=lambda n: bytes(n + 1), tell=lambda: 0, seek=lambda *_: 100)
+        self.assertRaisesRegex(OSError, r"read\(\) of .* returned \d+ bytes for \d+$", berth.open, file)
+
+    def test_dcp(self):
+        dcp, odd = berth.dcp, io.BytesIO()
+        for call, words in ((lambda: dcp.save({}, odd), "berth.dcp.save saves to a path"),
+                            (lambda: dcp.load({}, odd), "berth.dcp.load loads from a path"),
+                            (lambda: dcp.load([], self.source), "berth.dcp.load loads into a dict")):
+            with self.subTest(words), self.assertRaisesRegex(TypeError, words):
+                call()
+        with torch.overrides.BaseTorchFunctionMode(), \
+                self.assertRaisesRegex(TypeError, "saves plain values only: a torch function mode is active"):
+            dcp.save({}, self.path("d.pt"))
+        for call in (dcp.save, dcp.load):
+            with self.assertRaisesRegex(ValueError, "a process group without torch.distributed"):
+                call({}, self.source, process_group=object())
 
     def test_a_file_without_a_dict(self):
         berth.save([1], self.path("list.pt"))

@@ -6,6 +6,8 @@ is made once, beside the build; the versions are in integrations/requirements.tx
 """
 
 import abc
+import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -49,6 +51,19 @@ def make_venv():
         file.write(key)
 
 
+@contextlib.contextmanager
+def standing_in(tested, **packages):
+    """Berth's module of this name, with stand-ins for the modules that it imports: {name with _ for a dot: its names}."""
+    made = {name.replace("__", "."): types.ModuleType(name) for name in packages}
+    for module, names in zip(made.values(), packages.values()):
+        vars(module).update(names)
+    parents = {".".join(name.split(".")[:n]) for name in made for n in range(1, name.count(".") + 1)} - set(made)
+    with mock.patch.dict(sys.modules, {**{name: types.ModuleType(name) for name in parents}, **made}):
+        sys.modules.pop(tested, None)
+        yield importlib.import_module(tested)
+        sys.modules.pop(tested)
+
+
 class Without(unittest.TestCase):
     def test_lightning(self):
         """The module is imported without Lightning and PyTorch; a plugin says what is missing."""
@@ -62,18 +77,12 @@ class Without(unittest.TestCase):
 
     def test_torch_checkpointing(self):
         """With a stand-in for the package: a file that is gone leaves torch.load PyTorch's."""
-        made = {name: types.ModuleType(name) for name in (
-            "torch_checkpointing", "torch_checkpointing.storage", "torch_checkpointing.storage.base_storage",
-            "torch_checkpointing.storage.filesystem")}
-        base, files = list(made.values())[2:]
-        base.StorageConfig = type("StorageConfig", (), {})
-        files.LocalFileSystemStorage = type("LocalFileSystemStorage", (), {"__init__": lambda *_: None})
-        files.LocalFileSystemStorageConfig = dict
-        with mock.patch.dict(sys.modules, made), tempfile.TemporaryDirectory() as folder:
-            sys.modules.pop("berth.torch_checkpointing", None)
-            from berth.torch_checkpointing import BerthStorageConfig
+        base = type("LocalFileSystemStorage", (), {"__init__": lambda *_: None, "rename": lambda _, a, b, *more: os.rename(a, b)})
+        with tempfile.TemporaryDirectory() as folder, standing_in(
+                "berth.torch_checkpointing", torch_checkpointing__storage__base_storage={"StorageConfig": object},
+                torch_checkpointing__storage__filesystem={"LocalFileSystemStorage": base, "LocalFileSystemStorageConfig": dict}) as tested:
             theirs, path = torch.load, os.path.join(folder, "v.pt")
-            storage = BerthStorageConfig().create_storage()
+            storage = tested.BerthStorageConfig().create_storage()
             with storage.stream_write(path) as file:
                 torch.save([1], file)
             with storage.stream_read(path) as file:
@@ -83,6 +92,97 @@ class Without(unittest.TestCase):
             os.unlink(path)
             self.assertRaises(FileNotFoundError, stream.__enter__)
             self.assertIs(torch.load, theirs)
+            data = bytes(range(100)) * 1000
+            with mock.patch.object(os, "fsync") as sync:
+                os.mkdir(os.path.join(folder, "new"))
+                os.mkdir(os.path.join(folder, "new/in"))
+                storage.write(os.path.join(folder, "new/in/x"), memoryview(data).cast("B", (1000, 100)))
+                self.assertEqual(sync.call_count, 1)
+                storage.rename(os.path.join(folder, "new"), os.path.join(folder, "old"))
+                self.assertEqual(sync.call_count, 4)  # two folders, and the one that has the name
+            with open(os.path.join(folder, "old/in/x"), "rb") as file:
+                self.assertEqual(file.read(), data)
+
+    def test_deepspeed(self):
+        """All files are waited for; what fails on one rank is raised on all, and once."""
+        jobs = [mock.Mock(**{"result.side_effect": error}) for error in (None, KeyError("a"), ValueError("b"), None)]
+        distributed, reports = torch.distributed, []
+        base = type("CheckpointEngine", (), {"__init__": lambda self, config: setattr(self, "config", config)})
+
+        def gather(into, mine):
+            self.assertEqual(len(into), 2)
+            into[:] = [mine, *reports]
+
+        with standing_in("berth.deepspeed", deepspeed__runtime__checkpoint_engine__checkpoint_engine={"CheckpointEngine": base}) \
+                as tested, mock.patch.multiple(distributed, is_initialized=lambda: bool(reports), get_world_size=lambda: 2,
+                                               all_gather_object=gather), \
+                mock.patch.multiple(berth, save_async=mock.Mock(side_effect=jobs), load=mock.Mock()):
+            engine = tested.BerthCheckpointEngine(5)
+            self.assertEqual((engine.config, engine.name), (5, "BerthCheckpointEngine"))
+            self.assertTrue(engine.preserves_storage_sharing())
+            self.assertIs(engine.commit("no file"), True)
+            for call, failing, expected in ((lambda: engine.commit(1), ["of b"], KeyError), (engine.cleanup, [], ValueError)):
+                reports[:] = failing
+                for path in ("a", "b"):
+                    engine.save({"w": 1}, path)
+                self.assertRaises(expected, call)
+            self.assertEqual([job.result.call_count for job in jobs], [1] * 4)
+            reports[:] = [None]
+            self.assertIs(engine.commit(2), True)
+            reports[:] = ["no room"]
+            self.assertRaisesRegex(RuntimeError, "^rank 1: no room$", engine.commit, 2)
+            for call in (lambda: engine.create(3), lambda: engine.load("f", "cpu")):
+                berth.save_async.side_effect = [mock.Mock()]
+                engine.save({}, "c")
+                job = engine._jobs[0]
+                call()
+                job.result.assert_called_once_with()
+            berth.load.assert_called_once_with("f", "cpu", weights_only=True)
+            tested.BerthCheckpointEngine(weights_only=False).load("g")
+            berth.load.assert_called_with("g", None, weights_only=False)
+
+    def test_vllm(self):
+        class Loader:
+            def __init__(self, config):
+                self.load_config, self.local_expert_ids, self.counter_before_loading_weights = config, {1}, 0.
+
+            def _prepare_weights(self, *of):
+                return of[0], files, of[1:], None
+
+            def _get_weights_iterator(self, source):
+                yield "theirs", source
+
+        def config(strategy=None, **options):
+            return types.SimpleNamespace(load_format="berth", model_loader_extra_config=options, safetensors_load_strategy=strategy)
+
+        made, names = "vllm.model_executor.model_loader".replace(".", "__"), {}
+        with tempfile.TemporaryDirectory() as folder, standing_in("berth.vllm", **{
+                made: {"register_model_loader": lambda name: lambda kind: names.update({name: kind})},
+                made + "__default_loader": {"DefaultModelLoader": Loader},
+                made + "__ep_weight_filter": {"should_skip_weight": lambda name, ids: name == "of another" and ids == {1}}}) as tested:
+            files = [os.path.join(folder, name) for name in ("2.pt", "1.pt")]
+            for path, n in zip(files, (2, 1)):
+                berth.save({f"w{n}": torch.full((3, ), n), "of another" * (n == 1) or "unused": torch.ones(1)}, path)
+            tested.register()
+            self.assertEqual(names, {"berth": tested.BerthModelLoader})
+            self.assertRaisesRegex(ValueError, "^the load format berth has no option 'thread'; it has threads and window_nbytes$",
+                                   names["berth"], config(threads=1, thread=2))
+            source = types.SimpleNamespace(model_or_path=folder, subfolder=None, revision=None, fall_back_to_pt=True,
+                                           allow_patterns_overrides=None, prefix="p.", is_unused_weight=lambda name: name == "unused")
+            mine = config(threads=1)
+            loader = names["berth"](mine)
+            self.assertEqual((loader.load_config.load_format, loader.load_config.model_loader_extra_config, mine.load_format),
+                             ("auto", {}, "berth"))
+            self.assertEqual([(name, tensor.tolist()) for name, tensor in loader._get_weights_iterator(source)],
+                             [("p.w1", [1] * 3), ("p.w2", [2] * 3)])
+            self.assertGreater(loader.counter_before_loading_weights, 0)
+            loader.counter_before_loading_weights, source.is_unused_weight = 7, None
+            self.assertEqual([name for name, _ in loader._get_weights_iterator(source)], ["p.w1", "p.w2", "p.unused"])
+            self.assertEqual(loader.counter_before_loading_weights, 7)
+            with mock.patch.object(tested, "safe_open") as opened:
+                list(loader._get_weights_iterator(source))
+            opened.return_value.__enter__.return_value.prefetch.assert_called_once_with({}, threads=1)
+            self.assertEqual(list(names["berth"](config("torchao"))._get_weights_iterator(source)), [("theirs", source)])
 
     def test_paths_of_lightning(self):
         """By a stand-in for its package."""
@@ -96,7 +196,48 @@ class Without(unittest.TestCase):
             self.assertEqual(plugin.load_checkpoint(path), {"w": 1})
             plugin.remove_checkpoint(f"file://{path}")
             self.assertFalse(os.path.exists(path))
+            os.mkdir(path)
+            os.symlink(path, path + ".link")
+            plugin.remove_checkpoint(path + ".link")
+            self.assertEqual(os.listdir(os.path.dirname(path)), ["v.ckpt"])
+            plugin.remove_checkpoint(path)
+            self.assertFalse(os.path.exists(path))
+            self.assertRaisesRegex(TypeError, "takes no storage_options", plugin.save_checkpoint, {}, path, {"a": 1})
+            with mock.patch.object(berth, "load") as load:
+                for options in ({}, {"weights_only": None}, {"weights_only": True}, {"weights_only": False}):
+                    plugin.load_checkpoint(path, **options)
+            self.assertEqual(load.mock_calls, [mock.call(path, "cpu")] * 3 + [mock.call(path, "cpu", weights_only=False)])
+            self.in_the_background(BerthCheckpointIO(asynchronous=True), path)
             self.assertRaisesRegex(ValueError, r"^s3://\.\.\.: ", plugin.save_checkpoint, {}, "s3://key:secret@bucket/v.ckpt")
+
+    def in_the_background(self, plugin, path):
+        """What is removed waits for the save that goes on. Behind the end, the first save and those of its step are made at once."""
+        job = mock.Mock()
+        with mock.patch.multiple(berth, save_async=mock.Mock(return_value=job), save=mock.Mock()):
+            plugin.save_checkpoint({"global_step": 1}, path)
+            self.assertEqual((berth.save_async.call_count, berth.save.call_count), (1, 0))
+            with open(path, "wb"):
+                plugin.remove_checkpoint(path)
+            self.assertTrue(os.path.exists(path))
+            job.result.assert_not_called()
+            plugin.teardown()
+            job.result.assert_called_once_with()
+            self.assertFalse(os.path.exists(path))
+            for step, n_jobs in ((5, 1), (5, 1), (6, 2), (5, 3)):
+                plugin.save_checkpoint({"global_step": step}, path)
+                self.assertEqual(berth.save_async.call_count, n_jobs, step)
+            plugin.teardown()
+            plugin.save_checkpoint({"global_step": 9}, path)
+            self.assertEqual((berth.save_async.call_count, berth.save.call_count), (3, 3))
+            plugin._is_torn_down = False
+            job.result.side_effect = OSError("full")
+            plugin.save_checkpoint({}, path)
+            with open(path, "wb"):
+                plugin.remove_checkpoint(path)
+            self.assertRaisesRegex(OSError, "^full$", plugin.load_checkpoint, path)
+            self.assertTrue(os.path.exists(path))  # nor is it removed later
+            plugin.teardown()
+            self.assertTrue(os.path.exists(path))
 
 
 @unittest.skipUnless(LONG, "installs packages: BERTH_LONG=1")

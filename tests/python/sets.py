@@ -127,16 +127,19 @@ class Sets(Folder):
         for data, words in ((b"", "it is no JSON"), (b"{}", "it has no weight_map"), (b"[" * 100000, "it is no JSON"),
                             (b"[]", r"it is \[\], not an object with"), (b"1e999", "it is Infinity, not an object with"),
                             (b'{"weight_map": 1}', "its weight_map is 1, not an object"),
+                            (b'{"weight_map": {}, "metadata": NaN}', "it is no JSON: NaN is no JSON"),
                             (b'{"weight_map": {}, "weight_map": {}}', "it is no JSON: a name stands twice")):
             path = self.write("set/model.safetensors.index.json", data)
             for f in (path, self.served(path)):
-                with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint: {words}"):
+                with self.assertRaisesRegex(berth.Error, f"{f}: is no index of a checkpoint: {words}") as caught:
                     berth.load(f)
+                self.assertEqual(caught.exception.errno, 0)
         path = self.index()
-        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path)):
-            berth.load(path)
-        with unittest.mock.patch("berth._set.MAX_INDEX_NBYTES", os.path.getsize(path) - 1):
-            self.assertRaisesRegex(berth.Error, "it has more than [0-9]+ bytes", berth.load, path)
+        for limit, f in (("MAX_INDEX_NBYTES", path), ("MAX_URL_INDEX_NBYTES", self.served(path))):
+            with unittest.mock.patch.object(_set, limit, os.path.getsize(path)):
+                berth.load(f)
+            with unittest.mock.patch.object(_set, limit, os.path.getsize(path) - 1):
+                self.assertRaisesRegex(berth.Error, "it has more than [0-9]+ bytes", berth.load, f)
         os.remove(path)
         os.mkfifo(path)  # which nobody writes to: it is not waited for (F1)
         for call in (berth.load, berth.open):

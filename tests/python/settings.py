@@ -73,7 +73,7 @@ class Settings(unittest.TestCase):
         for code in (lambda: setattr(config.save, "durability", "maybe"),
                      lambda: config.patch("load.check=data save.nothing=1").__enter__(),
                      lambda: config.patch({"load.check": "data", "save.durability": "a b"}).__enter__(),
-                     lambda: config.describe("save.nothing"), lambda: config.reset("x.y")):
+                     lambda: config.describe("save.nothing"), lambda: config.reset("x.y"), lambda: config.patch("load.check")):
             with self.assertRaises(berth.ArgumentError):
                 code()
         self.assertEqual(config.load.check, "directory")

@@ -43,6 +43,40 @@ ARRAYS = {
     "": numpy.zeros((0, 3)),
     "one": numpy.array(True),
 }
+# An expression -> its value, or the class and the beginning of what it raises.
+ANSWERS = {
+    "m.safe_open(file, 'tf')": ("SafetensorError", "framework tf is invalid: Berth has pt and np; the package"),
+    "m.safe_open(file, 'xx')": ("SafetensorError", "framework xx is invalid"),
+    "m.safe_open(file, 5)": ("TypeError", "argument 'framework': a str, not int"),
+    "m.safe_open(file, 'np', 'cuda')": ("SafetensorError", "Device cuda is not supported for framework numpy"),
+    "m.safe_open(file, 'pt', None)._device": "cpu",
+    "m.safe_open(file, 'pt', 0)._device": 0,
+    "m.safe_open(file, 'pt', 'mps:0')._device": "mps",
+    "m.safe_open(file, 'pt', torch.device('cuda', 1))._device": "cuda:1",
+    "m.safe_open(file, 'pt', -1)": ("SafetensorError", "device -1 is invalid"),
+    "m.safe_open(file, 'pt', True)": ("SafetensorError", "device True is invalid"),
+    "m.safe_open([], 'pt')": ("TypeError", "a list of files is one of paths, and not empty"),
+    "m.safe_open([5], 'pt')": ("TypeError", "a list of files is one of paths, and not empty"),
+    "m.safe_open(b'file', 'pt')": ("TypeError", "argument 'filename': a str, an os.PathLike or a list of them, not bytes"),
+    "m.safe_open(path('loop'), 'pt')": ("FileError", ""),
+    "m.safe_open(file, 'np').get_slice('b')[..., 9]": ("SafetensorError", "Error during slicing [..., 9] with shape [2, 3, 4]"),
+    "m.safe_open(file, 'np').prefetch()": ("SafetensorError", 'prefetch needs framework="pt"'),
+    "m.safe_open(file, 'pt').prefetch(['b'])": ("TypeError", "argument 'plan': a dict of names and slices, not list"),
+    "m.safe_open(file, 'pt').prefetch(threads=0)": ("ValueError", "threads: 1 or more, not 0"),
+    "len(m.safe_open(file, 'pt').prefetch({'b': None, 'a': None}, threads=1))": 2,
+    "m.safe_open(file, 'pt').prefetch({'b': None}, device='meta')": ("SafetensorError", "device meta is invalid"),
+    "m.safe_open(file, 'pt').get_tensor_meta('no')": ("SafetensorError", "File does not contain tensor no"),
+    "repr(m.safe_open(path('m.pt'), 'pt').get_tensor_meta('w'))": "TensorMeta(dtype='I16', shape=[2, 1], data_offsets=None)",
+    "repr(m.TensorSpec(dtype='int16', shape=[3], data_ptr=8, data_len=6))":
+        "TensorSpec(dtype='I16', shape=[3], data_ptr=8, data_len=6)",
+    "m.serialize({'x': 5})": ("TypeError", "a tensor is a TensorSpec by its name, not <class 'int'> by <class 'str'>"),
+    "m.serialize({5: m.TensorSpec(dtype='int16', shape=[0], data_ptr=8, data_len=0)})":
+        ("TypeError", "a tensor is a TensorSpec by its name, not <class 'berth.safetensors._save.TensorSpec'> by <class 'int'>"),
+    "np.save([])": ("TypeError", "the arrays are a dict of them by their names, not <class 'list'>"),
+    "np.save({'a': [1]})": ("TypeError", "a is of <class 'list'>, not a numpy.ndarray"),
+    "pt.save_model(types.SimpleNamespace(state_dict=lambda: {'a': w[:2], 'b': w[1:]}), path('no'))":
+        ("RuntimeError", "these tensors share memory, and none of them has all of it: ['a', 'b']. A file would have"),
+}
 INDICES = [
     "...", ":", "()", "[]", "1", "-1", "0, 1", "0, 1, 2", "..., 2", "0, ..., 1", "0, ...", ":, 1:", ":, 1:2, ::2", "::2", "1:1",
     "2:", ":2", ":9", "0:1, :, -1", "numpy.int64(1)", "-3", "5", ":, 7", "0, 0, 0, 0", "..., ...", "[0]", "None", "1.5", "True",
@@ -82,16 +116,22 @@ class Weights(Folder):
         self.assertEqual(type(mine), type(theirs))
         if isinstance(mine, torch.Tensor):
             self.assertEqual((mine.dtype, mine.shape), (theirs.dtype, theirs.shape))
-            self.assertEqual(mine.contiguous().view(-1).view(torch.uint8).tolist() if mine.numel() else [],
-                             theirs.contiguous().view(-1).view(torch.uint8).tolist() if theirs.numel() else [])
+            self.same_bytes(mine.shape, *(each.contiguous().flatten().view(torch.uint8).numpy() for each in (mine, theirs)))
         elif isinstance(mine, numpy.ndarray):
-            self.assertEqual((mine.dtype, mine.shape, mine.tobytes()), (theirs.dtype, theirs.shape, theirs.tobytes()))
+            self.assertEqual((mine.dtype, mine.shape), (theirs.dtype, theirs.shape))
+            self.same_bytes(mine.shape, *(numpy.frombuffer(each.tobytes(), numpy.uint8) for each in (mine, theirs)))
         elif isinstance(mine, dict):
             self.assertEqual(*(list(each) if torch.is_tensor(each.get("b")) else sorted(each) for each in (mine, theirs)))
             for key in mine:
                 self.same(mine[key], theirs[key])
         else:
             self.assertEqual(mine, theirs)
+
+    def same_bytes(self, shape, mine, theirs):
+        differ = numpy.flatnonzero(mine != theirs)
+        if differ.size:
+            at = differ[0]
+            self.fail(f"{tuple(shape)}: {differ.size} of {mine.size} bytes differ, the first is byte {at}: {mine[at]}, not {theirs[at]}")
 
     def test_every_call_of_a_file(self):
         for framework, backend in itertools.product(("pt", "np"), ("mmap", "pread")):
@@ -116,6 +156,27 @@ class Weights(Folder):
                     self.same(mine.get_tensors(), theirs.get_tensors())
             for call in ("keys()", "get_tensor('a')", "__exit__(None, None, None)", "get_slice('a')", "metadata()"):
                 self.assertEqual(*(outcome(lambda: eval("f." + call, {"f": f})) for f in (mine, theirs)))
+
+    def test_every_answer(self):
+        torch.save({"w": torch.ones(2, 1, dtype=torch.int16)}, self.path("m.pt"))
+        names = {"m": ours, "np": our_numpy, "pt": our_torch, "torch": torch, "types": types, "w": torch.ones(3),
+                 "file": self.file, "path": self.path}
+        os.symlink("loop", self.path("loop"))
+        for call, expected in ANSWERS.items():
+            with self.subTest(call=call):
+                kind, found = outcome(lambda: eval(call, names))
+                if kind != "result":
+                    found = kind, found[:len(expected[1])] if isinstance(expected, tuple) else found
+                self.assertEqual(found, expected)
+        self.assertFalse(os.path.exists(self.path("no")))
+
+    def test_what_the_head_says(self):
+        data = self.read(self.file)
+        head = json.loads(data[8:8 + struct.unpack_from("<Q", data)[0]])
+        with ours.safe_open(self.file, "np") as file:
+            for key in TENSORS:
+                meta, of = file.get_tensor_meta(key), head[key]
+                self.assertEqual((meta.dtype, meta.shape, list(meta.data_offsets)), (of["dtype"], of["shape"], of["data_offsets"]))
 
     def test_every_index(self):
         for framework, backend in itertools.product(("pt", "np"), ("mmap", "pread")):
@@ -167,7 +228,10 @@ class Weights(Folder):
         self.same(our_numpy.load(our_numpy.save(columns)), {"columns": numpy.ascontiguousarray(columns["columns"])})
         theirs = safetensors.numpy.save(ARRAYS, {"x": "y"})
         self.assertEqual(our_numpy.save(ARRAYS, {"x": "y"}), theirs)
-        self.same(our_numpy.load(theirs), safetensors.numpy.load_file(self.write("np", theirs)))
+        our_numpy.save_file(ARRAYS, self.path("np"), {"x": "y"})
+        self.assertEqual(self.read(self.path("np")), theirs)
+        for mine in (our_numpy.load(theirs), our_numpy.load_file(self.path("np"))):
+            self.same(mine, safetensors.numpy.load_file(self.path("np")))
         self.same(our_torch.load(self.read(self.file)), safetensors.torch.load_file(self.file))
 
     def test_what_is_refused_is_refused_by_the_same_class(self):
@@ -213,6 +277,7 @@ class Weights(Folder):
                 "shape": [3], "data_ptr": array.ctypes.data, "data_len": 6, **arguments})})) for module in (ours, safetensors))
             self.assertEqual(mine[0], theirs[0], (mine, theirs))
 
+        self.assertEqual(ours.TensorSpec(dtype="int16", shape=[3], data_ptr=5, data_len=6).data_ptr, 5)
         nowhere = ours.TensorSpec(dtype="int16", shape=[3], data_ptr=0, data_len=6)
         self.assertRaisesRegex(ours.SafetensorError, "^x: its address is 0$", ours.serialize, {"x": nowhere})
 
@@ -328,7 +393,8 @@ class Weights(Folder):
                 self.assertTrue(torch.equal(loader.take("large"), large[1:]))
             with file.prefetch() as loader:
                 self.same(loader.take("b"), tensors["b"])
-            self.assertRaisesRegex(ours.SafetensorError, "the loader is closed", loader.take, "large")
+            for call in (lambda: loader.take("large"), lambda: next(iter(loader))):
+                self.assertRaisesRegex(ours.SafetensorError, "the loader is closed", call)
             for bad, why in (({"no": None}, "does not contain"), ({"b": slice(0, 2, 2)}, "step 1"), ({"one": slice(0, 1)}, "0-d"),
                              ({"b": 3}, "None or a slice"), ({"b": (slice(0, 1), 3)}, "None or a slice")):
                 self.assertRaisesRegex(ours.SafetensorError, why, file.prefetch, bad)
@@ -417,9 +483,10 @@ class Weights(Folder):
             with module.opened(self.file, framework="pt") as file:
                 self.same(file.get_tensor("b"), TENSORS["b"])
             module.load(self.file)
+            self.assertEqual(*(outcome(lambda: each(self.file, "mlx").__exit__()) for each in (safetensors.safe_open, theirs[0])))
             safetensors.torch.save_model(torch.nn.Linear(2, 2), self.path("m"))
             after = berth.counters()["safetensors"]
-            self.assertEqual({key: after[key] - before[key] for key in after}, {"open": 2, "load": 1, "save": 1, "package": 0})
+            self.assertEqual({key: after[key] - before[key] for key in after}, {"open": 2, "load": 1, "save": 1, "package": 1})
             self.assertEqual(outcome(lambda: safetensors.torch.save_file([], "f")), outcome(lambda: theirs[1] and safetensors.torch.save([])))
             self.assertRaisesRegex(TypeError, "^a key is a str", safetensors.torch.save, {1: torch.ones(1)})
             with berth.installed():

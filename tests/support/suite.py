@@ -179,6 +179,7 @@ def run(tests):
 def run_suites(suites):
     """Each is called with something that has tell(); what has "passed" and "failed" counts as so many tests."""
     told = []
+    sys.stdout.reconfigure(errors="backslashreplace")  # names of files, and texts, may have lone surrogates
     # tools/check's time limit ends with SIGTERM: which test it met
     if AT_ONCE > 1 and len(suites) > 1:
         told = list(side_by_side(suites, min(AT_ONCE, len(suites))))

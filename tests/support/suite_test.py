@@ -74,6 +74,11 @@ class C(Case):
     def test_one(self):
         pass
 """, "1 passed, 1 failed", ["FAILED: setUpClass (__main__.A)", "skipped: setUpClass (__main__.B): not here"]),
+    "a text that no encoding has": ("""
+class A(Case):
+    def test_fails(self):
+        self.fail("\\ud800")
+""", "0 passed, 1 failed", [r"AssertionError: \ud800"]),
     "no test": ("", "0 passed, 0 failed", []),
     "two at once": (PAIR.format("", ""), "2 passed, 0 failed", []),
     "one dies, the other goes on": (
