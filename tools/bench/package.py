@@ -63,7 +63,8 @@ def arguments():
     parser = tool.parser("python", __doc__)
     parser.add_argument("--fresh", action=argparse.BooleanOptionalAction, default=True,
                         help="the table of fresh and warmed processes (default), or one warmed process")
-    parser.add_argument("--cases", help=f"with --no-fresh: some of {','.join(CASES)}")
+    parser.add_argument("--cases", help=f"with --no-fresh: some of {','.join(CASES)}; with --weights: "
+                                        f"{','.join(weights.CASES)}")
     parser.add_argument("--weights", action="store_true", help="berth.safetensors, against those who read its files")
     parser.add_argument("--contestants", action="append", default=[], metavar="FOLDER",
                         help="with --weights: a folder of `pip install --target` that has some; may be repeated")
@@ -72,12 +73,13 @@ def arguments():
     if not parsed.weights and (parsed.contestants or parsed.size and not parsed.quick):
         parser.error("--contestants and --size are for --weights")
     parsed.size = parsed.size or 512 * MIB
-    if parsed.fresh and parsed.cases:
-        parser.error("--cases is for --no-fresh")
-    parsed.cases = (parsed.cases or ",".join(CASES)).split(",")
+    if parsed.fresh and parsed.cases and not parsed.weights:
+        parser.error("--cases is for --no-fresh and --weights")
+    known = weights.CASES if parsed.weights else tuple(CASES)
+    parsed.cases = (parsed.cases or ",".join(known)).split(",")
     for case in parsed.cases:
-        if case not in CASES:
-            parser.error(f"there is no case '{case}'; there are {', '.join(CASES)}")
+        if case not in known:
+            parser.error(f"there is no case '{case}'; there are {', '.join(known)}")
     return parsed
 
 

@@ -29,6 +29,7 @@ PACKAGES = ("safetensors", "fastsafetensors", "runai-model-streamer")
 OWN, MAPPED = "in memory of its own", "mapped, every byte looked at"
 DISK = ("raw*", "fio*")
 N_READERS = 4
+CASES = ("warm", "cold", "save", "open", "slices", "plan")
 
 
 # ---- in the process of a turn ----
@@ -171,6 +172,7 @@ class Table:
         self.all = {"berth": ("berth", None), **contestants_in(options.contestants)}
         self.packages = [name for name, (package, _) in self.all.items() if package == PACKAGES[0]]
         self.turns = turns.Turns(options, folder)
+        self.turns.n_not_counted = 0  # a new process is not warmed
         self.peaks, self.amounts, self.failed = {}, {}, set()
         self.path, self.many = (os.path.join(folder, name) for name in ("kept.safetensors", "many.safetensors"))
 
@@ -244,16 +246,17 @@ class Table:
         return {"case": case, "value": statistics.median(values) / unit,
                 "at_most": at_most} if values else None
 
-    def section(self, case, what, listed, rows, check=None, costs=lambda: [], size=None):
-        made = self.turns.section(case, what, lambda: listed, rows, check, size)
+    def section(self, case, what, listed, rows, costs=lambda: [], size=None):
+        self.peaks.clear()
+        made = self.turns.section(case, what, lambda: listed, rows, size=size)
         made["costs"] = [each for each in costs() if each]
-        if case == "warm":
-            made["remarks"] += self.missing()
+        made["remarks"] += self.missing() if case == "warm" else []
         reports.print_section(made)
         sys.stdout.flush()
         return made
 
     def missing(self):
+        """Remarks, of the packages that are not here."""
         here = {package for package, _ in self.all.values()}
         return [f"without {package}, which is not here: pip install --target FOLDER {package}; --contestants FOLDER"
                 for package in PACKAGES if package not in here]
@@ -268,14 +271,10 @@ class Table:
             listed += self.turns.limit(self.path)
             rows += [(f"{each}, against the disk's limit", f"berth, {each}", DISK, 0.95) for each in (OWN, MAPPED)]
             return self.section("cold", "load_file, file not in the page cache", listed, rows, size=self.size)
-        return self.section("warm", "load_file, file in the page cache", listed, rows, self.check, lambda: [
+        return self.section("warm", "load_file, file in the page cache", listed, rows, lambda: [
             self.cost(f"memory above the tensors, {name}, MiB",
                       [each - self.size["nbytes"] for each in self.peaks.get(f"{name}, {OWN}", [])], MIB,
                       64 if name == "berth" else None) for name in names], self.size)
-
-    def check(self):
-        for name in self.packages:
-            self.run(name, "compare", self.path)
 
     def saves(self):
         listed = [self.save("berth", "berth, durable", durability="full"),
@@ -333,9 +332,11 @@ class Table:
     def measure(self):
         self.make_files()
         note(f"contestants: {', '.join(self.all)}")
-        made = [self.loads(turns.WARM), self.loads(turns.COLD), self.saves(), self.opening(), self.slices()]
-        self.peaks.clear()
-        return [*made, self.plan()]
+        for name in self.packages:
+            self.processes(name, "compare", self.path, [None], [])
+        cases = {"warm": lambda: self.loads(turns.WARM), "cold": lambda: self.loads(turns.COLD), "save": self.saves,
+                 "open": self.opening, "slices": self.slices, "plan": self.plan}
+        return [cases[case]() for case in self.options.cases]
 
 
 if __name__ == "__main__":
