@@ -50,7 +50,7 @@ def open_and(who, path, then):
 
 
 def slices_of(file, rank):
-    """Of each matrix the rows of one reader, or its columns, as engines divide them; of vectors all: {name: slices}."""
+    """{name: slices}: rows of one matrix, columns of the next, as engines divide them; of vectors a part."""
     plan = {}
     for number, name in enumerate(file.keys()):
         shape = file.get_slice(name).get_shape()
@@ -109,7 +109,8 @@ def call(who, operation, path, detail):
         return loaders.fastsafetensors_load(path) if who == PACKAGES[1] else loaders.runai_load(path)
     if operation in (OWN, MAPPED, "every tensor made"):
         _, package = modules(who)
-        backend, then = "pread" if operation == OWN else "mmap", loaders.touch_tensors if operation == MAPPED else None
+        backend = "pread" if operation == OWN else "mmap"
+        then = loaders.touch_tensors if operation == MAPPED else None
         return loaders.timed(lambda: package.load_file(path, backend=backend), then)
     return loaders.timed({"names listed": lambda: open_and(who, path, lambda file: file.keys()),
                           "slices": lambda: read_slices(who, path, detail),
@@ -186,10 +187,13 @@ class Table:
                                  env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE) for detail in details]
         try:
-            ready = [job.stdout.readline() for job in jobs]
-            if self.path == path and operation == "slices":
-                raw.evict(path)  # a process that opened it has read its head
-            printed = [job.communicate("\n" if each else None) for job, each in zip(jobs, ready)]
+            for job in jobs:
+                job.stdout.readline()  # "ready"
+            for job in jobs:
+                with contextlib.suppress(BrokenPipeError):  # it has ended
+                    job.stdin.write("\n")
+                    job.stdin.flush()
+            printed = [job.communicate() for job in jobs]
         finally:
             for job in jobs:
                 job.kill()
