@@ -443,8 +443,31 @@ class BenchPythonTool(Tool):
         self.assertIn("A QUICK RUN, WHICH SAYS NOTHING.", " ".join(out.split()))
         self.assertEqual(out.count(" x |\n"), 7)
 
+    def test_weights_beside_those_that_are_there(self):
+        """One contestant is found in a folder and does not work, one is nowhere: both are named."""
+        os.makedirs(self.path("others/fastsafetensors-9.dist-info"))
+        self.write("others/fastsafetensors-9.dist-info/METADATA", b"Metadata-Version: 2.1\nName: fastsafetensors\nVersion: 9\n")
+        self.write("others/fastsafetensors.py", b"raise ImportError('it needs a GPU')\n")
+        report, out = self.measure("--rounds", "1", "--weights", "--cases", "warm,slices,plan", "--contestants", "others")
+        warm, slices, plan = report["sections"]
+        self.assertIn("fastsafetensors 9", report["contestants"])
+        self.assertIn("by fastsafetensors 9 ended with 1: ImportError: it needs a GPU", out)
+        if not any(each.startswith("runai") for each in report["contestants"]):
+            self.assertIn("without runai-model-streamer, which is not here", out)
+        package = report["contestants"][0]  # which BERTH_PYTHON has
+        self.assertEqual({name.split(", ")[0] for name in warm["figures"]}, {"berth", package})
+        self.assertIn((f"in memory of its own, against {package}", 1.5), [(each["case"], each["aim"]) for each in warm["ratios"]])
+        for section, cost in ((warm, "memory above the tensors, berth, MiB"),
+                              (slices, "bytes from the disk by those of the file, berth"),
+                              (plan, "memory, MiB; at most the window")):
+            self.assertIn(cost, [each["case"] for each in section["costs"]])
+        self.assertGreater(plan["costs"][0]["value"], 1)  # of a window of 8 MiB
+        self.assertLess(plan["costs"][0]["value"], 24)
+
     def test_wrong_usage_and_a_refused_option(self):
-        self.takes_not((["--cases", "many"], "--cases is for --no-fresh"),
+        self.takes_not((["--cases", "many"], "--cases is for --no-fresh and --weights"),
+                       (["--weights", "--cases", "many"], "there is no case 'many'; there are warm, cold, "),
+                       (["--contestants", "."], "--contestants and --size are for --weights"),
                        (["--no-fresh", "--cases", "hot"], "hot"),
                        (["--quick", "--set", "io.large_pages=maybe"], "maybe"))
 
@@ -540,10 +563,10 @@ class BenchFiguresTool(Tool):
         code, _, err = self.finish("--from", "r")  # refuses a marker that it does not know
         self.assertEqual(code, 0, err)
         root, found = os.path.join(HERE, "..", ".."), []
-        for path in ("README.md", *(f"docs/{name}.md" for name in ("performance", "python", "scale"))):
+        for path in ("README.md", *(f"docs/{name}.md" for name in ("performance", "python", "scale", "weights"))):
             with open(os.path.join(root, path), encoding="utf-8") as file:
                 found += [line.split()[2] for line in file if line.startswith("<!-- figures:")]
-        self.assertEqual(sorted(found), ["fresh", "loading", "python", "readme", "saving", "writers"])
+        self.assertEqual(sorted(found), ["fresh", "loading", "python", "readme", "saving", "weights", "writers"])
 
     def test_what_it_does_not_take(self):
         before = {name: self.read(name) for name in self.pages}

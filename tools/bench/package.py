@@ -2,7 +2,9 @@
 """How fast the package for Python saves and loads, against PyTorch, safetensors (fast or not) and Berth's C.
 
 By default (--fresh) every turn is a process of its own: the table has the first call of a process, and
-one after large pages were touched; see fresh.py. With --no-fresh all is warmed, and there are more sides:
+one after large pages were touched; see fresh.py. With --weights it is berth.safetensors, against safetensors,
+fastsafetensors and the Run:ai model streamer, in new processes, too; see weights.py. With --no-fresh all is warmed,
+and there are more sides:
 
 All have the same tensors, in this process. They take turns (A B A B ...), each round in another
 order. Before each turn the file system is synced; a file that is loaded is in the page cache. A ratio
@@ -26,6 +28,7 @@ import fresh
 import raw
 import report as reports
 import tool
+import weights
 from tool import MIB, note
 
 # Name, what it is, tensors, bytes of each.
@@ -60,15 +63,23 @@ def arguments():
     parser = tool.parser("python", __doc__)
     parser.add_argument("--fresh", action=argparse.BooleanOptionalAction, default=True,
                         help="the table of fresh and warmed processes (default), or one warmed process")
-    parser.add_argument("--cases", help=f"with --no-fresh: some of {','.join(CASES)}")
-    parser.set_defaults(size=None)
+    parser.add_argument("--cases", help=f"with --no-fresh: some of {','.join(CASES)}; with --weights: "
+                                        f"{','.join(weights.CASES)}")
+    parser.add_argument("--weights", action="store_true", help="berth.safetensors, against those who read its files")
+    parser.add_argument("--contestants", action="append", default=[], metavar="FOLDER",
+                        help="with --weights: a folder of `pip install --target` that has some; may be repeated")
+    parser.add_argument("--size", type=tool.nbytes, help="with --weights: bytes of the tensors (512MiB)")
     parsed = tool.parse(parser)
-    if parsed.fresh and parsed.cases:
-        parser.error("--cases is for --no-fresh")
-    parsed.cases = (parsed.cases or ",".join(CASES)).split(",")
+    if not parsed.weights and (parsed.contestants or parsed.size and not parsed.quick):
+        parser.error("--contestants and --size are for --weights")
+    parsed.size = parsed.size or 512 * MIB
+    if parsed.fresh and parsed.cases and not parsed.weights:
+        parser.error("--cases is for --no-fresh and --weights")
+    known = weights.CASES if parsed.weights else tuple(CASES)
+    parsed.cases = (parsed.cases or ",".join(known)).split(",")
     for case in parsed.cases:
-        if case not in CASES:
-            parser.error(f"there is no case '{case}'; there are {', '.join(CASES)}")
+        if case not in known:
+            parser.error(f"there is no case '{case}'; there are {', '.join(known)}")
     return parsed
 
 
@@ -240,6 +251,10 @@ def main():
 
     def measure_patched(folder):
         whole = tool.head(options, folder)
+        if options.weights:
+            whole["contestants"] = list(weights.contestants_in(options.contestants))
+            whole["sections"] = weights.Table(options, folder).measure()
+            return whole
         if options.fresh:
             whole["fresh"] = fresh.Table(options, folder).measure()
             return whole

@@ -100,7 +100,8 @@ def print_section(report):
         aim = f"{row['aim']:9.2f} {verdict(row['median'] >= row['aim'])}" if row["aim"] else ""
         print(f"  {row['case']:48} {row['median']:7.2f} {row['min']:9.2f} {row['max']:9.2f} {aim}")
     for row in report["costs"]:
-        good = "ok" if row["value"] <= row["at_most"] else "above"
-        print(f"  {row['case']:48} {row['value']:7.2f} {'at most':>19} {row['at_most']:9.2f} {good}")
+        limit = f"{'at most':>19} {row['at_most']:9.2f} {'ok' if row['value'] <= row['at_most'] else 'above'}" \
+            if row["at_most"] is not None else ""
+        print(f"  {row['case']:48} {row['value']:7.2f} {limit}".rstrip())
     for remark in report["remarks"]:
         print(f"  {remark}")

@@ -32,6 +32,7 @@ class Turns:
 
         self.raw, self.options, self.folder = raw, options, folder
         self.remarks, self.chosen = [], None
+        self.n_not_counted = 1  # rounds; each is for warming up and checking
 
     def remark(self, text):
         if text not in self.remarks:
@@ -94,9 +95,9 @@ class Turns:
         return turn.run()
 
     def rounds(self, case, turns, check=None):
-        """[{figure: seconds}], one a round; the first round is only for checking."""
+        """[{figure: seconds}], one a round."""
         made = []
-        for number in range(self.options.rounds + 1):
+        for number in range(1 - self.n_not_counted, self.options.rounds + 1):
             note(f"({case}) " + (f"round {number} of {self.options.rounds}" if number
                                  else "warming up, checking"))
             figures = {}
