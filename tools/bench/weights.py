@@ -40,11 +40,11 @@ def modules(who):
     return importlib.import_module(name), importlib.import_module(f"{name}.torch")
 
 
-def open_and(who, path, then):
+def open_and(who, path, then, **options):
     package, _ = modules(who)
 
     def run():
-        with package.safe_open(path, framework="pt") as file:
+        with package.safe_open(path, framework="pt", **options) as file:
             return then(file)
     return run
 
@@ -61,22 +61,23 @@ def slices_of(file, rank):
 
 
 def read_slices(who, path, rank):
+    """Copied, as an engine copies them into its model."""
     def read(file):
         plan = slices_of(file, rank)
         if who != "berth":
-            return {name: file.get_slice(name)[part] for name, part in plan.items()}
+            return {name: file.get_slice(name)[part].clone() for name, part in plan.items()}
         with file.prefetch(plan) as loader:
-            return dict(loader)
+            return {name: tensor.clone() for name, tensor in loader}
     return open_and(who, path, read)
 
 
-def read_plan(who, path, window_nbytes):
+def read_plan(who, path, window_nbytes, backend):
     """All tensors in turn; none is kept."""
     def read(file):
         with file.prefetch(window_nbytes=window_nbytes) as loader:
             for name in loader.names():
                 loader.take(name)
-    return open_and(who, path, read)
+    return open_and(who, path, read, backend=backend)
 
 
 def save(who, path, nbytes, synced):
@@ -114,7 +115,7 @@ def call(who, operation, path, detail):
         return loaders.timed(lambda: package.load_file(path, backend=backend), then)
     return loaders.timed({"names listed": lambda: open_and(who, path, lambda file: file.keys()),
                           "slices": lambda: read_slices(who, path, detail),
-                          "plan": lambda: read_plan(who, path, detail),
+                          "plan": lambda: read_plan(who, path, *detail),
                           "compare": lambda: lambda: compare(path),
                           "save": lambda: save(who, path, *detail)}[operation]())
 
@@ -182,7 +183,8 @@ class Table:
     def processes(self, name, operation, path, details, words):
         """What each of them printed; they begin together."""
         package, folder = self.all[name]
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH")))))
+        python_path = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
+        environment = dict(os.environ, PYTHONPATH=python_path)
         jobs = [subprocess.Popen([sys.executable, __file__, json.dumps([package, operation, path, detail, words])],
                                  env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                  stderr=subprocess.PIPE) for detail in details]
@@ -296,7 +298,7 @@ class Table:
         listed = [self.turn(name, each, self.many, turns.WARM)
                   for each in ("names listed", "every tensor made") for name in names]
         return self.section("open", f"open {self.n_many:,} tensors", listed, self.ratios(
-            "names listed", 10, self.packages) + self.ratios("every tensor made", None, self.packages))
+            "names listed", None, self.packages) + self.ratios("every tensor made", 10, self.packages))
 
     def slices(self):
         names = ["berth", *self.packages]
@@ -312,9 +314,10 @@ class Table:
         window = self.options.size // 4
         return self.section(
             "plan", "a prefetch of all tensors, none kept, file not in the page cache",
-            [self.turn("berth", "plan", self.path, turns.COLD, window, label="berth")], [],
-            costs=lambda: [self.cost("memory, MiB; at most the window", self.peaks["berth"], MIB, window / MIB)],
-            size=self.size)
+            [self.turn("berth", "plan", self.path, turns.COLD, (window, each), label=f"berth, {each}")
+             for each in ("mmap", "pread")], [],
+            costs=lambda: [self.cost(f"memory, {each}, MiB; at most the window", self.peaks[f"berth, {each}"], MIB,
+                                     window / MIB) for each in ("mmap", "pread")], size=self.size)
 
     def make_files(self):
         """By the package, if there is one."""
