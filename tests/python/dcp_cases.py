@@ -206,14 +206,15 @@ def test_keys_of_other_ranks(rank):
         if rank.rank > 0:
             shards["model"]["last"] = distribute_tensor(tensor + 100, others, [Shard(0)])
     experts = [[torch.arange(5000.) * (n + 1) + i for i in range(3)] for n in range(rank.n)]  # a chain of each rank
-    shards[f"rank{rank.rank}"] = {"n": rank.rank, "t": (tensor + rank.rank).t(), 0: {}, "e": experts[rank.rank]}
+    texts = [["".join(("two", " of ", str(n))) for _ in range(2)] for n in range(rank.n)]  # that are not one object
+    shards[f"rank{rank.rank}"] = {"n": rank.rank, "t": (tensor + rank.rank).t(), 0: {}, "e": experts[rank.rank], "s": texts[rank.rank]}
     shards["some"] = {"mine": 0} if rank.rank == 0 else {f"item{rank.rank}": [rank.rank], "of the first": rank.rank}
-    whole["rank0"] = {"n": 0, "t": tensor.clone().t(), 0: {}, "e": experts[0]}
+    whole["rank0"] = {"n": 0, "t": tensor.clone().t(), 0: {}, "e": experts[0], "s": texts[0]}
     whole["some"] = {"mine": 0}
     for i in range(1, rank.n):
         whole["some"][f"item{i}"] = [i]
         whole["some"].setdefault("of the first", i)
-        whole[f"rank{i}"] = {"n": i, "t": (tensor + i).t().contiguous(), 0: {}, "e": experts[i]}
+        whole[f"rank{i}"] = {"n": i, "t": (tensor + i).t().contiguous(), 0: {}, "e": experts[i], "s": texts[i]}
     path = rank.assert_saved(shards, whole, "keys.pt")
     assert_same(berth.load(path), whole)
 

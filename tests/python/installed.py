@@ -189,6 +189,11 @@ class Installed(Folder):
             torch.load(io.BytesIO(self.read(self.path("v.pt"))), mmap=True)
         with self.assertRaises(FileNotFoundError):
             torch.load(self.path("none.pt"))
+        berth.save({"w": torch.ones(1)}, self.path("w.safetensors"))
+        with self.assertRaisesRegex(RuntimeError, "the map_location of a .safetensors file must be a device, or the name of one"):
+            torch.load(self.path("w.safetensors"), map_location=lambda storage, location: storage)
+        for place in (None, "cpu", torch.device("cpu")):
+            self.assertEqual(torch.load(self.path("w.safetensors"), place)["w"].item(), 1)
 
     def test_bytes_are_no_file(self):
         """berth.load takes them for a path; what someone read from a file is refused as by PyTorch."""
@@ -260,6 +265,7 @@ class Installed(Folder):
             torch.load(mine)["a"].fill_(7)
             with torch.serialization.set_default_mmap_options(1):  # MAP_SHARED
                 torch.load(mine)["a"].fill_(8)
+                self.counted(by("load", "values"), torch.load, mine, mmap=False)
         self.assertEqual(torch.load(mine)["a"][0], 8)
 
     def test_a_pytorch_that_is_not_known(self):
@@ -273,7 +279,9 @@ class Installed(Folder):
         for change, message in (
                 ("torch.serialization.load = lambda f: f", "has a torch.load that this version"),
                 ("def _save(zip_file): zip_file.set_min_version(1)\n"
-                 "torch.serialization._save = _save", "uses PyTorchFileWriter.set_min_version, which")):
+                 "torch.serialization._save = _save", "uses PyTorchFileWriter.set_min_version, which"),
+                ("def _load(zip_file):\n    def inner(): zip_file.get_record_size('a')\n    def other(): inner()\n"
+                 "torch.serialization._load = _load", "uses PyTorchFileReader.get_record_size, which")):
             status, out, err = starter.run(code.format(change, path, path))
             self.assertEqual(status, 0, err)
             self.assertIn(message, out)

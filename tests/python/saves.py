@@ -230,6 +230,8 @@ class Plain(Folder):
             self.declined([1], "", "a torch dispatch mode is active")
         with torch.device("meta"):
             self.declined([1], "", "a torch function mode is active")
+        with torch._guards.tracing(torch._guards.TracingContext(None)):
+            self.declined([1], "", "torch.compile is tracing")
         with torch.serialization.skip_data():
             self.declined([1], "", "skip_data")
         copyreg.pickle(torch.Tensor, lambda tensor: (list, ()))

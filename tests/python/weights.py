@@ -430,6 +430,30 @@ class Weights(Folder):
             self.assertRaisesRegex(ours.SafetensorError, r"^q: a quantized tensor has no parts: get_tensor\(\) gives all of it$",
                                    file.prefetch)
 
+    def test_what_is_read_is_handed_out(self):
+        """Not what is read still, if it is iterated over."""
+        safetensors.torch.save_file({"x": torch.ones(3), "y": torch.ones(3)}, self.path("x"))
+        read = _set.Files.read_slice
+
+        def read_slice(files, name, *arguments):
+            (is_out if name == "x" else waits).wait(60)
+            return read(files, name, *arguments)
+
+        for is_closed in (False, True):
+            waits, is_out = threading.Event(), threading.Event()
+            with mock.patch.object(_set.Files, "read_slice", read_slice), ours.safe_open([self.path("x")], "pt") as file, \
+                    file.prefetch(threads=2) as loader:
+                changed = loader._reader.changed
+                wait = changed.wait
+                changed.wait = lambda: waits.set() or wait()
+                found = iter(loader)
+                self.assertEqual(next(found)[0], "y")
+                if is_closed:
+                    loader.close()
+                    self.assertRaisesRegex(ours.SafetensorError, "the loader is closed", next, found)
+                is_out.set()
+                self.assertEqual([(name, tensor.tolist()) for name, tensor in found], [("x", [1] * 3)] * (not is_closed))
+
     def failing(self, owner, name, error):
         if error is not AttributeError:
             return mock.patch.object(owner, name, side_effect=error)
