@@ -85,8 +85,9 @@ class Without(unittest.TestCase):
             storage = tested.BerthStorageConfig().create_storage()
             with storage.stream_write(path) as file:
                 torch.save([1], file)
-            with storage.stream_read(path) as file:
+            with (stream := storage.stream_read(path)) as file:
                 self.assertEqual((torch.load(file), torch.load is theirs), ([1], False))
+            self.assertEqual((stream.closed, file.closed, torch.load is theirs), (True, True, True))
             stream = storage.stream_read(path)
             self.addCleanup(stream.close)
             os.unlink(path)
