@@ -77,8 +77,8 @@ class Alone(Folder):
 
         path = self.path("a.pt")
         writer, reader, state = berth.dcp.Writer(), berth.dcp.Reader("none.pt"), {"w": torch.zeros(3), "n": 0}
-        checkpoint.save({"w": torch.ones(3), "n": 7}, checkpoint_id=path, storage_writer=writer, no_dist=True)
-        checkpoint.load(state, checkpoint_id=path, storage_reader=reader, no_dist=True)
+        checkpoint.save({"w": torch.ones(3), "n": 7}, checkpoint_id=path, storage_writer=writer)
+        checkpoint.load(state, checkpoint_id=path, storage_reader=reader)
         self.assertEqual((state["w"].tolist(), state["n"]), ([1] * 3, 7))
         for each in (writer, reader):
             each.reset()

@@ -282,6 +282,8 @@ class Installed(Folder):
                  "torch.serialization._save = _save", "uses PyTorchFileWriter.set_min_version, which"),
                 ("def _load(zip_file):\n    def inner(): zip_file.get_record_size('a')\n    def other(): inner()\n"
                  "torch.serialization._load = _load", "uses PyTorchFileReader.get_record_size, which")):
+            if "get_record_size" in change and not hasattr(torch._C.PyTorchFileReader, "get_record_size"):
+                continue  # PyTorch 2.6 has no method that Berth's reader lacks
             status, out, err = starter.run(code.format(change, path, path))
             self.assertEqual(status, 0, err)
             self.assertIn(message, out)

@@ -187,7 +187,8 @@ class Open(Folder):
         self.assertEqual((info["container"], info["archive"], info["n_tensors"], info["nbytes"]),
                          ("zip", "v", 8, os.path.getsize(self.file)))
         self.assertIs(info["repacked"], False)
-        self.assertEqual((info["byteorder_recorded"], info["calculated_offsets"]), (True, True))
+        aligned = b"/.storage_alignment" in self.read(self.file)  # PyTorch 2.6 does not write it
+        self.assertEqual((info["byteorder_recorded"], info["calculated_offsets"]), (True, aligned))
         torch.save({}, self.path("b.pt"), _disable_byteorder_record=True)  # PyTorch writes it all the same, at the end
         with berth.open(self.path("b.pt")) as file:
             self.assertEqual((file.info["byteorder_recorded"], file.info["calculated_offsets"]), (True, False))

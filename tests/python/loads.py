@@ -49,7 +49,7 @@ class Values(Folder):
                     if name not in _gate.WITH_CLASSES:
                         self.assertIs(berth.load(self.path("v.pt"))["v"], theirs["v"])
                         n_loaded += 1
-        self.assertGreater(n_loaded, 100)
+        self.assertGreater(n_loaded, 90)
 
     def test_an_empty_storage_of_two_classes(self):
         """As PyTorch's own test_save_different_dtype_unallocated; identity as there."""

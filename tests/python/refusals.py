@@ -342,6 +342,8 @@ class Refusals(Folder):
                 (data + b"more", f": `berth.load(io.BytesIO(data[:{n}]))` leaves them out, if data is all that is in the file"),
                 (data + data, f": `berth.load(io.BytesIO(data[{n}:]))` takes it out, if data is all that is in the file"),
                 (moved(data), ': `with berth.config.patch("debug=off load.repacked=accept"): berth.load(f)` reads it')):
+            if "repacked" in says and b"/.storage_alignment" not in data:  # of PyTorch 2.6: nothing was calculated
+                continue
             self.write("a.pt", content)
             for f in (path, io.BytesIO(content)):
                 with self.subTest(says), berth.config.patch("load.repacked=refuse"):

@@ -268,7 +268,7 @@ class Sets(Folder):
         report = berth.verify(path)
         self.assertRegex(report.error, r"names posix mkdir, .*; nothing was run\Z")
         self.assertEqual((report.intact, report.refused), (False, ["posix.mkdir"]))  # it is no Metadata
-        dcp.save({"a": torch.ones(2), "h": argparse.Namespace()}, checkpoint_id=self.path("named"), no_dist=True)
+        dcp.save({"a": torch.ones(2), "h": argparse.Namespace()}, checkpoint_id=self.path("named"))
         with self.assertRaisesRegex(berth.UnsafeFileError, "argparse Namespace is not allowed"):
             berth.load(self.path("named"))
         report = berth.verify(self.path("named"))

@@ -359,6 +359,8 @@ class Weights(Folder):
         for dtype, shape, expected in (("F4", [2, 4], [[0, 1], [2, 3]]), ("F8_E8M0", [4], [0, 1, 2, 3]), ("F4", [8, 1], "pairs only"),
                                        ("F6_E2M3", [4], "PyTorch has no dtype for 'F6_E2M3'"), ("F6_E3M2", [4], "has no dtype for")):
             nbytes = 3 if dtype[:2] == "F6" else 4
+            if isinstance(expected, list) and not hasattr(torch, {"F4": "float4_e2m1fn_x2"}.get(dtype, "float8_e8m0fnu")):
+                expected = "this PyTorch has no torch.float"
             data = made(None, {"x": {"dtype": dtype, "shape": shape, "data_offsets": [0, nbytes]}}, bytes(range(nbytes)))
             path = self.write("few", data)
             for call in ("m.safe_open(path, 'pt').get_tensor('x')", "m.safe_open(path, 'pt', backend='pread').get_tensor('x')",
@@ -370,7 +372,7 @@ class Weights(Folder):
                     if kind == "result":
                         self.assertEqual(found.view(torch.uint8).tolist(), expected)
                     else:
-                        self.assertEqual((kind, expected in found), ("SafetensorError", True), found)
+                        self.assertEqual((kind, str(expected) in found), ("SafetensorError", True), found)
 
     def test_a_plan(self):
         large = torch.arange(4 << 20, dtype=torch.int32).reshape(4, 1024, 1024)
@@ -420,7 +422,7 @@ class Weights(Folder):
             for owner, name, error, expected in (
                     (torch, "empty", RuntimeError("no room"), ("SafetensorError", "x: no room")),
                     (torch, "empty", MemoryError(), ("MemoryError", "")),
-                    (torch, "float32", AttributeError, ("SafetensorError", "x: module 'torch' has no attribute 'float32'")),
+                    (torch, "float32", AttributeError, ("SafetensorError", "x: this PyTorch has no torch.float32")),
                     (_set.Files, "read_slice", LookupError("odd"), ("SafetensorError", "x: odd"))):
                 with self.subTest(name=name, expected=expected), self.failing(owner, name, error), \
                         file.prefetch({"x": None}) as loader:

@@ -353,8 +353,12 @@ static PyObject *tuple_of(const int64_t *items, int32_t n)
 static PyObject *dtype_of(const bpy_loader *loader, berth_dtype dtype)
 {
     PyObject *found = loader->torch->dtypes[dtype];
-    if (!found)
-        PyErr_Format(PyExc_RuntimeError, "this PyTorch has no torch.%s", berth_dtype_name(dtype));
+    if (!found) {
+        berth_error error = {.code = BERTH_E_UNSUPPORTED, .offset = BERTH_NO_OFFSET};
+        (void)snprintf(error.message, sizeof error.message, "this PyTorch has no torch.%s",
+                       berth_dtype_name(dtype));
+        bpy_raise(&error);
+    }
     return found;
 }
 

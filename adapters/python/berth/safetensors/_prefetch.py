@@ -81,9 +81,12 @@ class _Reader:
         self.held_nbytes += wanted.nbytes
         pieces = []
         try:
-            wanted.tensor = self.torch.empty(wanted.lengths, dtype=getattr(self.torch, wanted.dtype))
+            dtype = getattr(self.torch, wanted.dtype, None)
+            if dtype is None:
+                raise SafetensorError(f"this PyTorch has no torch.{wanted.dtype}")
+            wanted.tensor = self.torch.empty(wanted.lengths, dtype=dtype)
             pieces = wanted.pieces() if wanted.nbytes else []
-        except Exception as failed:  # no memory; a dtype that this PyTorch does not have
+        except Exception as failed:  # no memory; no such dtype
             wanted.error = failed.with_traceback(None)
         wanted.n_left = len(pieces)
         self.pieces.extend((wanted, wanted.tensor, *piece) for piece in pieces)

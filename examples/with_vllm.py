@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM with weights that Berth reads: python examples/vllm_berth.py FOLDER, of a model with its tokenizer."""
+"""vLLM with weights that Berth reads: python examples/with_vllm.py FOLDER, of a model with its tokenizer."""
 
 import sys
 

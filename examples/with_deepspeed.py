@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""DeepSpeed saves and loads through Berth: deepspeed examples/zero.py"""
+"""DeepSpeed saves and loads through Berth: deepspeed examples/with_deepspeed.py"""
 
 import deepspeed
 import torch
