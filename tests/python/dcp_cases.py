@@ -336,7 +336,7 @@ def test_loads_that_fail(rank):
     if rank.rank == 0:
         quantized = torch.quantize_per_tensor(torch.ones(4), 1, 0, torch.qint8)
         torch.save({"w": torch.ones(4), "n": 1, "list": [1], "s": torch.eye(4).to_sparse(), "q": quantized,
-                    "t": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])},
+                    "d": {"a": 1}, "t": torch.nested.nested_tensor([torch.ones(2), torch.ones(2)])},
                    path)
     dist.barrier()
     last = rank.n - 1
@@ -357,10 +357,10 @@ def test_loads_that_fail(rank):
     none = rank.path("none.pt")
     rank.assert_raises(berth.MissingFileError, 0, "none.pt", berth.dcp.load, {"w": tensor}, none)
     keys = berth.dcp.load({"x": 1, "w": tensor}, path, strict=False)
-    assert keys == (["['x']"], ["['n']", "['list']", "['s']", "['q']", "['t']"]) and tensor.all()
-    state = {"w": None, "list": [0]}
+    assert keys == (["['x']"], ["['n']", "['list']", "['s']", "['q']", "['d']", "['t']"]) and tensor.all()
+    state = {"w": None, "list": [0], "d": 5}
     berth.dcp.load(state, path)
-    assert torch.equal(state["w"], torch.ones(4)) and state["list"] == [1]
+    assert torch.equal(state["w"], torch.ones(4)) and (state["list"], state["d"]) == ([1], {"a": 1})
 
 
 class Odd:

@@ -3,6 +3,7 @@
 
 import argparse
 import functools
+import gzip
 import gc
 import http.server
 import io
@@ -207,6 +208,9 @@ class Sets(Folder):
         self.assertNotIn("secret", str(caught.exception))
         with self.assertRaisesRegex(berth.ArgumentError, "NUL"):
             berth.load(url.replace("?", "\0?"))
+        packed = self.write("v.gz", gzip.compress(b"a"))
+        for f, end in ((packed, ""), (self.served(packed), ", where f is a copy of the object")):
+            self.assertRaisesRegex(berth.Error, rf": berth.load\(gzip.open\(f\)\) reads it{end}$", berth.load, f)
 
     def test_time_grows_as_the_index_does(self):
         """Ten times the bytes take no hundred times as long."""
