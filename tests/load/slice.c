@@ -111,7 +111,7 @@ Test(slice, reads_no_more_than_it_must)
 /* W6: by runs, by rows and by storages. */
 Test(slice, of_which_no_memory_is_left_is_told)
 {
-    static const char *const ways[] = {"load.method=read", "load.method=direct " BACK,
+    static const char *const ways[] = {"load.method=read", ("load.method=direct " BACK),
                                        "load.method=read io.memory_nbytes=4096"};
     const int64_t starts[] = {0, 3, 0}, sizes[] = {5, 1, 500};
     static int64_t buffer[2500];
