@@ -28,7 +28,7 @@ def cancel(case, *words):
             time.sleep(0.001)
         time.sleep(0.1)
         job.send_signal(number)
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=600)
         case.assertEqual((job.returncode, out), (code, b""), err)
         case.assertEqual(case.entries(), before)
 
@@ -384,7 +384,7 @@ class BenchSaveTool(Tool):
                     break
             self.assertGreater(len(self.entries()), len(before))
             job.send_signal(number)
-            job.communicate(timeout=60)
+            job.communicate(timeout=600)
             self.assertEqual((job.returncode, self.entries(), os.listdir(self.path("memory"))),
                              (code, before, []))
 

@@ -30,7 +30,7 @@ class Case(unittest.TestCase):
         """Runs the command; checks its exit code, and that errors are one line on stderr."""
         environment = dict(os.environ, **(env or {}))
         done = subprocess.run([BERTH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              cwd=self.folder, env=environment, timeout=120, **options)
+                              cwd=self.folder, env=environment, timeout=600, **options)
         self.assertEqual(done.returncode, code, (words, done.stdout, done.stderr))
         done.err = done.stderr.decode()
         done.out = done.stdout.decode(errors="replace")

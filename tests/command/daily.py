@@ -253,7 +253,7 @@ class StandardFiles(Case):
         """Runs a line of a shell in the folder, where `berth` is the command."""
         done = subprocess.run(["bash", "-o", "pipefail", "-c", 'berth() { "$BERTH" "$@"; }; ' + shell],
                               cwd=self.folder, env=dict(os.environ, BERTH=BERTH), capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=60, check=False, **options)
+                              stdin=subprocess.DEVNULL, timeout=600, check=False, **options)
         self.assertEqual(done.returncode, code, (shell, done.stdout[:200], done.stderr))
         return done.stdout.decode(errors="replace"), done.stderr.decode()
 

@@ -229,7 +229,7 @@ class Directories(Case):
                 changed[3:11] = struct.pack("<Q", len(changed) - 11)  # the length of the frame
             self.write(f"{name}/.metadata", changed)
             done = subprocess.run([BERTH, *dice.choice((["verify"], ["show", "--json"], ["ls"])), name],
-                                  cwd=self.folder, capture_output=True, timeout=60)
+                                  cwd=self.folder, capture_output=True, timeout=600)
             self.assertIn(done.returncode, (0, 1, 2), (i, done.stderr))
             n_lines = 0 if done.returncode == 0 or b"bad" in done.stdout else 1
             self.assertEqual(done.stderr.count(b"\n"), n_lines, (i, done.stderr))

@@ -106,7 +106,7 @@ class HangUp(Case):
                 done = subprocess.run(
                     ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={calls}", *second,
                      BERTH, *words, *self.SLOW], cwd=self.folder, stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE, check=False, timeout=60)
+                    stderr=subprocess.PIPE, check=False, timeout=600)
                 self.assertEqual(done.returncode, 129, (words, second, done.stderr))
                 self.assertEqual(self.entries(), self.before, (words, second))
 
@@ -189,7 +189,7 @@ class Remarks(Case):
                     done = subprocess.run(
                         [self.path("berth"), *words, target], cwd=self.folder, check=False,
                         stdout=subprocess.DEVNULL, stderr=theirs, user=4102, group=4102,
-                        extra_groups=[], restore_signals=False, timeout=60,
+                        extra_groups=[], restore_signals=False, timeout=600,
                         preexec_fn=lambda was=was: signal.signal(signal.SIGPIPE, was))
                     os.close(theirs)
                     if reader:
@@ -222,7 +222,7 @@ class Limited(Case):
                 with open(self.path("out"), "wb") as out:
                     done = subprocess.run([BERTH, *words], stdout=out, stderr=subprocess.PIPE,
                                           cwd=self.folder, check=False, restore_signals=False,
-                                          preexec_fn=limit, timeout=60)
+                                          preexec_fn=limit, timeout=600)
                 said, written = done.stderr.decode(), self.read("out")
                 self.assertEqual(written, whole[:len(written)], words)
                 if len(whole) <= LIMIT:
@@ -270,7 +270,7 @@ class Signals(Case):
             for _ in range(20):  # who is impatient
                 job.send_signal(number)
                 time.sleep(0.005)
-            out, err = job.communicate(timeout=60)
+            out, err = job.communicate(timeout=600)
             self.assertEqual((job.returncode, out), (code, b""), err)
             self.assertRegex(err, rb"\Aberth: .*: cancelled\n\Z")
             self.assertEqual(self.entries(), before)
@@ -328,7 +328,7 @@ class Closed(Case):
 
     def start(self, closed, *words):
         return subprocess.run(self.without(closed, *words), cwd=self.folder, capture_output=True,
-                              timeout=60)
+                              timeout=600)
 
     def test_no_file_gets_a_low_descriptor(self):
         self.write("header", json.dumps({"a": {"dtype": "U8", "shape": [1 << 27],

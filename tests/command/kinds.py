@@ -84,7 +84,7 @@ class Kinds(Case):
             os.chmod(os.path.join(folder, "python3"), 0o755)
             os.symlink(BERTH, os.path.join(folder, "berth"))
         done = subprocess.run(["bash", "-c", command], cwd=self.folder, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=120,
+                              stderr=subprocess.STDOUT, timeout=600,
                               env=dict(os.environ, PATH=folder + ":" + os.environ["PATH"]))
         self.assertEqual(done.returncode, 0, (command, done.stdout))
 

@@ -74,7 +74,7 @@ class Shown(Case):
                       ["ls", "a.pt", "--" + name], [name], ["verify", "m" + other + ".safetensors.index.json"],
                       ["copy", file, "no" + other + "/out.pt"], ["clean", "none" + other],
                       ["config", "--set", "trace=x" + other], ["config", "trace", "--set", "trace=x" + other]):
-            done = subprocess.run([BERTH, *words], cwd=self.folder, capture_output=True, check=False, timeout=60)
+            done = subprocess.run([BERTH, *words], cwd=self.folder, capture_output=True, check=False, timeout=600)
             yield words, done.stdout.decode(), done.stderr.decode()
 
     def test_kinds_of_characters(self):

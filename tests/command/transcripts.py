@@ -239,7 +239,7 @@ class Transcripts(Case):
                 with self.subTest(command=name, line=line):
                     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=self.folder,
                                           env=environment, capture_output=True, text=True,
-                                          stdin=subprocess.DEVNULL, timeout=60, check=False)
+                                          stdin=subprocess.DEVNULL, timeout=600, check=False)
                     self.assertRegex(done.stdout, rf"\A{out}\Z")
                     self.assertRegex(done.stderr, rf"\A{err}\Z")
                     self.assertEqual(done.returncode, code)

@@ -432,7 +432,7 @@ class Verdicts(Case):
         self.assertNotIn("FILE", step)
         done = subprocess.run(["bash", "-c", 'berth() { "$BERTH" "$@"; }; ' + before + step], cwd=self.folder,
                               env=dict(os.environ, BERTH=BERTH), capture_output=True, stdin=subprocess.DEVNULL,
-                              timeout=60, check=False)
+                              timeout=600, check=False)
         self.assertEqual(done.returncode, 0, (step, done.stderr))
 
     def test_next_steps_can_be_pasted_whatever_the_name(self):
@@ -485,7 +485,7 @@ class Verdicts(Case):
                     step = re.search(r": in its place, `(.*)` reads it$", line).group(1)
                     done = subprocess.run(["bash", "-c", f'cat modules.pt >"$1" & "$0" {" ".join(words)} {step}',
                                            BERTH, "./" + name], cwd=self.folder, stdout=subprocess.DEVNULL,
-                                          timeout=60, check=False)
+                                          timeout=600, check=False)
                     self.assertEqual(done.returncode, 0, step)
         self.assertFalse(os.path.exists(self.path("no")))
         os.mkfifo(self.path("m.safetensors.index.json"))
@@ -494,11 +494,11 @@ class Verdicts(Case):
         os.mkfifo(self.path("\u202e"))  # no terminal shows it
         self.assertNotIn("`", self.refused("verify", "\u202e", code=2))
         shell = ["bash", "-c", '"$0" verify <(cat modules.pt)', BERTH]
-        done = subprocess.run(shell, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(shell, cwd=self.folder, capture_output=True, text=True, timeout=600, check=False)
         step = re.search(r"is a pipe, .*: in its place, `(.*)` reads it$", done.stderr).group(1)
         self.assertEqual(step, "- < <(...)")
         shell[2] = '"$0" verify ' + step.replace("...", "cat modules.pt")
-        subprocess.run(shell, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=60, check=True)
+        subprocess.run(shell, cwd=self.folder, stdout=subprocess.DEVNULL, timeout=600, check=True)
 
     def test_files_that_the_kernel_makes(self):
         """None is empty, and none was cut."""

@@ -20,7 +20,7 @@ DIRECT = ["--set", "save.method=direct"]
 
 def berth(*words, code=0):
     done = subprocess.run([BERTH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          stdin=subprocess.DEVNULL, timeout=120, check=False)
+                          stdin=subprocess.DEVNULL, timeout=600, check=False)
     if done.returncode != code:
         raise AssertionError(f"berth {' '.join(words)}: {done.returncode}: {done.stderr.decode()}")
     return done

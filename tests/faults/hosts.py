@@ -73,7 +73,7 @@ class Scene(unittest.TestCase):
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                               stdin=subprocess.DEVNULL) as process:
             yield process
-            said = process.communicate(timeout=60)[1].decode()
+            said = process.communicate(timeout=600)[1].decode()
         if process.returncode:
             raise AssertionError(f"held at {call} {nth}: {process.returncode}: {said}")
 
@@ -371,7 +371,7 @@ class RemoversTest(Scene):
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as one:
             time.sleep(0.06)
             with scene.held(seconds=0.5):
-                said = one.communicate(timeout=60)[1].decode()
+                said = one.communicate(timeout=600)[1].decode()
         if one.returncode:
             raise AssertionError(f"{first} stopped at {call} {nth}: {said}")
         berth("verify", scene.target)

@@ -60,7 +60,7 @@ def need_tool(*names):
 
 def run(*words, check=True):
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          stdin=subprocess.DEVNULL, check=False, timeout=120)
+                          stdin=subprocess.DEVNULL, check=False, timeout=600)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(words)}: {done.returncode}: {done.stdout.decode()}")
     return done
@@ -132,7 +132,7 @@ class User:
     def run(words, umask):
         os.umask(umask)
         done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                              stdin=subprocess.DEVNULL, check=False, cwd="/", timeout=120)
+                              stdin=subprocess.DEVNULL, check=False, cwd="/", timeout=600)
         return [done.returncode, done.stderr.decode(errors="replace")]
 
     def ask(self, what, argument, umask=0o022):
@@ -293,7 +293,7 @@ def traced(words, *expressions):
         options = [word for each in expressions for word in ("-e", each)]
         done = subprocess.run(["strace", "-f", "-qq", "-s", "64", "-o", log, *options, *words],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                              stdin=subprocess.DEVNULL, check=False, timeout=120)
+                              stdin=subprocess.DEVNULL, check=False, timeout=600)
         with open(log, encoding="utf-8", errors="replace") as file:
             return done.returncode, done.stderr.decode(errors="replace"), file.read().splitlines()
 

@@ -45,7 +45,7 @@ class Stopped:
     def go(self):
         """Returns its exit code and what it said."""
         os.kill(self.pid, signal.SIGCONT)
-        said = self.process.communicate(timeout=60)[1].decode()
+        said = self.process.communicate(timeout=600)[1].decode()
         self.log.close()
         return self.process.returncode, said
 

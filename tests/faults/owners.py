@@ -577,7 +577,7 @@ class WatchTest(Scene):
                 ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={SLOWED}",
                  "-e", f"inject={SLOWED}:delay_enter={4000 if LONG else 2500}",
                  *setpriv(saver), *command], check=False, umask=0, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=120)
+                stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=600)
             self.assertEqual(done.returncode, 0, (way, done.stderr))
 
     def test_x1_no_temporary_is_ever_open_to_others(self):

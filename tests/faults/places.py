@@ -264,7 +264,7 @@ class DescriptorTest(Scene):
     def run_with(self, fd, words):
         return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               stdin=subprocess.DEVNULL, pass_fds=[fd], check=False,
-                              cwd=self.folder, timeout=60)
+                              cwd=self.folder, timeout=600)
 
     def around(self):
         """Every folder where something could be left; in those of all, by names that it would have."""
@@ -525,7 +525,7 @@ class LeaseTest(Scene):
             with self.subTest(command=words), self.leased(leased) as answers:
                 began = time.monotonic()
                 done = subprocess.run([BERTH, *words], stdout=subprocess.DEVNULL,
-                                      stderr=subprocess.PIPE, check=False, timeout=60)
+                                      stderr=subprocess.PIPE, check=False, timeout=600)
                 took = time.monotonic() - began
                 self.assertEqual((done.returncode, done.stderr), (0, b""))
                 self.assertEqual(answers.read(20), b"given up")

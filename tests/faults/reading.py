@@ -47,7 +47,7 @@ def run_failing(sources, command, nth, stdout=subprocess.DEVNULL):
     return subprocess.run([*strace(sources, "/dev/null"),
                            f"--inject=pread64:error=EIO:when={nth}", *command],
                           stdin=subprocess.DEVNULL, stdout=stdout,
-                          stderr=subprocess.PIPE, timeout=120, check=False)
+                          stderr=subprocess.PIPE, timeout=600, check=False)
 
 
 @unittest.skipUnless(shutil.which("strace") or os.environ.get("CI") == "true", "no strace")

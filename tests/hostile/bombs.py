@@ -38,7 +38,7 @@ class Small(Case):
         cpu_seconds, heap_nbytes = self.cost_by_itself(words[0])
         seconds = []
         while len(seconds) < N_TRIES:
-            done = self.berth(*words, timeout=10)
+            done = self.berth(*words, seconds=10)
             self.assertLess(done.heap_nbytes - heap_nbytes, MAX_HEAP_NBYTES, words)
             self.assertLessEqual(done.out_nbytes, most_out, words)
             seconds.append(done.cpu_seconds - cpu_seconds)
@@ -317,7 +317,7 @@ class Bombs(Case):
     def deep(self, pickle, n, is_tensor, refused):
         """What is in `refused` says why not; all other commands do what they are for."""
         path = self.write("deep.pt", archive(PROTO + pickle + b".", ONE))
-        for name, done in self.everything(path, timeout=600).items():
+        for name, done in self.everything(path, seconds=600).items():
             code, says = refused.get(name, (0, ""))
             told = re.split(r"(?:deep\.pt|out\.safetensors): ", done.err)[-1].rstrip("\n")
             self.assertEqual((name, done.returncode, told), (name, code, says))
@@ -367,7 +367,7 @@ class Bombs(Case):
         path = self.write("names.pt", archive(pickle, ONE))
         results = self.everything(path)
         for words in (("map", ), ("bench", "load"), ("bench", "rows"), ("bench", "save")):
-            results[words] = self.berth(*words, path, timeout=20)
+            results[words] = self.berth(*words, path, seconds=20)
         for name in ("ls", "ls --json", *((words for words in results if not isinstance(words, str)))):
             self.assertIn("names above 1024 bytes take more than 16 MiB in all", results[name].err)
         data = archive(pickle, ONE)
@@ -375,7 +375,7 @@ class Bombs(Case):
             content = next(file.read(each) for each in file.infolist() if each.filename.endswith("data/0"))
         at = data.index(content, data.index(b"data/0"))
         self.write("bad.pt", data[:at] + bytes([data[at] ^ 1]) + data[at + 1:])
-        self.assertRegex(self.berth("verify", "bad.pt", timeout=20).out.decode(), r"^data/0 .*; in it: 1, 2\.kkk")
+        self.assertRegex(self.berth("verify", "bad.pt", seconds=20).out.decode(), r"^data/0 .*; in it: 1, 2\.kkk")
 
     def test_one_long_text_in_many_places(self):
         pickle = (PROTO + text("x" * 30000) + b"q\x00](" + b"h\x00" * 20000 + b"e\x86.")

@@ -10,6 +10,7 @@ import unittest
 
 BUILD = os.path.abspath(os.environ["BERTH_BUILD"])
 BERTH = os.path.join(BUILD, "berth")
+HANG_SECONDS = 1800  # by the clock, for what waits: the machine may be busy
 HEAP = os.path.join(BUILD, "tests", "hostile", "heap.so")
 
 
@@ -24,14 +25,18 @@ class Case(unittest.TestCase):
             file.write(content)
         return path
 
-    def berth(self, *words, timeout=60):
-        """Runs it with its output into files; exit codes are the documented ones, errors a line."""
+    def berth(self, *words, seconds=60):
+        """Runs it with its output into files, for so many seconds of a processor at most; exit codes are the
+        documented ones, errors a line."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+
         heap = os.path.join(self.folder, ".heap")
         environment = dict(os.environ, LD_PRELOAD=HEAP, BERTH_HEAP=heap)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             done = subprocess.run([BERTH, *words], stdout=out, stderr=err, cwd=self.folder,
-                                  env=environment, timeout=timeout)
+                                  env=environment, preexec_fn=limit, timeout=HANG_SECONDS)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             done.cpu_seconds = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
             done.out_nbytes = out.tell()
@@ -46,7 +51,7 @@ class Case(unittest.TestCase):
         self.assertLessEqual(done.err.count("\n"), 1, done.err[:500])
         return done
 
-    def everything(self, path, most_out=40 << 20, timeout=60):
+    def everything(self, path, most_out=40 << 20, seconds=60):
         """All subcommands but cat; what each gave."""
         commands = [("ls",), ("ls", "--json"), ("info",), ("show", "-q"), ("show", "--json"), ("verify",),
                     ("diff", path),
@@ -56,7 +61,7 @@ class Case(unittest.TestCase):
             words = [command, path, *more]
             if command in ("convert", "copy"):
                 words.append("out.safetensors" if command == "convert" else "out.pt")
-            done = self.berth(*words, timeout=timeout)
+            done = self.berth(*words, seconds=seconds)
             self.assertLessEqual(done.out_nbytes, most_out, words)
             results[" ".join([command, *(m for m in more if m[0] == "-")])] = done
         return results

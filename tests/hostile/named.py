@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 
-from case import BERTH, Case
+from case import BERTH, HANG_SECONDS, Case
 from pickles import archive
 
 MAGIC = 0x1950A86A20F9469CFC6C
@@ -171,7 +171,7 @@ class Named(Case):
     def refusal(self, content, command="info"):
         """The one line with which the file is refused; nothing of it was run."""
         path = self.write("bad.pt", content)
-        done = subprocess.run([BERTH, command, path], capture_output=True, cwd=self.folder, timeout=60)
+        done = subprocess.run([BERTH, command, path], capture_output=True, cwd=self.folder, timeout=HANG_SECONDS)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertEqual(sorted(os.listdir(self.folder)), ["bad.pt"])
         self.assertEqual(done.stderr.count(b"\n"), 1)

@@ -45,7 +45,7 @@ def value():
 
 def run(command):
     done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", command], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=120)
+                          stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False, timeout=600)
     expect(done.returncode == 0, f"{command}: {done.stdout[-300:]}")
 
 

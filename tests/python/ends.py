@@ -80,7 +80,7 @@ class Ends(Running):
         code = (HEAD.replace("LENGTH", "300_000.")
                 + "print(berth.save_async(value, Held()).done())\ngate.set()\n")
         done = subprocess.run([sys.executable, "-c", code, self.path("v.pt")], capture_output=True,
-                              text=True, check=False, timeout=120)
+                              text=True, check=False, timeout=600)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "False\n", ""))
         self.check(length=300_000.)
 

@@ -44,7 +44,7 @@ def state():
 
 
 def run(*words):
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise berth.Error(done.stderr)
     return done.stdout

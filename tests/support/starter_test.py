@@ -54,7 +54,7 @@ class Starter(unittest.TestCase):
 
     def run_program(self, *words, **more):
         """stdout of the small program, which ends well."""
-        done = subprocess.run([os.environ["BERTH_PYTHON"], *words], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([os.environ["BERTH_PYTHON"], *words], capture_output=True, text=True, timeout=600,
                               check=False, **more)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
@@ -68,7 +68,7 @@ class Starter(unittest.TestCase):
     def test_ends(self):
         for code, status, out, err in ENDS:
             done = subprocess.run([os.environ["BERTH_PYTHON"], "-c", code, "a", "b c"], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=60, check=False)
+                                  capture_output=True, text=True, timeout=600, check=False)
             for got in (starter.run(code, "a", "b c"), (done.returncode, done.stdout, done.stderr)):
                 with self.subTest(code):
                     self.assertEqual((got[0], got[1]), (status, out), got[2])
@@ -100,17 +100,17 @@ class Starter(unittest.TestCase):
         for number in starter.PASSED_ON:
             process, _ = self.begin("print(os.getpid(), flush=True)\nsignal.pause()")
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=600)
             self.assertEqual(process.returncode, -number)
         process, _ = self.begin("signal.signal(2, lambda *_: exit(print('caught')))\nprint(os.getpid(), flush=True)\n"
                                 "signal.pause()")
         process.send_signal(signal.SIGINT)
-        self.assertEqual((process.communicate(timeout=60)[0], process.returncode), ("caught\n", 0))
+        self.assertEqual((process.communicate(timeout=600)[0], process.returncode), ("caught\n", 0))
 
     def test_what_the_caller_ignores_is_ignored(self):
         said = subprocess.run(["bash", "-c", "trap '' INT; exec \"$BERTH_PYTHON\" -c \"$0\"",
                                "import signal; print(*map(int, map(signal.getsignal, (1, 2, 15))))"],
-                              capture_output=True, text=True, timeout=60, check=False)
+                              capture_output=True, text=True, timeout=600, check=False)
         self.assertEqual(said.stdout, "0 1 0\n", said.stderr)
 
     def test_one_that_hangs_tells_where(self):
@@ -126,13 +126,13 @@ class Starter(unittest.TestCase):
         self.assertTrue(in_time(lambda: not is_alive(pid)))
         process, pid = self.begin("print(os.getpid(), flush=True)\nsignal.pause()")
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         self.assertTrue(in_time(lambda: not is_alive(pid)))
 
     def test_the_server_ends_with_its_process(self):
         code = ("import os, sys, starter\nos.environ['BERTH_PYTHON'] = sys.executable\nstarter.start()\n"
                 "print(starter.run('print(5)')[1], starter.start.server.pid, os.environ['BERTH_PYTHON'])")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False,
                               env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.abspath(__file__))})
         five, pid, program = done.stdout.split()
         self.assertEqual(five, "5", done.stderr)

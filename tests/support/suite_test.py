@@ -107,7 +107,7 @@ class Suites(unittest.TestCase):
     def check(self, name):
         text, last, others = CASES[name]
         with self.begin(text) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=600)
         self.assertEqual(out.splitlines()[-1], last, out + err)
         for each in others:
             self.assertIn(each, out)
@@ -122,7 +122,7 @@ class Suites(unittest.TestCase):
                 self.assertIsNone(process.poll())
                 time.sleep(0.001)
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=600)
         self.assertEqual(sorted(said), [f"test_{x} (__main__.{x.upper()}.test_{x})\n" for x in "ab"])
         for each in "ab":
             self.assertRegex(err, rf"(?m)^  File .* in test_{each}$")

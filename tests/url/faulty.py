@@ -401,7 +401,7 @@ class Secrets(Misbehaves):
             for words in (["info", "--json", "--stats"], ["verify"], ["copy", self.demo], ["map", self.demo, "-o"],
                           ["clean"], ["diff", self.demo]):
                 done = subprocess.run([case.BERTH, *words, url, "--trace", trace], capture_output=True, text=True,
-                                      check=False, env={**os.environ, **environment}, timeout=60)
+                                      check=False, env={**os.environ, **environment}, timeout=600)
                 self.assertNotEqual(done.returncode, 0, (url, done))
                 for secret in SECRETS:
                     self.assertNotIn(secret, done.stdout + done.stderr + self.text(trace), (url, words))

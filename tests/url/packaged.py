@@ -45,7 +45,7 @@ class Package(case.Case):
     def python(self, text):
         env = dict(os.environ, PYTHONPATH=os.path.join(BUILT, "python"))
         done = subprocess.run([files.PYTHON, "-c", BEGIN + text, self.server.url, files.folder()],
-                              capture_output=True, text=True, env=env, timeout=120, check=False)
+                              capture_output=True, text=True, env=env, timeout=600, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_everything_is_read(self):
@@ -342,7 +342,7 @@ class FromC(case.Case):
             changed = "the object changed while it was read: open it again"
             self.assertEqual(said, f"{server.url}/mid.pt: {changed}\n")
         with Server(b"", lambda request: time.sleep(2)) as server:
-            subprocess.run([self.path("program"), f"{server.url}/mid.pt", "cancel"], check=True, timeout=60)
+            subprocess.run([self.path("program"), f"{server.url}/mid.pt", "cancel"], check=True, timeout=600)
 
 
 class WithoutLibcurl(case.Case):
