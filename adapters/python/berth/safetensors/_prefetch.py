@@ -61,6 +61,8 @@ class _Reader:
         self.waiting = collections.deque(wanted)  # that are not begun, in the order of their bytes
         self.asked = collections.deque()  # that somebody waits for: they go before all others
         self.pieces = collections.deque()
+        self.done = collections.deque()  # that nobody had taken when they were read
+        self.n_left = len(wanted)  # that are not taken
         self.held_nbytes = 0  # of tensors that are begun and not taken
         self.is_closed = False
 
@@ -91,8 +93,13 @@ class _Reader:
         wanted.n_left = len(pieces)
         self.pieces.extend((wanted, wanted.tensor, *piece) for piece in pieces)
         if not pieces:
-            wanted.is_done = True
-            self.changed.notify_all()
+            self._end(wanted)
+
+    def _end(self, wanted):
+        wanted.is_done = True
+        if not wanted.is_taken:  # by a take() that waits for it
+            self.done.append(wanted)
+        self.changed.notify_all()
 
     def _next(self):
         """A piece to read; None: there is no more. Begins tensors as the window has room."""
@@ -136,8 +143,7 @@ class _Reader:
             wanted.error = wanted.error or error
             wanted.n_left -= 1
             if wanted.n_left == 0:
-                wanted.is_done = True
-                self.changed.notify_all()
+                self._end(wanted)
 
 
 class PrefetchLoader:
@@ -180,6 +186,7 @@ class PrefetchLoader:
             if wanted.is_taken:
                 raise SafetensorError(f"tensor {shown(name)} was taken before: each is handed out once")
             wanted.is_taken = True  # before the wait: two threads do not take one
+            reader.n_left -= 1
             try:
                 if not wanted.is_begun:
                     reader.asked.append(wanted)
@@ -188,6 +195,9 @@ class PrefetchLoader:
                     reader.changed.wait()
             except BaseException:  # ^C: it can be taken later
                 wanted.is_taken = False
+                reader.n_left += 1
+                if wanted.is_done:
+                    reader.done.append(wanted)
                 raise
             return self._hand_out(wanted)
 
@@ -201,16 +211,21 @@ class PrefetchLoader:
             self._check_process()
             reader = self._reader
             with reader.changed:
-                left = [wanted for wanted in self._wanted.values() if not wanted.is_taken]
-                ready = next((wanted for wanted in left if wanted.is_done), None)
-                while left and ready is None and not reader.is_closed:
-                    reader.changed.wait()
-                    left = [wanted for wanted in left if not wanted.is_taken]
-                    ready = next((wanted for wanted in left if wanted.is_done), None)
-                if not left:
+                wanted = None
+                while reader.n_left and not wanted and not reader.is_closed:
+                    if not reader.done:
+                        reader.changed.wait()
+                    elif not reader.done[0].is_taken:
+                        wanted = reader.done[0]
+                    else:
+                        reader.done.popleft()
+                if not reader.n_left:
                     return
-                wanted = ready or left[0]
+                if not wanted:
+                    raise SafetensorError("the loader is closed")
                 wanted.is_taken = True
+                reader.n_left -= 1
+                reader.done.popleft()
                 tensor = self._hand_out(wanted)
             yield wanted.key, tensor
 
