@@ -45,7 +45,7 @@ class BerthModelLoader(DefaultModelLoader):
         _, files, _, _ = self._prepare_weights(source.model_or_path, source.subfolder, source.revision,
                                                source.fall_back_to_pt, source.allow_patterns_overrides)
         is_unused = source.is_unused_weight or (lambda name: False)
-        with safe_open([os.path.abspath(file) for file in sorted(files)], "pt") as file:
+        with safe_open([os.path.abspath(file) for file in sorted(files)], "pt", backend="pread") as file:
             plan = {name: None for name in file.keys()
                     if not is_unused(name) and not should_skip_weight(name, self.local_expert_ids)}
             with file.prefetch(plan, **self._options) as loader:
