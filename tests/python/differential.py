@@ -24,9 +24,11 @@ import unittest
 import zipfile
 
 import berth
+import berth.safetensors.torch as our_weights
 import safetensors.torch
 import torch
 from berth import _records
+from berth.safetensors import SafetensorError, safe_open
 
 from same import Different, same
 from watch import Watch
@@ -326,6 +328,19 @@ def by_name(tensors):
     return dict(sorted(tensors.items())) if type(tensors) is dict else tensors
 
 
+def elements_of(tensor):
+    """A tensor's dtype, sizes and elements: a part of it is a tensor of its own."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        return str(tensor)
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return tensor.dtype, tensor.shape, tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+def taken(file, name):
+    with file.prefetch({name: None}) as loader:
+        return loader.take(name)
+
+
 def is_ours(error):
     """A refusal by Berth, or what a caller of PyTorch expects of a file that is none."""
     return isinstance(error, berth.Error)
@@ -415,7 +430,36 @@ class Reading:
                 error, (berth.Error, pickle.UnpicklingError, RuntimeError, type(theirs[1]))))
         self.says("berth.open")
         self.opened(mine)
+        self.says("berth.safetensors")
+        self.as_weights(None if skips_theirs or self.kind != "safetensors" else theirs)
         return self
+
+    def as_weights(self, theirs):
+        """By the interface of safetensors: as the package, which has a theirs, and each way as the others."""
+        def is_refusal(error):
+            return isinstance(error, SafetensorError)
+
+        whole = outcome(our_weights.load_file, self.path) if self.kind == "safetensors" else (None, None)
+        whole = by_name(whole[0]), whole[1]
+        if theirs:
+            self.compare("load_file", whole, theirs, is_refusal)
+        found = {name: elements_of(tensor) for name, tensor in (whole[0] or {}).items()}  # the first reading of each name
+        for backend in ("mmap", "pread"):
+            file, error = outcome(safe_open, self.path, "pt", backend=backend)
+            readings = [("safe_open", (None, error))]
+            if file:
+                file.metadata()
+                names = file.keys()
+                readings += [(name, outcome(file.get_tensor, name)) for name in names]
+                readings += [(name, outcome(lambda name=name: file.get_slice(name)[...])) for name in names]
+                readings += [(name, outcome(taken, file, name)) for name in names]
+            for name, (tensor, error) in readings:
+                if error is not None and not is_refusal(error):
+                    self.differs(f"safe_open, {backend}", f"{name!r}: {type(error).__module__}.{type(error).__name__}: {error}"[:300])
+                elif tensor is not None and elements_of(tensor) != found.setdefault(name, elements_of(tensor)):
+                    self.differs(f"safe_open, {backend}", f"{name!r}: {tensor}, not {found[name]}"[:300])
+        loaded = outcome(our_weights.load, self.data) if self.kind == "safetensors" else (None, whole[1])
+        self.against("load(bytes)", (by_name(loaded[0]), loaded[1]), whole)
 
     def against(self, way, read, mine, **how):
         """One way of Berth's against another."""
