@@ -331,7 +331,7 @@ def by_name(tensors):
 def elements_of(tensor):
     """A tensor's dtype, sizes and elements: a part of it is a tensor of its own."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        return str(tensor)
+        return tensor.dtype, tensor.shape
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return tensor.dtype, tensor.shape, tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
