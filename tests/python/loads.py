@@ -369,8 +369,8 @@ class Values(Folder):
 
         value = {"a": torch.arange(6.).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
         save_file(value, self.path("v.safetensors"))
-        for mmap in (False, True):
-            loaded = berth.load(self.path("v.safetensors"), mmap=mmap)
+        for options in ({}, {"mmap": True}, {"encoding": "latin1"}):
+            loaded = berth.load(self.path("v.safetensors"), **options)
             self.assertEqual(list(loaded), ["a", "b"])
             self.assertTrue(all(torch.equal(loaded[key], value[key]) for key in value))
 

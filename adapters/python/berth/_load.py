@@ -132,7 +132,10 @@ def _load_safely(kept, map_location, mmap, arguments, wants_torch):
         if not (wants_torch or _conditions.reason()):
             return _value_of_source(kept, map_location, mmap)
         kept.keep()
-        kept.open(READ).close()
+        with contextlib.closing(kept.open(READ)) as file:
+            has_pickle = file.info()["container"] != "safetensors"
+        if not has_pickle:
+            return _value_of_source(kept, map_location, mmap)
         _gate.try_pickle(kept)
     except UnsafeFileError as error:
         refusal = error.with_traceback(None)  # which holds the source
