@@ -323,12 +323,13 @@ static void save_transposed(const char *options)
     berth_tree_free(tree);
 }
 
-/* Opens the file from `flaky`; a read of what follows fails, the nth. */
+/* Opens the file from `flaky`, in place of what was open; a read of what follows fails, the nth. */
 static void open_to_fail(struct flaky *flaky, const char *options, uint64_t nth)
 {
     berth_source source = {.nbytes = file_nbytes, .read = read_flaky, .context = flaky};
 
     *flaky = (struct flaky){.bytes = file};
+    berth_close(checkpoint);
     assert_ok(berth_open_source(&source, only(options, NULL), &checkpoint, &error));
     flaky->fails_at = flaky->n_reads + nth;
 }
