@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth_set_storage_rules: rules of the caller choose the I/O method and device of each storage. */
+/* Which tensors and storages a caller means: selections, and the rules of berth_set_storage_rules,
+ * which choose the I/O method and device of each storage. */
 #include "load/selection.h"
 
 #include <fnmatch.h>

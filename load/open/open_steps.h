@@ -74,9 +74,6 @@ bth_record_counts bth_directory_count_records(const bth_contents *contents);
 
 /* ---- refused_kinds.c: how a refusal says what a file is ---- */
 
-/* More of a name, a title or a text of the file is not shown. */
-#define BTH_SHOWN_NBYTES 100
-
 /* A longer path is no word of a command. */
 #define BTH_WORD_NBYTES 200
 

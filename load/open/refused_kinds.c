@@ -14,6 +14,8 @@
 #define KIND_NBYTES (64 << 10)
 /* A file of words is no longer. */
 #define WORDS_MAX_NBYTES 512
+/* More of a text is not shown. */
+#define SHOWN_NBYTES 100
 /* Behind the byte at which a file in the legacy format is refused, its pickles are looked at so
  * far, however many bytes an open has read. */
 #define LEGACY_NBYTES (64 << 10)
@@ -215,14 +217,14 @@ static bool char_is_space(char c)
 }
 
 /* "what, not a checkpoint", and what the text says outside of tags, if anything: the first
- * BTH_SHOWN_NBYTES, in one line. */
+ * SHOWN_NBYTES, in one line. */
 static void text_refuse(const char *what, const char *text, size_t nbytes, berth_error *error)
 {
-    char shown[BTH_SHOWN_NBYTES + 1];
+    char shown[SHOWN_NBYTES + 1];
     bool is_tag = false, is_tagged = nbytes > 0 && *text == '<';
     size_t n = 0;
 
-    for (size_t i = 0; i < nbytes && n < BTH_SHOWN_NBYTES; i++) {
+    for (size_t i = 0; i < nbytes && n < SHOWN_NBYTES; i++) {
         is_tag = is_tagged && (is_tag || text[i] == '<');
         if (!is_tag && !char_is_space(text[i]))
             shown[n++] = text[i];
@@ -247,6 +249,7 @@ static void head_refuse_text(const bth_head_cache *cache, berth_error *error)
                  {"<error>", "an XML text"},
                  {"{\"", "a JSON text"},
                  {"{ ", "a JSON text"},
+                 {"{\t", "a JSON text"},
                  {"{\n", "a JSON text"},
                  {"{\r", "a JSON text"},
                  {"{}", "a JSON text"}};

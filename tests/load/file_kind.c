@@ -149,6 +149,7 @@ Test(file_kind, texts)
         {BYTES("{\"error\": \"Repository not found\"}"),
          "a JSON text" SAYS "{\"error\": \"Repository not found\"}"},
         {BYTES("{\n \"a\" :1 < 2 > 1"), "a JSON text" SAYS "{ \"a\" :1 < 2 > 1"},
+        {BYTES("{\t\"a\" :1}"), "a JSON text" SAYS "{ \"a\" :1}"},
         {BYTES("{}"), "a JSON text" SAYS "{}"},
         {BYTES("{\"metadata\": {}, \"weight_map\": {\"a\": \"b\"}}"),
          "the index of a checkpoint in several files (JSON): open the files that its weight_map "
