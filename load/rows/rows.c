@@ -135,9 +135,13 @@ static int rows_add_table(berth_rows *rows, const bth_row_table *table, size_t *
                         "the table's rows are longer than the cache's lines, and %llu live "
                         "tickets hold rows",
                         (ull)rows->stats.n_tickets);
-    bth_row_table *more = bth_reallocate(rows->tables, (rows->n_tables + 1) * sizeof *rows->tables);
-    if (!more)
-        return bth_fail_memory(error, (rows->n_tables + 1) * sizeof *rows->tables);
+    bth_row_table *more = rows->tables;
+    if ((rows->n_tables & (rows->n_tables - 1)) == 0) { /* 0, 1, 2, 4, ... tables fill the list */
+        size_t nbytes = (rows->n_tables ? 2 * rows->n_tables : 1) * sizeof *more;
+        more = bth_reallocate(rows->tables, nbytes);
+        if (!more)
+            return bth_fail_memory(error, nbytes);
+    }
     if (layout.line_nbytes != rows->layout.line_nbytes) {
         uint64_t n_slots = (uint64_t)layout.n_sets * layout.ways + layout.n_scratch;
         uint64_t notes_at = n_slots * layout.line_nbytes + layout.buffer_nbytes * rows->n_readers;
