@@ -381,18 +381,6 @@ static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, bert
     return 0;
 }
 
-/* For file systems without POSIX ACLs. */
-static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, berth_error *error)
-{
-    mode_t mode;
-
-    if (!bth_acl_compute_narrower_mode(old, &m->change, &mode))
-        return metadata_fail_lock_out(m, error);
-    if (mode != (m->old.st_mode & 0777))
-        bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
-    return metadata_set_mode_and_remove_acl(m, mode, error);
-}
-
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
 static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old,
                                            berth_error *error)
@@ -417,9 +405,16 @@ static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old
     int failure = wanted && !is_narrower ? xattr_write(m->to, POSIX_ACL, wanted) : 0;
     if (failure != 0 && !metadata_is_forbidden(failure) && failure != ENOENT)
         (void)bth_fail_system(error, failure, "its ACL cannot be kept");
-    else if (is_narrower || failure != 0) /* the file system has no POSIX ACLs */
-        (void)metadata_set_narrower_mode(m, &was, error);
-    else if (!wanted)
+    else if (is_narrower || failure != 0) { /* the file system has no POSIX ACLs */
+        mode_t mode;
+        if (!bth_acl_compute_narrower_mode(&was, &m->change, &mode))
+            (void)metadata_fail_lock_out(m, error);
+        else {
+            if (mode != (m->old.st_mode & 0777))
+                bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
+            (void)metadata_set_mode_and_remove_acl(m, mode, error);
+        }
+    } else if (!wanted)
         (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
     return error->code;
