@@ -188,14 +188,33 @@ static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, u
 }
 
 /*
- * Then starts writing to the disk without waiting, so that the sync at the end has little to do. A
- * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
+ * A refused direct request is repeated as a whole through the page cache, and later ones go there
+ * at once. Writes of both kinds never share a block.
  */
-static int output_file_write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
-                                      uint64_t nbytes, uint64_t offset, berth_error *error)
+static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                             berth_error *error)
 {
+    bth_output_file *file = context;
+    struct iovec copy[BTH_MAX_PIECES];
+    uint64_t nbytes = 0;
+
+    for (size_t i = 0; i < n_pieces; i++)
+        nbytes += pieces[i].iov_len;
+    if (atomic_load(&file->is_direct)) {
+        memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
+        if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0 ||
+            error->system_errno != EINVAL)
+            return error->code;
+        bth_error_clear(error);
+        if (atomic_exchange(&file->is_direct, false))
+            bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
+                    (unsigned long long)offset);
+    }
     if (output_file_write_to(file->fd, pieces, n_pieces, offset, error) < 0)
         return error->code;
+    /* Starts writing to the disk without waiting, so that the sync at the end has little to do. A
+     * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
+     */
     if (!atomic_load(&file->is_early))
         return 0;
     double begin_seconds = bth_trace_seconds();
@@ -209,33 +228,6 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
     if (failure != 0)
         atomic_store(&file->is_early, false);
     return 0;
-}
-
-/*
- * A refused direct request is repeated as a whole through the page cache, and later ones go there
- * at once. Writes of both kinds never share a block.
- */
-static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                             berth_error *error)
-{
-    bth_output_file *file = context;
-    struct iovec copy[BTH_MAX_PIECES];
-    uint64_t nbytes = 0;
-
-    for (size_t i = 0; i < n_pieces; i++)
-        nbytes += pieces[i].iov_len;
-    if (!atomic_load(&file->is_direct))
-        return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
-    memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
-    if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0)
-        return 0;
-    if (error->system_errno != EINVAL)
-        return error->code;
-    bth_error_clear(error);
-    if (atomic_exchange(&file->is_direct, false))
-        bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
-                (unsigned long long)offset);
-    return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
 }
 
 /*

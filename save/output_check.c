@@ -117,47 +117,15 @@ static int file_part_compare_number(const char *name, const char *what, uint64_t
     return error->code;
 }
 
-static int file_part_compare_entry(const berth_plan *plan, size_t i, uint32_t crc32,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-    const char *name = bth_plan_record_name(plan, i);
-
-    if (strcmp(entry->name, bth_plan_record_full_name(plan, i)) != 0)
-        return bth_fail(error, BERTH_E_OFFSETS, name, plan->records[i].central_offset,
-                        "its directory entry is that of %s", entry->name);
-    file_part_compare_number(name, "its header's offset", entry->header_offset,
-                             layout->header_offset, error);
-    file_part_compare_number(name, "its size", entry->nbytes, layout->nbytes, error);
-    return file_part_compare_number(name, "its CRC", entry->crc32, crc32, error);
-}
-
-/* The record as its directory entry must describe it. */
-static bth_zip_entry file_part_entry_of_plan(const berth_plan *plan, size_t i, uint32_t crc32)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-    unsigned descriptor_flag = layout->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
-
-    return (bth_zip_entry){.name = bth_plan_record_full_name(plan, i),
-                           .record = bth_plan_record_name(plan, i),
-                           .name_nbytes = layout->name_nbytes,
-                           .flags = (uint16_t)(BTH_ZIP_FLAG_UTF8 | descriptor_flag),
-                           .method = BTH_ZIP_STORED,
-                           .crc32 = crc32,
-                           .compressed_nbytes = layout->nbytes,
-                           .nbytes = layout->nbytes,
-                           .header_offset = layout->header_offset,
-                           .next_offset = layout->next_offset,
-                           .data_offset = layout->data_offset};
-}
-
 /* Reads a header, a descriptor or an entry as strictly as that of any other file, and compares what
  * the reader finds with the plan. BERTH_E_OFFSETS, or the reader's error. */
 static int file_part_read_and_compare(const berth_plan *plan, const bth_file_part *part,
                                       uint32_t crc32, const uint8_t *bytes, berth_error *error)
 {
-    size_t i = part->record;
-    const char *name = bth_plan_record_name(plan, i);
+    const bth_layout_entry *layout = &plan->records[part->record].layout;
+    const char *full_name = bth_plan_record_full_name(plan, part->record);
+    const char *name = bth_plan_record_name(plan, part->record);
+    unsigned descriptor_flag = layout->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
     bth_zip_part held = {bytes, part->range.offset, part->range.nbytes};
     const bth_zip_input input = bth_zip_input_over(&held);
 
@@ -168,20 +136,37 @@ static int file_part_read_and_compare(const berth_plan *plan, const bth_file_par
         bth_zip_directory directory = {0};
         if (bth_zip_read_directory(bytes, &end, &directory, error) == 0 &&
             file_part_compare_number(name, "its number of records", directory.n_entries, 1,
-                                     error) == 0)
-            file_part_compare_entry(plan, i, crc32, &directory.entries[0], error);
+                                     error) == 0) {
+            const bth_zip_entry *found = &directory.entries[0];
+            if (strcmp(found->name, full_name) != 0)
+                (void)bth_fail(error, BERTH_E_OFFSETS, name, part->range.offset,
+                               "its directory entry is that of %s", found->name);
+            file_part_compare_number(name, "its header's offset", found->header_offset,
+                                     layout->header_offset, error);
+            file_part_compare_number(name, "its size", found->nbytes, layout->nbytes, error);
+            file_part_compare_number(name, "its CRC", found->crc32, crc32, error);
+        }
         bth_zip_free_directory(&directory);
         return error->code;
     }
-    if (part->kind == BTH_PART_DESCRIPTOR) {
-        bth_zip_entry entry = file_part_entry_of_plan(plan, i, crc32);
+    /* The record as its directory entry must describe it. */
+    bth_zip_entry entry = {.name = full_name,
+                           .record = name,
+                           .name_nbytes = layout->name_nbytes,
+                           .flags = (uint16_t)(BTH_ZIP_FLAG_UTF8 | descriptor_flag),
+                           .method = BTH_ZIP_STORED,
+                           .crc32 = crc32,
+                           .compressed_nbytes = layout->nbytes,
+                           .nbytes = layout->nbytes,
+                           .header_offset = layout->header_offset,
+                           .next_offset = layout->next_offset,
+                           .data_offset = layout->data_offset};
+    if (part->kind == BTH_PART_DESCRIPTOR)
         return bth_zip_check_record_descriptor(&input, 0, &entry, error);
-    }
-    bth_zip_entry entry = file_part_entry_of_plan(plan, i, 0);
     if (bth_zip_check_record_header(&input, 0, &entry, error) < 0)
         return error->code;
-    file_part_compare_number(name, "the offset of its data", entry.data_offset,
-                             plan->records[i].layout.data_offset, error);
+    file_part_compare_number(name, "the offset of its data", entry.data_offset, layout->data_offset,
+                             error);
     return file_part_compare_number(name, "its data's distance from the alignment",
                                     entry.data_offset % plan->alignment, 0, error);
 }
@@ -329,25 +314,6 @@ static int check_add_data(bth_output_check *check, const part_share *share, bert
 
 /* ---- whole parts, under the lock ---- */
 
-/* The CRC that a descriptor or an entry tells. Both must tell the same. */
-static int check_note_told_crc32(bth_output_check *check, const bth_file_part *part,
-                                 const uint8_t *bytes, berth_error *error)
-{
-    written_record *record = &check->records[part->record];
-    uint64_t at = part->kind == BTH_PART_DESCRIPTOR ? DESCRIPTOR_CRC_AT : ENTRY_CRC_AT;
-    bth_cursor cursor = bth_cursor_make(bytes + at, 4);
-    uint32_t told = bth_cursor_u32(&cursor);
-
-    if (record->is_told && told != record->told_crc32)
-        return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, part->record),
-                        part->range.offset + at,
-                        "CRC 0x%08" PRIx32 " was written, and 0x%08" PRIx32 " elsewhere", told,
-                        record->told_crc32);
-    record->is_told = true;
-    record->told_crc32 = told;
-    return 0;
-}
-
 static int check_whole_part(bth_output_check *check, const bth_file_part *part,
                             const uint8_t *bytes, berth_error *error)
 {
@@ -358,12 +324,22 @@ static int check_whole_part(bth_output_check *check, const bth_file_part *part,
         return file_part_compare_bytes(check->plan, part, 0, bytes, check->scratch, error);
     }
     written_record *record = &check->records[part->record];
-    if (part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record) &&
-        check_note_told_crc32(check, part, bytes, error) == 0)
-        crc32 = record->told_crc32;
     record->has[part->kind] = true;
-    if (error->code < 0 ||
-        file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
+    if (part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record)) {
+        /* A descriptor and an entry must tell the same CRC. */
+        uint64_t at = part->kind == BTH_PART_DESCRIPTOR ? DESCRIPTOR_CRC_AT : ENTRY_CRC_AT;
+        bth_cursor cursor = bth_cursor_make(bytes + at, 4);
+        crc32 = bth_cursor_u32(&cursor);
+        if (record->is_told && crc32 != record->told_crc32)
+            return bth_fail(error, BERTH_E_CHECKSUM,
+                            bth_plan_record_name(check->plan, part->record),
+                            part->range.offset + at,
+                            "CRC 0x%08" PRIx32 " was written, and 0x%08" PRIx32 " elsewhere", crc32,
+                            record->told_crc32);
+        record->is_told = true;
+        record->told_crc32 = crc32;
+    }
+    if (file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
         file_part_read_and_compare(check->plan, part, crc32, bytes, error) < 0)
         return error->code;
     return check_compare_crc32(check, part->record, error);

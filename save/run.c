@@ -169,40 +169,36 @@ static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan
 }
 
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
-static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
-                              const berth_stats *save, berth_storage_stats *out)
-{
-    const bth_plan_record *record = &plan->records[i];
-    uint64_t moved_nbytes = stats ? atomic_load(&stats->moved_nbytes) : 0;
-
-    *out = (berth_storage_stats){.method = "none",
-                                 .reason = record->layout.nbytes == 0 ? "it is empty"
-                                                                      : "nothing was written",
-                                 .nbytes = record->layout.nbytes,
-                                 .moved_nbytes = moved_nbytes};
-    if (moved_nbytes == 0)
-        return;
-    static const char *const methods[][3] = {
-        {"direct", "direct, from device", "direct, copied"},
-        {"buffered", "buffered, from device", "buffered, copied"}};
-    const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
-    bool is_copied = why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2;
-    for (size_t j = 0; (record->device || is_copied) && j < 2; j++)
-        if (strcmp(save->method, methods[j][0]) == 0)
-            method = methods[j][record->device ? 1 : 2];
-    out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-    out->method = method ? method : save->method;
-    out->reason = method && !record->device ? why_copied : save->reason;
-}
-
 void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
                                     const berth_stats *save, berth_storage_stats *reports, size_t n)
 {
+    static const char *const methods[][3] = {
+        {"direct", "direct, from device", "direct, copied"},
+        {"buffered", "buffered, from device", "buffered, copied"}};
     size_t at = 0;
 
-    for (size_t i = 0; i < plan->n_records && at < n; i++)
-        if (bth_plan_record_is_storage(plan, i))
-            stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
+    for (size_t i = 0; i < plan->n_records && at < n; i++) {
+        const bth_plan_record *record = &plan->records[i];
+        if (!bth_plan_record_is_storage(plan, i))
+            continue;
+        berth_storage_stats *out = &reports[at++];
+        uint64_t moved_nbytes = stats ? atomic_load(&stats[i].moved_nbytes) : 0;
+        *out = (berth_storage_stats){.method = "none",
+                                     .reason = record->layout.nbytes == 0 ? "it is empty"
+                                                                          : "nothing was written",
+                                     .nbytes = record->layout.nbytes,
+                                     .moved_nbytes = moved_nbytes};
+        if (moved_nbytes == 0)
+            continue;
+        const char *why_copied = atomic_load(&stats[i].why_copied), *method = NULL;
+        bool is_copied = why_copied && atomic_load(&stats[i].zero_copy_nbytes) < moved_nbytes / 2;
+        for (size_t j = 0; (record->device || is_copied) && j < 2; j++)
+            if (strcmp(save->method, methods[j][0]) == 0)
+                method = methods[j][record->device ? 1 : 2];
+        out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+        out->method = method ? method : save->method;
+        out->reason = method && !record->device ? why_copied : save->reason;
+    }
 }
 
 /* ---- writing ---- */
@@ -482,26 +478,6 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
  * requests are worth 0.3 ms for each filling of 2 MiB, and a slow large page takes 5 to 8 ms. */
 #define LARGE_MIN_FILLS 24
 
-/*
- * A tile from devices fits into one staging buffer, and each worker has one. If the configuration
- * sets their number or size, MEMORY_NBYTES does not limit them.
- */
-static void settings_add_staging(bth_run_settings *settings, const struct berth_config *config)
-{
-    uint64_t nbytes = bth_round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
-    unsigned n_staging = (unsigned)config->device_staging_buffers;
-
-    settings->n_staging = n_staging;
-    settings->is_pinned = config->save_use_pinned_memory_for_d2h;
-    if (config->io_threads == 0 && n_staging > 0)
-        settings->n_workers = n_staging;
-    if (nbytes > 0 && (config->io_chunk_nbytes == 0 || settings->tile_nbytes > nbytes))
-        settings->tile_nbytes = nbytes;
-    uint64_t n = settings->n_workers > n_staging ? settings->n_workers : n_staging;
-    if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
-        settings->memory_nbytes += n * bth_round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
-}
-
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                      const bth_output *output)
 {
@@ -523,8 +499,21 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
         settings.tile_nbytes = output->constraints.tile_nbytes;
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
-    if (plan->n_devices > 0)
-        settings_add_staging(&settings, config);
+    if (plan->n_devices == 0)
+        return settings;
+    /* A tile from devices fits into one staging buffer, and each worker has one. If the
+     * configuration sets their number or size, MEMORY_NBYTES does not limit them. */
+    uint64_t nbytes = bth_round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
+    unsigned n_staging = (unsigned)config->device_staging_buffers;
+    settings.n_staging = n_staging;
+    settings.is_pinned = config->save_use_pinned_memory_for_d2h;
+    if (config->io_threads == 0 && n_staging > 0)
+        settings.n_workers = n_staging;
+    if (nbytes > 0 && (config->io_chunk_nbytes == 0 || settings.tile_nbytes > nbytes))
+        settings.tile_nbytes = nbytes;
+    uint64_t n = settings.n_workers > n_staging ? settings.n_workers : n_staging;
+    if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
+        settings.memory_nbytes += n * bth_round_up(settings.tile_nbytes, BTH_LARGE_PAGE_NBYTES);
     return settings;
 }
 
@@ -613,15 +602,24 @@ static int run_choose_sizes(run_state *run, berth_error *error)
 
 /* ---- begin ---- */
 
-/*
- * From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from pages
- * of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them.
- */
-static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *error)
+/* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
+static int run_allocate_buffers(run_state *run, berth_error *error)
 {
-    uint64_t limit = run->settings->memory_nbytes, alignment = run->block_nbytes, all;
+    deferred_blocks *deferred = &run->deferred;
+    size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
+    uint64_t each = deferred_block_nbytes(run->block_nbytes);
+    uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
+    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers, limit = run->settings->memory_nbytes;
+    uint64_t alignment = run->block_nbytes, tiles, scratch, nbytes, all;
     bth_pages pages = {.wanted = run->settings->large_pages};
 
+    assert(run->block_nbytes == 1 || run->block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
+    if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
+        !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
+        !bth_try_add(tiles, scratch, &nbytes) || !bth_try_add(nbytes, deferred_nbytes, &nbytes))
+        return bth_fail_memory(error, UINT64_MAX);
+    /* From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from
+     * pages of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them. */
     if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
         (limit == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= limit))
         alignment = BTH_LARGE_PAGE_NBYTES;
@@ -632,37 +630,17 @@ static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *er
     run->stats->memory_nbytes += all;
     uintptr_t begin = (uintptr_t)run->allocated;
     run->buffers = run->allocated + (bth_round_up(begin, alignment) - begin);
-    if (alignment < BTH_LARGE_PAGE_NBYTES)
-        return 0;
-    if (run->settings->large_pages == BTH_LARGE_PAGES_AUTO &&
-        run->image.plan->nbytes / LARGE_MIN_FILLS >= nbytes)
-        pages.wanted = BTH_LARGE_PAGES_ON;
-    bth_pages_choose(&pages, run->buffers, (size_t)nbytes);
-    if (run->stats->pages) /* those of a snapshot, which are more */
-        return 0;
-    bth_pages_describe(&pages, run->stats);
-    if (pages.wanted != run->settings->large_pages)
-        run->stats->pages_reason = "the buffers are filled many times";
-    return 0;
-}
-
-/* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
-static int run_allocate_buffers(run_state *run, berth_error *error)
-{
-    deferred_blocks *deferred = &run->deferred;
-    size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
-    uint64_t each = deferred_block_nbytes(run->block_nbytes);
-    uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
-    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers;
-    uint64_t tiles, scratch, all;
-
-    assert(run->block_nbytes == 1 || run->block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
-    if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
-        !bth_try_add(tiles, scratch, &all) || !bth_try_add(all, deferred_nbytes, &all))
-        return bth_fail_memory(error, UINT64_MAX);
-    if (run_allocate_aligned(run, all, error) < 0)
-        return error->code;
+    if (alignment >= BTH_LARGE_PAGE_NBYTES) {
+        if (run->settings->large_pages == BTH_LARGE_PAGES_AUTO &&
+            run->image.plan->nbytes / LARGE_MIN_FILLS >= nbytes)
+            pages.wanted = BTH_LARGE_PAGES_ON;
+        bth_pages_choose(&pages, run->buffers, (size_t)nbytes);
+        if (!run->stats->pages) { /* else those of a snapshot, which are more */
+            bth_pages_describe(&pages, run->stats);
+            if (pages.wanted != run->settings->large_pages)
+                run->stats->pages_reason = "the buffers are filled many times";
+        }
+    }
     run->scratch = run->buffers + tiles + deferred_nbytes;
     deferred->blocks = bth_allocate_zeroed((n + 1) * sizeof *deferred->blocks);
     if (!deferred->blocks)

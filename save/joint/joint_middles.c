@@ -149,7 +149,9 @@ static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
     (void)snprintf(name, sizeof name, "data/%u", storage->record);
     if (!is_chained) {
         content.data = part->bytes + split.head_nbytes;
-        (void)bth_plan_add_part(made->plan, name, split.middle, &content, error);
+        content.is_part = true;
+        (void)bth_plan_add_at(made->plan, name, split.middle.offset, split.middle.nbytes, &content,
+                              error);
     } else if (bth_plan_add_at(made->plan, name, storage->data_offset - storage->header_nbytes,
                                storage->nbytes, &content, error) == 0 &&
                split.head_nbytes > 0)
