@@ -187,29 +187,27 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
 
 /* ---- begin ---- */
 
-/* Returns why the target is invalid; NULL: it is valid. */
-static const char *operation_why_target_is_invalid(const berth_target *target)
-{
-    if (!target)
-        return "the target is NULL";
-    switch (target->kind) {
-    case BERTH_TARGET_PATH:
-        return target->path ? NULL : "the path is NULL";
-    case BERTH_TARGET_FD:
-        return target->fd >= 0 ? NULL : "the descriptor is negative";
-    case BERTH_TARGET_MEMORY:
-        return target->bytes && target->nbytes ? NULL : "bytes or nbytes is NULL";
-    case BERTH_TARGET_SINK:
-        return target->sink && target->sink->write ? NULL : "the sink is NULL";
-    }
-    return "invalid kind of target";
-}
-
 static int operation_copy_target(bth_operation *operation, const berth_target *target,
                                  berth_error *error)
 {
-    const char *wrong = operation_why_target_is_invalid(target);
+    const char *wrong = "invalid kind of target";
 
+    if (!target)
+        return bth_fail_argument(error, "the target is NULL");
+    switch (target->kind) {
+    case BERTH_TARGET_PATH:
+        wrong = target->path ? NULL : "the path is NULL";
+        break;
+    case BERTH_TARGET_FD:
+        wrong = target->fd >= 0 ? NULL : "the descriptor is negative";
+        break;
+    case BERTH_TARGET_MEMORY:
+        wrong = target->bytes && target->nbytes ? NULL : "bytes or nbytes is NULL";
+        break;
+    case BERTH_TARGET_SINK:
+        wrong = target->sink && target->sink->write ? NULL : "the sink is NULL";
+        break;
+    }
     if (wrong)
         return bth_fail_argument(error, "%s", wrong);
     if (BTH_CHECK_RESERVED(berth_target, target, error) < 0 ||

@@ -331,38 +331,31 @@ static int writing_end(window_writing *writing, berth_error *error)
 
 /* ---- one step ---- */
 
-/* Puts a message for each writer: first this one, then the others. Returns this writer's state. */
-static unsigned step_put_messages(rounds *all, uint64_t *runs_nbytes)
-{
-    const bth_rounds_settings *settings = all->settings;
-    const uint32_t self = all->exchange->number;
-    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
-    unsigned state = BTH_PEER_SILENT;
-    uint8_t *out = all->sent.bytes;
-
-    for (uint32_t i = 0; i < all->exchange->n; i++) {
-        const uint32_t to = i == 0 ? self : i <= self ? i - 1 : i;
-        size_t nbytes = bth_pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
-                                       &all->places[to], out, all->message_nbytes, runs_nbytes);
-        bool has_more = all->places[to].run < n_pieces;
-        unsigned own = has_more ? BTH_PEER_HAS_MORE : nbytes > 0 ? BTH_PEER_SENDS : BTH_PEER_SILENT;
-        all->exchange->to[to] = nbytes;
-        state = own > state ? own : state;
-        out += nbytes;
-    }
-    return state;
-}
-
-/* *has_more: of any writer, in this round. */
+/* Puts a message for each writer, first this one, then the others; tells them, sends, and takes
+ * what they send. *has_more: of any writer, in this round. */
 static int rounds_step(rounds *all, bool *has_more, berth_error *error)
 {
     const bth_rounds_settings *settings = all->settings;
     bth_exchange *exchange = all->exchange;
     const uint32_t n = exchange->n, own = exchange->number;
+    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
     const uint8_t *sent = all->sent.bytes, *received = all->received.bytes;
+    unsigned state = BTH_PEER_SILENT, most;
+    uint8_t *out = all->sent.bytes;
     uint64_t runs_nbytes = 0;
-    unsigned state = step_put_messages(all, &runs_nbytes), most;
 
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t to = i == 0 ? own : i <= own ? i - 1 : i;
+        bth_pieces_place *place = &all->places[to];
+        size_t nbytes = bth_pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
+                                       place, out, all->message_nbytes, &runs_nbytes);
+        if (place->run < n_pieces)
+            state = BTH_PEER_HAS_MORE;
+        else if (nbytes > 0 && state == BTH_PEER_SILENT)
+            state = BTH_PEER_SENDS;
+        exchange->to[to] = nbytes;
+        out += nbytes;
+    }
     if (bth_exchange_tell(exchange, state, &most, error) < 0)
         return error->code;
     for (uint32_t i = 0; i < n; i++)

@@ -163,29 +163,6 @@ size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bt
 
 /* ---- reading ---- */
 
-/* NULL: all is well. Else what is wrong. */
-static const char *piece_find_fault(const bth_ticket *ticket, bth_range window,
-                                    const bth_piece *piece)
-{
-    if (piece->storage >= ticket->n_storages)
-        return "there is no such storage";
-    if (piece->count == 0 || piece->nbytes == 0)
-        return "it is empty";
-    if (piece->stride < piece->nbytes)
-        return "its runs overlap";
-    const bth_ticket_storage *storage = &ticket->storages[piece->storage];
-    /* Both factors have 32 bits. */
-    uint64_t span = (uint64_t)(piece->count - 1) * piece->stride + piece->nbytes;
-    bth_range range = storage_in_window(storage, window);
-    if (piece->at < range.offset || span > range.nbytes ||
-        piece->at - range.offset > range.nbytes - span)
-        return "it is not in its storage, or not in the window";
-    uint64_t all = storage->data_offset | piece->at | piece->nbytes;
-    if (piece->count > 1)
-        all |= piece->stride;
-    return (all & (storage->swap_nbytes - 1)) == 0 ? NULL : "it cuts an element that is swapped";
-}
-
 int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *cursor, bth_piece *piece,
                    berth_error *error)
 {
@@ -194,12 +171,33 @@ int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *curso
     piece->nbytes = bth_cursor_u32(cursor);
     piece->stride = bth_cursor_u32(cursor);
     piece->count = bth_cursor_u32(cursor);
-    const char *fault = cursor->good ? piece_find_fault(ticket, window, piece) : "it is cut";
-    /* In a window, the product is small. */
-    if (!fault)
-        piece->bytes = bth_cursor_bytes(cursor, (size_t)piece->nbytes * piece->count);
-    if (!fault && !piece->bytes)
-        fault = "its bytes are cut";
+    const char *fault = NULL;
+    if (!cursor->good)
+        fault = "it is cut";
+    else if (piece->storage >= ticket->n_storages)
+        fault = "there is no such storage";
+    else if (piece->count == 0 || piece->nbytes == 0)
+        fault = "it is empty";
+    else if (piece->stride < piece->nbytes)
+        fault = "its runs overlap";
+    else {
+        const bth_ticket_storage *storage = &ticket->storages[piece->storage];
+        bth_range range = storage_in_window(storage, window);
+        /* Both factors have 32 bits. */
+        uint64_t span = (uint64_t)(piece->count - 1) * piece->stride + piece->nbytes;
+        uint64_t all = storage->data_offset | piece->at | piece->nbytes;
+        if (piece->count > 1)
+            all |= piece->stride;
+        if (piece->at < range.offset || span > range.nbytes ||
+            piece->at - range.offset > range.nbytes - span)
+            fault = "it is not in its storage, or not in the window";
+        else if ((all & (storage->swap_nbytes - 1)) != 0)
+            fault = "it cuts an element that is swapped";
+        else { /* in a window, the product is small */
+            piece->bytes = bth_cursor_bytes(cursor, (size_t)piece->nbytes * piece->count);
+            fault = piece->bytes ? NULL : "its bytes are cut";
+        }
+    }
     if (fault)
         return bth_fail_argument(error, "a piece is invalid: %s", fault);
     piece->offset = ticket->storages[piece->storage].data_offset + piece->at;

@@ -38,52 +38,44 @@ int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES
     return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, &is_synced, error);
 }
 
-/* J5: only the temporary of the ticket's save. */
-static int joint_file_open(const bth_ticket *ticket, int *fd, berth_error *error)
+/*
+ * J5: opens only the temporary of the ticket's save. The file has its size already: whole blocks
+ * before its end are never padded. Where direct writes need larger blocks than the coordinator's,
+ * they could write bytes of others.
+ */
+int bth_middles_file_open(bth_middles_file *file, berth_error *error)
 {
+    const bth_ticket *ticket = file->ticket;
     uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
     uint64_t nbytes;
     int folder;
 
-    *fd = -1;
     BTH_REPEAT(folder,
                bth_system.openat(AT_FDCWD, ticket->folder, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
     if (folder < 0)
         return bth_fail_system(error, errno, "its folder %s cannot be opened", ticket->folder);
-    BTH_REPEAT(*fd, bth_system.openat(folder, ticket->temporary,
-                                      O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
+    BTH_REPEAT(file->fd, bth_system.openat(folder, ticket->temporary,
+                                           O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
     int failure = errno;
     bth_file_close(folder);
-    if (*fd < 0 && failure == ENOENT)
+    if (file->fd < 0 && failure == ENOENT)
         return bth_fail_system(error, failure,
                                "the save of this ticket has ended: its temporary %s is gone",
                                ticket->temporary);
-    if (*fd < 0)
+    if (file->fd < 0)
         return bth_fail_system(error, failure, "its temporary %s cannot be opened",
                                ticket->temporary);
-    if (bth_file_size(*fd, &nbytes, error) < 0)
+    if (bth_file_size(file->fd, &nbytes, error) < 0)
         return error->code;
     seal_make(ticket->identity, seal);
-    if (nbytes < ticket->file_nbytes || bth_file_read(*fd, found, sizeof found, 0, error) < 0 ||
+    if (nbytes < ticket->file_nbytes ||
+        bth_file_read(file->fd, found, sizeof found, 0, error) < 0 ||
         memcmp(seal, found, sizeof seal) != 0) {
         bth_error_clear(error);
         return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",
                                  ticket->temporary);
     }
-    return 0;
-}
-
-/*
- * The file has its size already: whole blocks before its end are never padded. Where direct writes
- * need larger blocks than the coordinator's, they could write bytes of others.
- */
-int bth_middles_file_open(bth_middles_file *file, berth_error *error)
-{
-    const bth_ticket *ticket = file->ticket;
-    uint64_t nbytes = ticket->file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
-
-    if (joint_file_open(ticket, &file->fd, error) < 0)
-        return error->code;
+    nbytes = ticket->file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
     file->output = bth_output_file_begin(&file->file, file->fd, nbytes, &file->config);
     if (file->output.constraints.block_nbytes <= ticket->block_nbytes)
         return 0;
@@ -113,59 +105,51 @@ typedef struct middles {
     uint8_t *block; /* for one head; NULL: none was needed yet */
 } middles;
 
-/* The descriptor of a storage needs the CRC of all of it. */
-static int middles_add_head(middles *made, bth_joint_part *part, uint64_t nbytes,
-                            berth_error *error)
+static int middles_add(middles *made, bth_slice_part *slice, berth_error *error)
 {
+    bth_joint_part *part = &slice->part;
     const bth_ticket_storage *storage = &made->ticket->storages[part->storage];
-    size_t i = made->plan->n_records - 1;
-
-    if (!made->block)
-        made->block = bth_allocate(made->ticket->block_nbytes);
-    if (!made->block)
-        return bth_fail_memory(error, made->ticket->block_nbytes);
-    if (bth_record_data_read(made->plan, i, made->block, (size_t)nbytes, 0, error) < 0)
-        return error->code;
-    if (made->plan->compute_crc32)
-        part->crc32 = bth_crc32_combine(bth_crc32(0, made->block, (size_t)nbytes), 0,
-                                        storage->nbytes - nbytes);
-    made->present[made->run.n_present++] =
-        (bth_present){.record = i, .range = {storage->data_offset, nbytes}, .crc32 = part->crc32};
-    return 0;
-}
-
-static int middles_add(middles *made, bth_slice_part *part, berth_error *error)
-{
-    const bth_ticket_storage *storage = &made->ticket->storages[part->part.storage];
-    bth_plan_record content = {.data = part->bytes, .swap_nbytes = storage->swap_nbytes};
-    bth_joint_split split = bth_joint_part_split(made->ticket, &part->part);
+    bth_plan_record content = {.data = slice->bytes, .swap_nbytes = storage->swap_nbytes};
+    bth_joint_split split = bth_joint_part_split(made->ticket, part);
     size_t i = made->plan->n_records, n = (size_t)bth_min(split.middle.nbytes, BTH_ID_START_NBYTES);
+    size_t head_nbytes = (size_t)split.head_nbytes;
     bth_range *range = &made->ranges[made->run.n_ranges];
-    bool is_chained = bth_joint_part_is_chained(&part->part);
+    bool is_chained = bth_joint_part_is_chained(part);
+    uint64_t at = storage->data_offset - storage->header_nbytes, nbytes = storage->nbytes;
     char name[32];
 
     if (split.middle.nbytes == 0)
         return 0;
     (void)snprintf(name, sizeof name, "data/%u", storage->record);
     if (!is_chained) {
-        content.data = part->bytes + split.head_nbytes;
+        content.data = slice->bytes + head_nbytes;
         content.is_part = true;
-        (void)bth_plan_add_at(made->plan, name, split.middle.offset, split.middle.nbytes, &content,
-                              error);
-    } else if (bth_plan_add_at(made->plan, name, storage->data_offset - storage->header_nbytes,
-                               storage->nbytes, &content, error) == 0 &&
-               split.head_nbytes > 0)
-        (void)middles_add_head(made, &part->part, split.head_nbytes, error);
-    if (error->code < 0)
+        at = split.middle.offset;
+        nbytes = split.middle.nbytes;
+    }
+    if (bth_plan_add_at(made->plan, name, at, nbytes, &content, error) < 0)
         return error->code;
-    if (part->part.is_chained_before)
+    if (is_chained && head_nbytes > 0) {
+        /* The descriptor of a storage needs the CRC of all of it. */
+        if (!made->block)
+            made->block = bth_allocate(made->ticket->block_nbytes);
+        if (!made->block)
+            return bth_fail_memory(error, made->ticket->block_nbytes);
+        if (bth_record_data_read(made->plan, i, made->block, head_nbytes, 0, error) < 0)
+            return error->code;
+        if (made->plan->compute_crc32)
+            part->crc32 = bth_crc32_combine(bth_crc32(0, made->block, head_nbytes), 0,
+                                            storage->nbytes - head_nbytes);
+        made->present[made->run.n_present++] = (bth_present){
+            .record = i, .range = {storage->data_offset, head_nbytes}, .crc32 = part->crc32};
+    }
+    if (part->is_chained_before)
         range[-1].nbytes = split.middle.offset + split.middle.nbytes - range[-1].offset;
     else {
         *range = split.middle;
         made->run.n_ranges++;
     }
-    return bth_record_data_read(made->plan, i, part->part.start, n,
-                                is_chained ? split.head_nbytes : 0, error);
+    return bth_record_data_read(made->plan, i, part->start, n, is_chained ? head_nbytes : 0, error);
 }
 
 /* made: its plan is empty. What lies behind the last range is the coordinator's. */
@@ -194,30 +178,6 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
 }
 
 /* ---- writing ---- */
-
-static int middles_run(const middles *made, bth_middles_file *file,
-                       const bth_middles_limits *limits, berth_stats *stats, berth_error *error)
-{
-    bth_run_settings settings = bth_run_settings_of(&file->config, made->plan, &file->output);
-    berth_stats own = {0};
-
-    settings.parts = made->run;
-    settings.crc32s = made->crc32s;
-    settings.read_back = false; /* the coordinator does */
-    settings.progress = limits->progress;
-    settings.progress_context = limits->progress_context;
-    if (limits->memory_nbytes > 0)
-        settings.memory_nbytes = bth_min(limits->memory_nbytes, settings.memory_nbytes);
-    (void)bth_run(made->plan, &file->output, &settings, &own, error);
-    stats->moved_nbytes += own.moved_nbytes;
-    stats->n_requests += own.n_requests;
-    stats->render_seconds += own.render_seconds;
-    stats->crc32_seconds += own.crc32_seconds;
-    stats->disk_seconds += own.disk_seconds;
-    stats->memory_nbytes = bth_max(stats->memory_nbytes, own.memory_nbytes);
-    stats->method = bth_output_file_method(&file->file, &stats->reason);
-    return error->code;
-}
 
 /* The CRC of a record, as the share that the middle has in the storage's. */
 static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
@@ -248,9 +208,26 @@ int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
     middles made = {.ticket = file->ticket,
                     .plan = bth_plan_new(file->ticket->archive, &file->config, n, error)};
 
-    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0 &&
-        middles_run(&made, file, limits, stats, error) == 0)
-        middles_put_crc32s(&made, parts, n);
+    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0) {
+        bth_run_settings settings = bth_run_settings_of(&file->config, made.plan, &file->output);
+        berth_stats own = {0};
+        settings.parts = made.run;
+        settings.crc32s = made.crc32s;
+        settings.read_back = false; /* the coordinator does */
+        settings.progress = limits->progress;
+        settings.progress_context = limits->progress_context;
+        if (limits->memory_nbytes > 0)
+            settings.memory_nbytes = bth_min(limits->memory_nbytes, settings.memory_nbytes);
+        if (bth_run(made.plan, &file->output, &settings, &own, error) == 0)
+            middles_put_crc32s(&made, parts, n);
+        stats->moved_nbytes += own.moved_nbytes;
+        stats->n_requests += own.n_requests;
+        stats->render_seconds += own.render_seconds;
+        stats->crc32_seconds += own.crc32_seconds;
+        stats->disk_seconds += own.disk_seconds;
+        stats->memory_nbytes = bth_max(stats->memory_nbytes, own.memory_nbytes);
+        stats->method = bth_output_file_method(&file->file, &stats->reason);
+    }
     berth_plan_free(made.plan);
     bth_release(made.ranges);
     bth_release(made.crc32s);
