@@ -168,11 +168,6 @@ int bth_fail_no_space(berth_error *error, int system_errno, const char *record, 
     return error->code;
 }
 
-static uint64_t output_file_get_own_and_free_room(void *context)
-{
-    return bth_output_file_own_and_free_room(((const bth_output_file *)context)->fd);
-}
-
 static int output_file_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
                             berth_error *error)
 {
@@ -246,7 +241,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
                          .read = output_file_read,
-                         .room = output_file_get_own_and_free_room,
+                         .file = file,
                          .context = file,
                          .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
 

@@ -472,13 +472,6 @@ static int check_read(void *context, void *buffer, size_t nbytes, uint64_t offse
     return inner->read(inner->context, buffer, nbytes, offset, error);
 }
 
-static uint64_t check_get_room(void *context)
-{
-    const bth_output *inner = &((const bth_output_check *)context)->inner;
-
-    return inner->room(inner->context);
-}
-
 /* ---- begin and end ---- */
 
 bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output *output,
@@ -532,7 +525,6 @@ bth_output bth_output_check_get_output(bth_output_check *check)
 
     output.write = check_write;
     output.read = output.read ? check_read : NULL;
-    output.room = output.room ? check_get_room : NULL;
     output.context = check;
     return output;
 }

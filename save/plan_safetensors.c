@@ -300,34 +300,6 @@ static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uin
     return 0;
 }
 
-/* A storage that has just the tensor's bytes. */
-static int view_make(const bth_safetensors_entry *entry, berth_storage *view, berth_error *error)
-{
-    const berth_tensor *tensor = entry->tensor;
-    uint64_t at = 0;
-
-    *view = (berth_storage){.tree = tensor->storage ? tensor->storage->tree : NULL,
-                            .key = "",
-                            .location = "cpu",
-                            .dtype = tensor->dtype,
-                            .nbytes = berth_tensor_nbytes(tensor),
-                            .offset = BERTH_NO_OFFSET};
-    if (view->nbytes == 0 || !tensor->storage)
-        return 0;
-    if (berth_tensor_is_contiguous(tensor) && !(tensor->flags & (BERTH_CONJ | BERTH_NEG))) {
-        /* its bytes are a range of the storage's */
-        view->root = tensor->storage;
-        view->root_offset = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
-        return 0;
-    }
-    if (bth_storage_resolve_view(tensor->storage, &at)->device)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->name, BERTH_NO_OFFSET,
-                        "it is not contiguous in the memory of the device: make a contiguous copy");
-    view->read = view_read;
-    view->context = (void *)(uintptr_t)tensor;
-    return 0;
-}
-
 /* ---- the plan ---- */
 
 /* The header, and the tensors behind it. */
@@ -348,14 +320,36 @@ static int plan_add_selection(berth_plan *plan, const selection *s, berth_error 
         return bth_fail_memory(error, views_nbytes);
     for (size_t i = 0; i < s->n_entries; i++) {
         const bth_safetensors_entry *entry = &s->entries[i];
-        bth_plan_record content = {
-            .storage = &plan->views[i],
-            .swap_nbytes = is_big ? (uint8_t)bth_dtype_swap_nbytes(entry->tensor->dtype) : 1};
-        if (view_make(entry, &plan->views[i], error) < 0)
-            return error->code;
-        if (bth_plan_add_device_of_storage(plan, &plan->views[i], &content.device, error) < 0)
+        const berth_tensor *tensor = entry->tensor;
+        const berth_storage *storage = tensor->storage;
+        berth_storage *view = &plan->views[i]; /* a storage that has just the tensor's bytes */
+        bth_plan_record content = {.storage = view,
+                                   .swap_nbytes =
+                                       is_big ? (uint8_t)bth_dtype_swap_nbytes(tensor->dtype) : 1};
+        uint64_t at = 0;
+        *view = (berth_storage){.tree = storage ? storage->tree : NULL,
+                                .key = "",
+                                .location = "cpu",
+                                .dtype = tensor->dtype,
+                                .nbytes = berth_tensor_nbytes(tensor),
+                                .offset = BERTH_NO_OFFSET};
+        bool has_bytes = view->nbytes > 0 && storage;
+        if (has_bytes && berth_tensor_is_contiguous(tensor) &&
+            !(tensor->flags & (BERTH_CONJ | BERTH_NEG))) { /* they are a range of the storage's */
+            view->root = storage;
+            view->root_offset =
+                (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
+        } else if (has_bytes && bth_storage_resolve_view(storage, &at)->device)
+            return bth_fail(error, BERTH_E_UNSUPPORTED, entry->name, BERTH_NO_OFFSET,
+                            "it is not contiguous in the memory of the device: make a contiguous "
+                            "copy");
+        else if (has_bytes) {
+            view->read = view_read;
+            view->context = (void *)(uintptr_t)tensor;
+        }
+        if (bth_plan_add_device_of_storage(plan, view, &content.device, error) < 0)
             return bth_error_add_record(error, entry->name);
-        if (bth_plan_add(plan, entry->name, plan->views[i].nbytes, &content, error) < 0)
+        if (bth_plan_add(plan, entry->name, view->nbytes, &content, error) < 0)
             return error->code;
     }
     return 0;

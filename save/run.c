@@ -218,10 +218,10 @@ static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t o
         return error->code;
     }
     if (failed->code == BERTH_E_NO_SPACE)
-        return bth_fail_no_space(error, failed->system_errno, name, at,
-                                 output->room ? output->room(output->context) : UINT64_MAX,
-                                 plan->nbytes,
-                                 run->present_nbytes + atomic_load(&run->done_nbytes));
+        return bth_fail_no_space(
+            error, failed->system_errno, name, at,
+            output->file ? bth_output_file_own_and_free_room(output->file->fd) : UINT64_MAX,
+            plan->nbytes, run->present_nbytes + atomic_load(&run->done_nbytes));
     if (failed->system_errno)
         bth_fail_errno(error, failed->system_errno, name, at, "%s",
                        failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
