@@ -246,16 +246,6 @@ struct bth_output_check {
     uint8_t *scratch;     /* for one part */
 };
 
-/* One share of a write, which lies in one part. */
-typedef struct part_share {
-    const bth_file_part *part;
-    uint64_t offset; /* in the file */
-    uint64_t nbytes;
-    const uint8_t *bytes;
-} part_share;
-
-/* ---- data ---- */
-
 static bool check_has_crc32(const bth_output_check *check, size_t i)
 {
     return check->plan->compute_crc32 && !check->plan->records[i].no_crc32;
@@ -288,32 +278,7 @@ static int check_compare_crc32(const bth_output_check *check, size_t i, berth_er
                     record->crc32, record->told_crc32);
 }
 
-static int check_add_data(bth_output_check *check, const part_share *share, berth_error *error)
-{
-    written_record *record = &check->records[share->part->record];
-    uint64_t behind =
-        share->part->range.offset + share->part->range.nbytes - share->offset - share->nbytes;
-    uint32_t crc32 = 0;
-
-    if (check_has_crc32(check, share->part->record)) {
-        crc32 = bth_crc32(0, share->bytes, (size_t)share->nbytes);
-        if (behind > 0)
-            crc32 = bth_crc32_combine(crc32, 0, behind);
-    }
-    pthread_mutex_lock(&check->lock);
-    if (share->nbytes > record->missing_nbytes)
-        check_fail(check, share->part->record, share->offset, TWICE, error);
-    else {
-        record->missing_nbytes -= share->nbytes;
-        record->crc32 ^= crc32;
-        check_compare_crc32(check, share->part->record, error);
-    }
-    pthread_mutex_unlock(&check->lock);
-    return error->code;
-}
-
-/* ---- whole parts, under the lock ---- */
-
+/* Of a whole part, under the lock. */
 static int check_whole_part(bth_output_check *check, const bth_file_part *part,
                             const uint8_t *bytes, berth_error *error)
 {
@@ -345,35 +310,31 @@ static int check_whole_part(bth_output_check *check, const bth_file_part *part,
     return check_compare_crc32(check, part->record, error);
 }
 
-/* ---- shares of parts, under the lock ---- */
-
-/* Keeps the share. When the part is whole, checks it. */
-static int check_add_share(bth_output_check *check, const part_share *share, berth_error *error)
+/* Keeps `nbytes` bytes of a part, under the lock. When the part is whole, checks it. */
+static int check_add_share(bth_output_check *check, const bth_file_part *part, uint64_t offset,
+                           uint64_t nbytes, const uint8_t *bytes, berth_error *error)
 {
-    const bth_range *range = &share->part->range;
-    begun_part *begun = check->begun;
+    const bth_range *range = &part->range;
+    begun_part **link = &check->begun;
 
-    while (begun && begun->part.range.offset != range->offset)
-        begun = begun->next;
+    while (*link && (*link)->part.range.offset != range->offset)
+        link = &(*link)->next;
+    begun_part *begun = *link;
     if (!begun) { /* no share of the part came before */
-        size_t nbytes = sizeof *begun + (size_t)range->nbytes;
-        begun = bth_allocate_zeroed(nbytes);
+        size_t all_nbytes = sizeof *begun + (size_t)range->nbytes;
+        begun = bth_allocate_zeroed(all_nbytes);
         if (!begun)
-            return bth_fail_memory(error, nbytes);
-        begun->part = *share->part;
+            return bth_fail_memory(error, all_nbytes);
+        begun->part = *part;
         begun->missing_nbytes = range->nbytes;
-        begun->next = check->begun;
-        check->begun = begun;
+        *link = begun;
     }
-    if (share->nbytes > begun->missing_nbytes)
-        return check_fail(check, share->part->record, share->offset, TWICE, error);
-    memcpy(begun->bytes + (share->offset - range->offset), share->bytes, (size_t)share->nbytes);
-    begun->missing_nbytes -= share->nbytes;
+    if (nbytes > begun->missing_nbytes)
+        return check_fail(check, part->record, offset, TWICE, error);
+    memcpy(begun->bytes + (offset - range->offset), bytes, (size_t)nbytes);
+    begun->missing_nbytes -= nbytes;
     if (begun->missing_nbytes > 0)
         return 0;
-    begun_part **link = &check->begun;
-    while (*link != begun)
-        link = &(*link)->next;
     *link = begun->next;
     check_whole_part(check, &begun->part, begun->bytes, error);
     bth_release(begun);
@@ -388,16 +349,31 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
     while (nbytes > 0) {
         const bth_file_part part = bth_file_part_find(check->plan, offset);
         uint64_t n = bth_min(nbytes, part.range.offset + part.range.nbytes - offset);
-        const part_share share = {&part, offset, n, bytes};
         if (part.kind == BTH_PART_PADDING) {
             for (uint64_t i = 0; i < n; i++)
                 if (bytes[i] != 0)
                     return bth_fail(error, BERTH_E_OFFSETS, NULL, offset + i,
                                     "0x%02x was written behind the file, where only zeros may be",
                                     bytes[i]);
-        } else if (part.kind == BTH_PART_DATA)
-            check_add_data(check, &share, error);
-        else {
+        } else if (part.kind == BTH_PART_DATA) {
+            written_record *record = &check->records[part.record];
+            uint64_t behind = part.range.offset + part.range.nbytes - offset - n;
+            uint32_t crc32 = 0;
+            if (check_has_crc32(check, part.record)) {
+                crc32 = bth_crc32(0, bytes, (size_t)n);
+                if (behind > 0)
+                    crc32 = bth_crc32_combine(crc32, 0, behind);
+            }
+            pthread_mutex_lock(&check->lock);
+            if (n > record->missing_nbytes)
+                check_fail(check, part.record, offset, TWICE, error);
+            else {
+                record->missing_nbytes -= n;
+                record->crc32 ^= crc32;
+                check_compare_crc32(check, part.record, error);
+            }
+            pthread_mutex_unlock(&check->lock);
+        } else {
             pthread_mutex_lock(&check->lock);
             if (part.kind == BTH_PART_END ? check->has_end
                                           : check->records[part.record].has[part.kind])
@@ -405,7 +381,7 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
             else if (n == part.range.nbytes)
                 check_whole_part(check, &part, bytes, error);
             else
-                check_add_share(check, &share, error);
+                check_add_share(check, &part, offset, n, bytes, error);
             pthread_mutex_unlock(&check->lock);
         }
         if (error->code != BERTH_OK)

@@ -375,35 +375,6 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
 
 /* ---- from begin to end ---- */
 
-/* What decides bytes, and what "done" means, is the ticket's. */
-static void writer_begin(joint_writer *writer, const void *bytes, size_t nbytes, size_t number,
-                         berth_error *error)
-{
-    const berth_params *params = writer->params;
-    struct berth_config *config = &writer->config;
-    bth_ticket *ticket = &writer->ticket;
-
-    if (bth_ticket_read(bytes, nbytes, ticket, error) == 0 && number >= ticket->n_writers)
-        (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
-                                ticket->n_writers);
-    writer->number = (uint32_t)number;
-    if (error->code == BERTH_OK && bth_config_copy_for_operation(params, config, error) == 0) {
-        bth_trace_enter(&writer->traced, config->trace, "joint write", ticket->path,
-                        writer->begin_seconds);
-        config->save_compute_crc32 = ticket->compute_crc32;
-        config->save_durability = ticket->durability;
-    }
-    /* Also after an error, so that the others get to know of it. */
-    const uint32_t n = ticket->n_writers;
-    if (params && params->exchange && number < n && n <= BERTH_MAX_WRITERS) {
-        writer->exchange = (bth_exchange){.function = params->exchange,
-                                          .context = params->exchange_context,
-                                          .n = n,
-                                          .number = writer->number};
-        (void)bth_exchange_allocate(&writer->exchange, error);
-    }
-}
-
 /* Finds what is written and what is exchanged; then writes it. */
 static void writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
                          berth_error *error)
@@ -449,7 +420,8 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
-    joint_writer made = {.params = params,
+    joint_writer made = {.number = (uint32_t)writer,
+                         .params = params,
                          .fd = -1,
                          .file = {.fd = -1, .direct = {.fd = -1}},
                          .begin_seconds = bth_seconds(),
@@ -459,7 +431,27 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         return bth_fail_argument(error, "receipt or receipt_nbytes is NULL");
     *receipt = NULL;
     *receipt_nbytes = 0;
-    writer_begin(&made, ticket, ticket_nbytes, writer, error);
+    if (bth_ticket_read(ticket, ticket_nbytes, &made.ticket, error) == 0 &&
+        writer >= made.ticket.n_writers)
+        (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", writer,
+                                made.ticket.n_writers);
+    /* What decides bytes, and what "done" means, is the ticket's. */
+    if (error->code == BERTH_OK &&
+        bth_config_copy_for_operation(params, &made.config, error) == 0) {
+        bth_trace_enter(&made.traced, made.config.trace, "joint write", made.ticket.path,
+                        made.begin_seconds);
+        made.config.save_compute_crc32 = made.ticket.compute_crc32;
+        made.config.save_durability = made.ticket.durability;
+    }
+    /* Also after an error, so that the others get to know of it. */
+    const uint32_t n = made.ticket.n_writers;
+    if (params && params->exchange && writer < n && n <= BERTH_MAX_WRITERS) {
+        made.exchange = (bth_exchange){.function = params->exchange,
+                                       .context = params->exchange_context,
+                                       .n = n,
+                                       .number = made.number};
+        (void)bth_exchange_allocate(&made.exchange, error);
+    }
     writer_write(&made, slices, n_slices, error);
     double end_seconds = bth_seconds();
     made.stats.total_seconds = end_seconds - made.begin_seconds;
