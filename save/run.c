@@ -519,19 +519,12 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
 
 /* ---- how many workers, how large tiles ---- */
 
-/* What a worker needs beside its tile. */
-static uint64_t run_worker_nbytes_beside_tile(const run_state *run)
-{
-    return run->image.plan->max_header_nbytes +
-           DEFERRED_PER_WORKER * deferred_block_nbytes(run->block_nbytes);
-}
-
 /* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. With
- * blocks: fewer workers, if some can have whole tiles in large pages. */
-static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes)
+ * blocks: fewer workers, if some can have whole tiles in large pages. `overhead`: what a
+ * worker needs beside its tile. */
+static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes, uint64_t overhead)
 {
-    uint64_t overhead = run_worker_nbytes_beside_tile(run), fixed = 2 * (uint64_t)run->block_nbytes;
-    uint64_t n = 0;
+    uint64_t fixed = 2 * (uint64_t)run->block_nbytes, n = 0;
 
     if (memory_nbytes == 0)
         return;
@@ -563,19 +556,20 @@ static int run_choose_sizes(run_state *run, berth_error *error)
     uint64_t nbytes = bth_round_up(run->image.plan->nbytes, run->block_nbytes);
     /* No descriptor in more than two tiles: DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
+    uint64_t overhead = run->image.plan->max_header_nbytes +
+                        DEFERRED_PER_WORKER * deferred_block_nbytes(run->block_nbytes);
 
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = bth_min(settings->tile_nbytes, nbytes);
     if (run->image.plan->n_devices > 0) { /* a tile fits into a staging buffer */
         uint64_t limit = settings->memory_nbytes;
-        uint64_t others =
-            2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_nbytes_beside_tile(run);
+        uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * overhead;
         if (limit > 0)
             limit = limit > others ? limit - others : 1;
         run->staging = bth_staging_slots_compute_need(settings, run->n_workers, limit);
         run->tile_nbytes = bth_min(run->tile_nbytes, run->staging.buffer_nbytes);
     } else
-        run_limit_buffer_memory(run, settings->memory_nbytes);
+        run_limit_buffer_memory(run, settings->memory_nbytes, overhead);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     run->tile_nbytes = bth_max(run->tile_nbytes, min_nbytes);
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
@@ -689,7 +683,8 @@ static void run_close_slots(run_state *run)
 {
     for (unsigned i = 0; i < run->slots.n; i++)
         run->stats->device_seconds += run->slots.slots[i].wait_seconds;
-    bth_staging_slots_close(&run->slots);
+    if (run->slots.n > 0)
+        bth_wing_slots.close(&run->slots);
 }
 
 static int run_report_progress(void *context)

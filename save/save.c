@@ -167,7 +167,8 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
         uint64_t n_tiles = (snapshot->end - snapshot->begin - 1) / copy.tile_nbytes + 1;
         bth_pool_run(copy.n_workers, n_tiles, snapshot_copy_tile, NULL, &copy, error);
     }
-    bth_staging_slots_close(&copy.slots);
+    if (copy.slots.n > 0)
+        bth_wing_slots.close(&copy.slots);
     bth_release(copy.scratch);
     if (error->code != BERTH_OK)
         return error->code;
