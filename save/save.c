@@ -36,8 +36,7 @@ void bth_operation_resume_trace(bth_operation *operation)
         operation_enter_trace(operation, operation->traced.name, bth_seconds());
 }
 
-/* A stage on the thread of the operation; returns its seconds. */
-static double operation_trace_stage(const char *name, double begin_seconds)
+double bth_operation_trace_stage(const char *name, double begin_seconds)
 {
     double end_seconds = bth_seconds();
 
@@ -244,7 +243,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
         return bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
     operation->plan = bth_plan_make(archive, content, &operation->config, error);
     bth_release(archive);
-    stats->plan_seconds = operation_trace_stage("plan", operation->begin_seconds);
+    stats->plan_seconds = bth_operation_trace_stage("plan", operation->begin_seconds);
     if (!operation->plan)
         return error->code;
     operation->nbytes = operation->plan->nbytes;
@@ -325,7 +324,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         return error->code;
     double begin = bth_seconds();
     snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = operation_trace_stage("copy", begin);
+    operation->stats.copy_seconds = bth_operation_trace_stage("copy", begin);
     bth_pages_describe(&operation->snapshot.pages, &operation->stats);
     return error->code;
 }
@@ -393,7 +392,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     bth_output_check_free(check);
     if (operation->path)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
-    stats->transfer_seconds = operation_trace_stage("transfer", begin);
+    stats->transfer_seconds = bth_operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
 }
@@ -419,7 +418,7 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
         if (commit->reached >= 0)
             stats->durability = durabilities[commit->reached];
     }
-    stats->sync_seconds = operation_trace_stage("sync", begin);
+    stats->sync_seconds = bth_operation_trace_stage("sync", begin);
     return error->code;
 }
 

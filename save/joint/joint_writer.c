@@ -342,7 +342,7 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
 /* exchanges: any writer wants it. The windows' parts come behind the slices'. */
 static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
 {
-    double begin = bth_seconds(), end;
+    double begin = bth_seconds();
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
     bool is_synced; /* if not, the coordinator tells */
@@ -360,16 +360,12 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
     }
     if (error->code == BERTH_OK)
         (void)writer_write_middles(writer, writer->parts.parts, n, false, error);
-    end = bth_seconds();
-    stats->transfer_seconds = end - begin;
-    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
+    stats->transfer_seconds = bth_operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
         (void)bth_commit_sync_file(writer->fd, writer->ticket.durability, &is_synced, error);
-    end = bth_seconds();
-    stats->sync_seconds = end - begin;
-    BTH_TRACE(.category = "stage", .name = "sync", .begin_seconds = begin, .end_seconds = end);
+    stats->sync_seconds = bth_operation_trace_stage("sync", begin);
     return error->code;
 }
 
