@@ -181,10 +181,8 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         return target->exists ? commit_begin_old_in_place(commit, error)
                               : commit_begin_new_in_place(commit, error);
     bool may_need_order = bth_file_system_may_need_order(target->folder);
-    if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
-                             error) < 0 ||
-        (may_need_order && bth_temporary_try_rename(target->folder, target->name, mode, &commit->fd,
-                                                    commit->temporary, error) < 0)) {
+    if (bth_temporary_create(target->folder, target->name, mode, may_need_order, &commit->fd,
+                             commit->temporary, error) < 0) {
         const berth_error why = *error;
         bool is_impossible = bth_file_system_has_no_call(why.system_errno) ||
                              why.system_errno == EACCES || why.system_errno == EEXIST;

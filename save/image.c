@@ -154,7 +154,20 @@ static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *b
 
 /* ---- images ---- */
 
-int bth_image_begin(bth_image *image, berth_error *error)
+/* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
+ * What lies behind a zero-copy range is too far from the start. */
+static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
+{
+    uint64_t at = range.offset - image->plan->records[i].layout.data_offset;
+
+    if (!image->starts || at >= BTH_ID_START_NBYTES)
+        return;
+    uint64_t left = BTH_ID_START_NBYTES - at;
+    memcpy(image->starts[i] + at, bytes, (size_t)(range.nbytes < left ? range.nbytes : left));
+}
+
+int bth_image_begin(bth_image *image, const bth_present *present, size_t n_present,
+                    berth_error *error)
 {
     const berth_plan *plan = image->plan;
     bth_id_names names = {0};
@@ -168,11 +181,21 @@ int bth_image_begin(bth_image *image, berth_error *error)
             atomic_init(&image->sums[i].crc32, 0);
         }
     }
+    for (size_t i = 0; image->sums && i < n_present; i++) {
+        bth_sum *sum = &image->sums[present[i].record];
+        atomic_fetch_xor(&sum->crc32, present[i].crc32);
+        atomic_fetch_sub(&sum->missing_nbytes, present[i].range.nbytes);
+    }
     if (plan->id_index == BTH_NO_RECORD)
         return 0;
     image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
     if (!image->starts)
         return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
+    for (size_t i = 0; i < n_present; i++) {
+        uint64_t start_nbytes = bth_min(present[i].range.nbytes, sizeof present[i].start);
+        image_keep_start(image, present[i].record, present[i].start,
+                         (bth_range){present[i].range.offset, start_nbytes});
+    }
     if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
         for (size_t i = 0; i < plan->id_index; i++) {
             const char *name = bth_plan_record_name(plan, i);
@@ -268,18 +291,6 @@ void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 #endif
 }
 
-/* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
- * What lies behind a zero-copy range is too far from the start. */
-static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
-{
-    uint64_t at = range.offset - image->plan->records[i].layout.data_offset;
-
-    if (!image->starts || at >= BTH_ID_START_NBYTES)
-        return;
-    uint64_t left = BTH_ID_START_NBYTES - at;
-    memcpy(image->starts[i] + at, bytes, (size_t)(range.nbytes < left ? range.nbytes : left));
-}
-
 /*
  * Copies bytes [begin, end) of the file, of record i's data, into the tile, swaps and sums them, a
  * block after the other, while it is in the cache. Large ranges for a disk go past the cache: half
@@ -346,19 +357,6 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
         atomic_fetch_xor(&sum->crc32, crc32);
     }
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
-}
-
-void bth_image_add_present(bth_image *image, const bth_present *present)
-{
-    const bth_range start = {present->range.offset,
-                             bth_min(present->range.nbytes, sizeof present->start)};
-
-    image_keep_start(image, present->record, present->start, start);
-    if (!image->sums)
-        return;
-    bth_sum *sum = &image->sums[present->record];
-    atomic_fetch_xor(&sum->crc32, present->crc32);
-    atomic_fetch_sub(&sum->missing_nbytes, present->range.nbytes);
 }
 
 /* Renders the record's data. *completed: the tile has completed its CRC. If the caller has set that

@@ -668,12 +668,10 @@ static int run_prepare(run_state *run, berth_error *error)
         run->n_workers = (unsigned)bth_min(run->n_workers, run->slots.n);
         run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
     }
-    if (bth_image_begin(&run->image, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < parts->n_present; i++) {
-        bth_image_add_present(&run->image, &parts->present[i]);
+    for (size_t i = 0; i < parts->n_present; i++)
         run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
-    }
+    if (bth_image_begin(&run->image, parts->present, parts->n_present, error) < 0)
+        return error->code;
     return run_allocate_buffers(run, error);
 }
 

@@ -386,24 +386,6 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
     return fd;
 }
 
-int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
-                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
-{
-    uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char other[BTH_TEMPORARY_NAME_NBYTES];
-    bool exists = true, is_behind = false;
-
-    *fd = temporary_create(folder, hash, mode, true, name, error);
-    /* Removes later slots, of killed saves that ran side by side. */
-    for (int slot = 0; slot < N_SLOTS && exists && *fd >= 0; slot++) {
-        temporary_write_slot_name(other, hash, slot);
-        if (is_behind)
-            (void)temporary_remove_if_save_is_dead(folder, other, &exists);
-        is_behind |= strcmp(other, name) == 0;
-    }
-    return error->code;
-}
-
 bool bth_temporary_is_lost(int folder, const char *name, int fd)
 {
     struct stat open, named;
@@ -441,13 +423,26 @@ void bth_temporary_close_and_remove(int folder, const char *name, int fd)
         temporary_remove(folder, name);
 }
 
-int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *fd,
-                             const char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+int bth_temporary_create(int folder, const char *target, mode_t mode, bool tries_rename, int *fd,
+                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char other[BTH_TEMPORARY_NAME_NBYTES] = "";
-    int created = temporary_create(folder, hash, mode, false, other, error), failure = 0;
+    char other[BTH_TEMPORARY_NAME_NBYTES];
+    bool exists = true, is_behind = false;
+    int failure = 0;
 
+    *fd = temporary_create(folder, hash, mode, true, name, error);
+    /* Removes later slots, of killed saves that ran side by side. */
+    for (int slot = 0; slot < N_SLOTS && exists && *fd >= 0; slot++) {
+        temporary_write_slot_name(other, hash, slot);
+        if (is_behind)
+            (void)temporary_remove_if_save_is_dead(folder, other, &exists);
+        is_behind |= strcmp(other, name) == 0;
+    }
+    if (*fd < 0 || !tries_rename)
+        return error->code;
+    /* Another one is renamed over it, and takes its place. */
+    int created = temporary_create(folder, hash, mode, false, other, error);
     if (created >= 0) {
         bth_file_close(*fd);
         *fd = -1;
