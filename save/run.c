@@ -59,6 +59,7 @@ typedef struct run_state {
     bth_range *tiles; /* of the data part, if only ranges of it are written; NULL: all of it */
     size_t n_range_tiles, range_tiles_room; /* of those */
     uint32_t block_nbytes;                  /* 1: any range can be written */
+    uint64_t deferred_block_nbytes; /* a descriptor may begin with the last byte of a block */
     unsigned n_workers;
     uint8_t *allocated;
     uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
@@ -73,12 +74,6 @@ typedef struct run_state {
 } run_state;
 
 /* ---- deferred blocks ---- */
-
-/* A descriptor may begin with the last byte of a block. */
-static uint64_t deferred_block_nbytes(uint32_t block_nbytes)
-{
-    return block_nbytes > 1 ? 2 * (uint64_t)block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
-}
 
 /* Under the lock. */
 static deferred_block *deferred_find_block_of_record(const run_state *run, size_t record)
@@ -149,24 +144,6 @@ static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64
 }
 
 /* ---- statistics of storages ---- */
-
-static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan *plan,
-                                      const bth_tile *tile)
-{
-    uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
-
-    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
-         bth_plan_begins_before(plan, i, end); i++)
-        if (bth_tile_intersect_range(tile, bth_plan_data_range(plan, i), &share))
-            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
-    for (size_t i = 0; i < tile->n_zero_copies; i++) {
-        const bth_range *range = &tile->zero_copies[i].range;
-        atomic_fetch_add(
-            &stats[bth_plan_find_record_by_offset(plan, range->offset)].zero_copy_nbytes,
-            range->nbytes);
-    }
-}
 
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
 void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
@@ -417,12 +394,14 @@ static void tile_end_reading(run_state *run)
 static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     run_state *run = context;
+    const berth_plan *plan = run->image.plan;
     bth_tile tile = {.slot = NULL};
+    bth_range share;
     double begin = bth_seconds(), waited = 0;
 
     tile_set_range(run, task, &tile);
     tile.bytes = run->buffers + worker * run->tile_nbytes;
-    tile.scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
+    tile.scratch = run->scratch + worker * plan->max_header_nbytes;
     if (run->slots.n > 0 && tile_begin_slots(run, task, worker, &tile, error) < 0)
         return error->code;
     if (tile.slot)
@@ -450,8 +429,16 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
         return error->code;
     if (tile.n_zero_copies > 0)
         tile_end_reading(run);
-    if (run->settings->storage_stats && !run->is_tail)
-        tile_add_to_storage_stats(run->settings->storage_stats, run->image.plan, &tile);
+    bth_storage_stats *stats = run->is_tail ? NULL : run->settings->storage_stats;
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile.offset);
+         stats && bth_plan_begins_before(plan, i, tile.offset + tile.nbytes); i++)
+        if (bth_tile_intersect_range(&tile, bth_plan_data_range(plan, i), &share))
+            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
+    for (size_t i = 0; stats && i < tile.n_zero_copies; i++) {
+        const bth_range *range = &tile.zero_copies[i].range;
+        size_t record = bth_plan_find_record_by_offset(plan, range->offset);
+        atomic_fetch_add(&stats[record].zero_copy_nbytes, range->nbytes);
+    }
     return 0;
 }
 
@@ -556,8 +543,8 @@ static int run_choose_sizes(run_state *run, berth_error *error)
     uint64_t nbytes = bth_round_up(run->image.plan->nbytes, run->block_nbytes);
     /* No descriptor in more than two tiles: DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
-    uint64_t overhead = run->image.plan->max_header_nbytes +
-                        DEFERRED_PER_WORKER * deferred_block_nbytes(run->block_nbytes);
+    uint64_t overhead =
+        run->image.plan->max_header_nbytes + DEFERRED_PER_WORKER * run->deferred_block_nbytes;
 
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = bth_min(settings->tile_nbytes, nbytes);
@@ -601,7 +588,7 @@ static int run_allocate_buffers(run_state *run, berth_error *error)
 {
     deferred_blocks *deferred = &run->deferred;
     size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
-    uint64_t each = deferred_block_nbytes(run->block_nbytes);
+    uint64_t each = run->deferred_block_nbytes;
     uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
     uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers, limit = run->settings->memory_nbytes;
     uint64_t alignment = run->block_nbytes, tiles, scratch, nbytes, all;
@@ -658,6 +645,8 @@ static int run_prepare(run_state *run, berth_error *error)
     if (constraints->block_nbytes <= 1)
         constraints->block_nbytes = constraints->memory_alignment = 1;
     run->block_nbytes = constraints->block_nbytes;
+    run->deferred_block_nbytes =
+        run->block_nbytes > 1 ? 2 * (uint64_t)run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     if (run_choose_sizes(run, error) < 0)

@@ -397,7 +397,7 @@ static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t 
 {
     const bth_ticket *ticket = window->ticket;
     bth_cursor cursor = bth_cursor_make(message, nbytes);
-    bth_piece piece;
+    bth_piece piece = {0}; /* for analyzers */
 
     while (bth_cursor_left(&cursor) > 0) {
         if (bth_piece_read(ticket, window->range, &cursor, &piece, error) < 0)
@@ -475,35 +475,6 @@ typedef struct rounds {
     bth_region received;
     pieces_place *places; /* one a writer */
 } rounds;
-
-static int rounds_allocate(rounds *all, berth_error *error)
-{
-    bth_pages pages = {.wanted = all->settings->large_pages};
-    size_t n = all->exchange->n;
-    uint64_t most = bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
-
-    all->message_nbytes = (size_t)most;
-    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
-    all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
-    if (!all->places)
-        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *all->places));
-    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
-        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < N_WINDOWS; i++) {
-        bth_joint_window *window = &all->windows[i];
-        window->ticket = all->settings->ticket;
-        /* As far from a block in memory as in the file, so that direct writes need no copy. */
-        if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
-                           &window->region, error) < 0)
-            return error->code;
-        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
-        if (!window->given)
-            return bth_fail_memory(error, GIVEN_NBYTES);
-    }
-    all->window = all->windows;
-    return 0;
-}
 
 /* The window of a writer in this round. A file has less than 2^63 bytes, and a round at most
  * 2^44. */
@@ -630,11 +601,31 @@ static int rounds_run_one(rounds *all, berth_error *error)
 int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
                             berth_error *error)
 {
-    const uint64_t round_nbytes = exchange->n * BTH_WINDOW_NBYTES;
+    const size_t n = exchange->n;
+    const uint64_t round_nbytes = n * BTH_WINDOW_NBYTES;
+    bth_pages pages = {.wanted = settings->large_pages};
     rounds all = {.exchange = exchange, .settings = settings};
 
     assert(round_nbytes > 0); /* there is a writer */
-    (void)rounds_allocate(&all, error);
+    all.window = all.windows;
+    all.message_nbytes = (size_t)bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
+    size_t nbytes = bth_array_nbytes(n, all.message_nbytes);
+    all.places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all.places));
+    if (!all.places)
+        (void)bth_fail_memory(error, bth_array_nbytes(n, sizeof *all.places));
+    else if (bth_region_new(nbytes, 1, false, &pages, &all.sent, error) == 0)
+        (void)bth_region_new(nbytes, 1, false, &pages, &all.received, error);
+    for (size_t i = 0; i < N_WINDOWS && error->code == BERTH_OK; i++) {
+        bth_joint_window *window = &all.windows[i];
+        window->ticket = settings->ticket;
+        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
+        /* As far from a block in memory as in the file, so that direct writes need no copy. */
+        if (!window->given)
+            (void)bth_fail_memory(error, GIVEN_NBYTES);
+        else
+            (void)bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
+                                 &window->region, error);
+    }
     for (size_t i = 0; i < settings->ticket->n_storages; i++) {
         const bth_ticket_storage *storage = &settings->ticket->storages[i];
         const uint64_t end = storage->data_offset + storage->nbytes;
