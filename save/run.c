@@ -143,8 +143,6 @@ static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64
     return 0;
 }
 
-/* ---- statistics of storages ---- */
-
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
 void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
                                     const berth_stats *save, berth_storage_stats *reports, size_t n)

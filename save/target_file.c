@@ -228,8 +228,6 @@ static int target_follow(bth_target_file *target, char path[PATH_MAX], bool *is_
         return target_follow_descriptor(target, path, error);
     return 0;
 }
-/* ---- following the path ---- */
-
 int bth_target_file_find(const char *path, bool in_place, bth_target_file *target,
                          berth_error *error)
 {

@@ -397,8 +397,6 @@ bool bth_temporary_is_lost(int folder, const char *name, int fd)
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
 
-/* ---- what a file system may lack ---- */
-
 /* FUSE tells a file system that a file was closed when it likes: such a removal is tried again. */
 static void temporary_remove(int folder, const char *name)
 {

@@ -452,7 +452,7 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
     return 0;
 }
 
-/* ---- rounds: begin and end ---- */
+/* ---- rounds ---- */
 
 /* A window that is being written. */
 typedef struct window_writing {
@@ -484,8 +484,6 @@ static bth_range rounds_window_of(const rounds *all, uint32_t writer)
                        BTH_WINDOW_NBYTES};
 }
 
-/* ---- writing ---- */
-
 static void *writing_run(void *argument)
 {
     window_writing *writing = argument;
@@ -509,8 +507,6 @@ static int writing_end(window_writing *writing, berth_error *error)
         *error = writing->error;
     return error->code;
 }
-
-/* ---- one step ---- */
 
 /* Puts a message for each writer, first this one, then the others; tells them, sends, and takes
  * what they send. *has_more: of any writer, in this round. */
@@ -563,8 +559,6 @@ static int rounds_step(rounds *all, bool *has_more, berth_error *error)
     }
     return runs_nbytes > 0 ? settings->report(settings->context, runs_nbytes, error) : 0;
 }
-
-/* ---- rounds ---- */
 
 /* The error of the last window's write is known, and told to the others, one round later. */
 static int rounds_run_one(rounds *all, berth_error *error)

@@ -88,8 +88,6 @@ static int slice_find_data(slice_runs *runs, uint64_t nbytes, berth_error *error
     return bth_error_prefix(error, slice->name);
 }
 
-/* ---- bytes ---- */
-
 int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
                            berth_error *error)
 {
