@@ -328,8 +328,10 @@ int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *curso
             fault = piece->bytes ? NULL : "its bytes are cut";
         }
     }
-    if (fault)
-        return bth_fail_argument(error, "a piece is invalid: %s", fault);
+    if (fault) {
+        (void)bth_fail_argument(error, "a piece is invalid: %s", fault);
+        return BERTH_E_ARGUMENT; /* for analyzers: they do not look so deep */
+    }
     piece->offset = ticket->storages[piece->storage].data_offset + piece->at;
     return 0;
 }
@@ -397,7 +399,7 @@ static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t 
 {
     const bth_ticket *ticket = window->ticket;
     bth_cursor cursor = bth_cursor_make(message, nbytes);
-    bth_piece piece = {0}; /* for analyzers */
+    bth_piece piece;
 
     while (bth_cursor_left(&cursor) > 0) {
         if (bth_piece_read(ticket, window->range, &cursor, &piece, error) < 0)
