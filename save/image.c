@@ -128,13 +128,9 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
 
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share)
 {
-    uint64_t begin = range.offset, end = range.offset + range.nbytes;
-    uint64_t tile_end = tile->offset + tile->nbytes;
+    uint64_t begin = bth_max(range.offset, tile->offset);
+    uint64_t end = bth_min(range.offset + range.nbytes, tile->offset + tile->nbytes);
 
-    if (begin < tile->offset)
-        begin = tile->offset;
-    if (end > tile_end)
-        end = tile_end;
     if (begin >= end)
         return false;
     *share = (bth_range){.offset = begin, .nbytes = end - begin};
@@ -162,8 +158,7 @@ static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, b
 
     if (!image->starts || at >= BTH_ID_START_NBYTES)
         return;
-    uint64_t left = BTH_ID_START_NBYTES - at;
-    memcpy(image->starts[i] + at, bytes, (size_t)(range.nbytes < left ? range.nbytes : left));
+    memcpy(image->starts[i] + at, bytes, (size_t)bth_min(range.nbytes, BTH_ID_START_NBYTES - at));
 }
 
 int bth_image_begin(bth_image *image, const bth_present *present, size_t n_present,

@@ -100,9 +100,9 @@ static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *
         i++;
     if (i == part->range.nbytes)
         return 0;
-    return bth_fail(
-        error, BERTH_E_OFFSETS, is_of_record ? bth_plan_record_name(plan, record) : NULL,
-        part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i], planned[i]);
+    return bth_fail(error, BERTH_E_OFFSETS, bth_plan_record_name(plan, record),
+                    part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i],
+                    planned[i]);
 }
 
 /* ---- what a reader finds in it ---- */
@@ -257,9 +257,8 @@ static bool check_has_crc32(const bth_output_check *check, size_t i)
 static int check_fail(const bth_output_check *check, size_t i, uint64_t offset, const char *what,
                       berth_error *error)
 {
-    const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
-
-    return bth_fail(error, BERTH_E_OFFSETS, name, offset, "%s", what);
+    return bth_fail(error, BERTH_E_OFFSETS, bth_plan_record_name(check->plan, i), offset, "%s",
+                    what);
 }
 
 /* When all data and a CRC are written: are they the same? */

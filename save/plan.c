@@ -176,8 +176,8 @@ int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t offset, uint64_
     if (record->device)
         plan->device_nbytes += nbytes;
     plan->names_nbytes += name_nbytes + 1;
-    plan->n_storages += bth_plan_record_is_storage(plan, plan->n_records);
     plan->n_records++;
+    plan->n_storages += bth_plan_record_is_storage(plan, plan->n_records - 1);
     return 0;
 }
 
@@ -194,7 +194,8 @@ const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
 
 const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 {
-    return bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1;
+    return i < plan->n_records ? bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1
+                               : NULL;
 }
 
 bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)

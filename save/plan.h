@@ -99,7 +99,7 @@ int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storag
 /* The records of a safetensors file of these tensors (S1 to S4; plan_safetensors.c). */
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
-/* The full name, with the top folder; and without. */
+/* The full name, with the top folder; and without: NULL, if there is no record i. */
 const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_record_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`. n_records: none. */

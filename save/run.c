@@ -186,7 +186,7 @@ static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t o
     const berth_plan *plan = run->image.plan;
     uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
     size_t i = bth_plan_find_record_by_offset(plan, at);
-    const char *name = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL;
+    const char *name = bth_plan_record_name(plan, i);
 
     if (failed->record[0] || failed->code == BERTH_E_OFFSETS) {
         *error = *failed; /* debug mode's check names record and byte itself */
@@ -251,14 +251,13 @@ static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin
     atomic_fetch_add(&run->n_requests, n_requests);
     bth_error_clear(&failed);
     if (bth_trace_is_on()) {
-        size_t i = bth_plan_find_record_by_offset(plan, begin);
-        request =
-            (bth_trace_span){.category = "request,write",
-                             .name = "write",
-                             .record = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL,
-                             .offset = begin,
-                             .n_requests = n_requests,
-                             .begin_seconds = bth_seconds()};
+        const size_t i = bth_plan_find_record_by_offset(plan, begin);
+        request = (bth_trace_span){.category = "request,write",
+                                   .name = "write",
+                                   .record = bth_plan_record_name(plan, i),
+                                   .offset = begin,
+                                   .n_requests = n_requests,
+                                   .begin_seconds = bth_seconds()};
         bth_trace_begin_request();
     }
     bool is_written = output->write(output->context, pieces, n_pieces, begin, &failed) == 0;
@@ -327,10 +326,8 @@ static void tile_set_range(const run_state *run, uint64_t task, bth_tile *tile)
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
     uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
 
-    if (begin < run->begin)
-        begin = run->begin;
-    tile->offset = begin;
-    tile->nbytes = (size_t)(end - begin);
+    tile->offset = bth_max(begin, run->begin);
+    tile->nbytes = (size_t)(end - tile->offset);
 }
 
 /* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.

@@ -120,9 +120,8 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
     copying *copy = context;
     bth_snapshot *snapshot = copy->snapshot;
     uint64_t begin = snapshot->begin + task * copy->tile_nbytes;
-    uint64_t rest = snapshot->end - begin;
     bth_tile tile = {.offset = begin,
-                     .nbytes = (size_t)(rest < copy->tile_nbytes ? rest : copy->tile_nbytes),
+                     .nbytes = (size_t)bth_min(snapshot->end - begin, copy->tile_nbytes),
                      .bytes = snapshot->bytes + (begin - snapshot->begin),
                      .scratch = copy->scratch + worker * copy->image.plan->max_header_nbytes,
                      .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
