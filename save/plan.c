@@ -202,7 +202,7 @@ bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 {
     if (plan->is_plain)
         return plan->header && i > 0;
-    return strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0;
+    return strncmp(bth_plan_record_full_name(plan, i) + plan->archive_nbytes, "/data/", 6) == 0;
 }
 
 /* Z8: PyTorch finds records by their names in any case. */
