@@ -228,8 +228,9 @@ static int compare_first_texts(const void *left, const void *right)
 
 /* Texts of the caller, or the usual one; then the ties, which are sorted by name. Where ties are
  * written, a text for a name that a tensor has now would be misread as its tie. */
-static int selection_make_texts(selection *s, const berth_value *metadata, bool has_ties)
+static int selection_make_texts(selection *s, const berth_value *metadata)
 {
+    const bool has_ties = !(s->flags & BERTH_COPY_TIES);
     bth_safetensors_text *ties = s->texts;
     size_t n_ties = s->n_texts, n = berth_value_count(metadata) + 1 + n_ties;
 
@@ -369,7 +370,7 @@ int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, ber
         *error = walk_error;
     if (error->code == 0 && selection_add_tensors(&s, content->value) == 0 &&
         selection_divide_into_entries_and_texts(&s) == 0)
-        (void)selection_make_texts(&s, content->metadata, !(content->flags & BERTH_COPY_TIES));
+        (void)selection_make_texts(&s, content->metadata);
     /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
     for (size_t i = 0; i < s.n_entries && error->code == 0; i++)
         if (!bth_try_add(sum, berth_tensor_nbytes(s.entries[i].tensor), &sum) ||
