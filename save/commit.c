@@ -71,9 +71,7 @@ static int commit_reserve(bth_commit *commit, berth_error *error)
     commit->is_sized = false;
     if (commit->order) /* a size would be an end to write behind */
         return commit_check_room(commit, commit->fd, 0, error);
-    do
-        result = bth_system.fallocate(commit->fd, 0, 0, nbytes);
-    while (result < 0 && errno == EINTR);
+    BTH_REPEAT(result, bth_system.fallocate(commit->fd, 0, 0, nbytes));
     int failure = result < 0 ? errno : 0;
     commit_trace("fallocate", begin_seconds);
     if (bth_file_system_has_no_call(failure)) {
@@ -89,44 +87,6 @@ static int commit_reserve(bth_commit *commit, berth_error *error)
     return failure ? bth_fail_system(error, failure, "its disk space cannot be reserved") : 0;
 }
 
-/* ---- with a temporary ---- */
-
-/*
- * Nobody else may open it until it has the rights of the file that it replaces (X1).
- * *is_impossible: no file can be put there by a rename.
- */
-static int commit_begin_with_temporary(bth_commit *commit, const struct berth_config *config,
-                                       bool is_shared, bool *is_impossible, berth_error *error)
-{
-    const bth_target_file *target = &commit->target;
-    mode_t mode = target->exists ? 0600 : commit->new_mode;
-    bool may_need_order = bth_file_system_may_need_order(target->folder);
-
-    if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
-                             error) < 0 ||
-        (may_need_order && bth_temporary_try_rename(target->folder, target->name, mode, &commit->fd,
-                                                    commit->temporary, error) < 0)) {
-        int failure = error->system_errno;
-        *is_impossible =
-            bth_file_system_has_no_call(failure) || failure == EACCES || failure == EEXIST;
-        return error->code;
-    }
-    if (may_need_order && !is_shared && config->save_method != BTH_SAVE_DIRECT)
-        commit->order = "its file system may take bytes in order only";
-    if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
-        return error->code;
-    if (commit_reserve(commit, error) < 0 || !may_need_order || !is_shared || commit->nbytes == 0)
-        return error->code;
-    /* Several processes write where they like: a file system that cannot take it is refused now. */
-    if ((bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
-         bth_file_write(commit->fd, "", 1, 0, error) == 0) ||
-        !bth_file_system_has_no_call(error->system_errno))
-        return error->code;
-    return bth_error_append(error, ": its file system takes bytes in order only, so several "
-                                   "processes cannot write one file there; one of them can save it "
-                                   "alone, or the file goes to another file system");
-}
-
 /* ---- in place ---- */
 
 #define IN_PLACE "it is written in place, in order"
@@ -136,11 +96,9 @@ static int commit_begin_new_in_place(bth_commit *commit, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
 
-    do
-        commit->fd = bth_system.openat(target->folder, target->name,
-                                       O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                                       commit->new_mode);
-    while (commit->fd < 0 && errno == EINTR);
+    BTH_REPEAT(commit->fd, bth_system.openat(target->folder, target->name,
+                                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                                             commit->new_mode));
     if (commit->fd < 0)
         return bth_fail_system(error, errno, "cannot be created");
     commit->in_place = commit->is_new = true;
@@ -205,32 +163,56 @@ static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
     return commit_reserve(commit, error);
 }
 
-/* By a rename if it can be; a new file goes in place where it cannot come by one. */
+/* ---- begin ---- */
+
+/*
+ * By a rename if it can be; a new file goes in place where it cannot come by one. Nobody else may
+ * open the temporary until it has the rights of the file that it replaces (X1).
+ */
 static int commit_begin_found(bth_commit *commit, const struct berth_config *config, bool is_shared,
                               berth_error *error)
 {
     const bth_target_file *target = &commit->target;
-    bool is_impossible = false;
+    mode_t mode = target->exists ? 0600 : commit->new_mode;
 
     if (target->nameless >= 0)
         return commit_begin_with_descriptor(commit, error);
     if (target->in_place)
         return target->exists ? commit_begin_old_in_place(commit, error)
                               : commit_begin_new_in_place(commit, error);
-    commit_begin_with_temporary(commit, config, is_shared, &is_impossible, error);
-    if (!is_impossible || is_shared)
+    bool may_need_order = bth_file_system_may_need_order(target->folder);
+    if (bth_temporary_create(target->folder, target->name, mode, may_need_order, &commit->fd,
+                             commit->temporary, error) < 0) {
+        const berth_error why = *error;
+        bool is_impossible = bth_file_system_has_no_call(why.system_errno) ||
+                             why.system_errno == EACCES || why.system_errno == EEXIST;
+        if (!is_impossible || is_shared)
+            return error->code;
+        if (target->exists)
+            return bth_fail_offering_in_place(error);
+        if (config->save_replace == BTH_REPLACE_ALWAYS)
+            return bth_error_append(error, "; save.replace=auto writes a new file in place");
+        bth_error_clear(error);
+        if (commit_begin_new_in_place(commit, error) == 0)
+            bth_log("%s is written in place: %s", target->name, why.message);
+        else if (commit->fd < 0 && error->system_errno == why.system_errno)
+            *error = why;
         return error->code;
-    if (target->exists)
-        return bth_fail_offering_in_place(error);
-    if (config->save_replace == BTH_REPLACE_ALWAYS)
-        return bth_error_append(error, "; save.replace=auto writes a new file in place");
-    const berth_error why = *error;
-    bth_error_clear(error);
-    if (commit_begin_new_in_place(commit, error) == 0)
-        bth_log("%s is written in place: %s", target->name, why.message);
-    else if (commit->fd < 0 && error->system_errno == why.system_errno)
-        *error = why;
-    return error->code;
+    }
+    if (may_need_order && !is_shared && config->save_method != BTH_SAVE_DIRECT)
+        commit->order = "its file system may take bytes in order only";
+    if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
+        return error->code;
+    if (commit_reserve(commit, error) < 0 || !may_need_order || !is_shared || commit->nbytes == 0)
+        return error->code;
+    /* Several processes write where they like: a file system that cannot take it is refused now. */
+    if ((bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
+         bth_file_write(commit->fd, "", 1, 0, error) == 0) ||
+        !bth_file_system_has_no_call(error->system_errno))
+        return error->code;
+    return bth_error_append(error, ": its file system takes bytes in order only, so several "
+                                   "processes cannot write one file there; one of them can save it "
+                                   "alone, or the file goes to another file system");
 }
 
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
@@ -325,38 +307,31 @@ int bth_commit_sync(bth_commit *commit, berth_error *error)
 }
 
 /*
+ * W4: the one step from old to new. F3: readers that have the old file open keep it whole.
+ *
  * X1: what counts is the file that is replaced now. Since the save began it may have become
  * private, or another user's. Until its rights are copied, only the new file's owner can open it.
  */
-static int commit_copy_changed_metadata(bth_commit *commit, berth_error *error)
+static int commit_rename(bth_commit *commit, berth_error *error)
 {
     bth_target_file *target = &commit->target;
     const struct stat *copied = &commit->copied;
     struct stat now;
 
-    if (bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) < 0) {
-        if (errno == ENOENT)
-            return 0;
+    bool exists = bth_system.fstatat(target->folder, target->name, &now, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!exists && errno != ENOENT)
         return bth_fail_system(error, errno, "cannot be examined");
+    if (exists &&
+        (copied->st_ino != now.st_ino || copied->st_dev != now.st_dev ||
+         copied->st_ctim.tv_sec != now.st_ctim.tv_sec ||
+         copied->st_ctim.tv_nsec != now.st_ctim.tv_nsec || copied->st_mode != now.st_mode ||
+         copied->st_uid != now.st_uid || copied->st_gid != now.st_gid)) {
+        if (bth_target_file_check_and_set_status(target, &now, error) < 0)
+            return error->code;
+        (void)bth_system.fchmod(commit->fd, 0600);
+        if (bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
+            return error->code;
     }
-    if (copied->st_ino == now.st_ino && copied->st_dev == now.st_dev &&
-        copied->st_ctim.tv_sec == now.st_ctim.tv_sec &&
-        copied->st_ctim.tv_nsec == now.st_ctim.tv_nsec && copied->st_mode == now.st_mode &&
-        copied->st_uid == now.st_uid && copied->st_gid == now.st_gid)
-        return 0;
-    if (bth_target_file_check_and_set_status(target, &now, error) < 0)
-        return error->code;
-    (void)bth_system.fchmod(commit->fd, 0600);
-    return bth_metadata_copy(target, commit->fd, &commit->copied, error);
-}
-
-/* W4: the one step from old to new. F3: readers that have the old file open keep it whole. */
-static int commit_rename(bth_commit *commit, berth_error *error)
-{
-    const bth_target_file *target = &commit->target;
-
-    if (commit_copy_changed_metadata(commit, error) < 0)
-        return error->code;
     if (bth_temporary_is_lost(target->folder, commit->temporary, commit->fd))
         return bth_fail_system(error, ENOENT,
                                "cannot be replaced: its temporary was removed, or another file "

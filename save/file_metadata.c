@@ -102,10 +102,11 @@ void bth_acl_of_mode(mode_t mode, bth_acl *acl)
 /* The rights of each class, masked, and the rights that all named entries have in common. */
 typedef struct rights {
     unsigned mask, user, group, other;
+    unsigned new_owner;                 /* who can always change the mode, and wrote the file */
     unsigned common_user, common_group; /* ALL: there are no named entries */
 } rights;
 
-static rights acl_compute_rights_of_all_classes(const bth_acl *acl)
+static rights acl_compute_rights_of_all_classes(const bth_acl *acl, const bth_acl_change *change)
 {
     rights sum = {.mask = ALL, .common_user = ALL, .common_group = ALL};
 
@@ -125,13 +126,8 @@ static rights acl_compute_rights_of_all_classes(const bth_acl *acl)
         else if (each.tag == ACL_GROUP)
             sum.common_group &= each.rights & sum.mask;
     }
+    sum.new_owner = change->owner ? sum.user | READ_AND_WRITE : sum.user;
     return sum;
-}
-
-/* An owner can always change the mode, and the new owner wrote the file. */
-static unsigned acl_new_owner_rights(const rights *old, const bth_acl_change *change)
-{
-    return change->owner ? old->user | READ_AND_WRITE : old->user;
 }
 
 /* ---- passing on ---- */
@@ -161,14 +157,14 @@ static unsigned acl_add_named_and_former_entries(const bth_acl *old, unsigned ta
 void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_change *change,
                                          bth_acl *made)
 {
-    rights was = acl_compute_rights_of_all_classes(old);
+    rights was = acl_compute_rights_of_all_classes(old, change);
     unsigned group = was.group;
 
     /* A member of the new group may have been one of the others before, or of any group. */
     if (change->group)
         group &= was.other & was.common_group;
     acl_begin_bytes(made);
-    acl_add_entry(made, ACL_USER_OBJ, acl_new_owner_rights(&was, change), NO_ID);
+    acl_add_entry(made, ACL_USER_OBJ, was.new_owner, NO_ID);
     unsigned mask = group | acl_add_named_and_former_entries(old, ACL_USER, was.mask, change->owner,
                                                              change->old_owner, was.user, made);
     acl_add_entry(made, ACL_GROUP_OBJ, group, NO_ID);
@@ -183,7 +179,7 @@ void bth_acl_make_for_new_owner_or_group(const bth_acl *old, const bth_acl_chang
 
 bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *change, mode_t *mode)
 {
-    rights was = acl_compute_rights_of_all_classes(old);
+    rights was = acl_compute_rights_of_all_classes(old, change);
     unsigned group = was.group & was.common_user;
     unsigned other = was.other & was.common_user & was.common_group;
 
@@ -196,7 +192,7 @@ bool bth_acl_compute_narrower_mode(const bth_acl *old, const bth_acl_change *cha
         group &= was.user;
         other &= was.user;
     }
-    *mode = (mode_t)(acl_new_owner_rights(&was, change) << 6 | group << 3 | other);
+    *mode = (mode_t)(was.new_owner << 6 | group << 3 | other);
     return (needed & ~group) == 0 && (needed & ~other) == 0;
 }
 
@@ -253,31 +249,6 @@ static int xattr_write(int fd, const char *attribute, const xattr_value *value)
 
     bth_release(present.bytes);
     return has || bth_xattr_set(fd, attribute, value->bytes, value->nbytes, 0) == 0 ? 0 : errno;
-}
-
-/* ---- labels ---- */
-
-/*
- * If a new file has no label, the system does not use labels, and the old one may be lost.
- * Otherwise another label could give others access.
- */
-static int metadata_copy_label(const metadata *m, const char *attribute, berth_error *error)
-{
-    xattr_value old, present = {0};
-    int failure = xattr_read(m->from, attribute, &old);
-
-    if (failure == 0 && old.bytes) {
-        failure = xattr_write(m->to, attribute, &old);
-        if (failure != 0 && xattr_read(m->to, attribute, &present) == 0 && !present.bytes)
-            failure = 0;
-    }
-    bth_release(old.bytes);
-    bth_release(present.bytes);
-    if (failure == 0 || failure == ENOENT)
-        return 0;
-    bth_fail_system(error, failure,
-                    "cannot be replaced: its label %s cannot be given to a new file", attribute);
-    return bth_fail_offering_in_place(error);
 }
 
 /* ---- attributes of users ---- */
@@ -381,18 +352,6 @@ static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, bert
     return 0;
 }
 
-/* For file systems without POSIX ACLs. */
-static int metadata_set_narrower_mode(const metadata *m, const bth_acl *old, berth_error *error)
-{
-    mode_t mode;
-
-    if (!bth_acl_compute_narrower_mode(old, &m->change, &mode))
-        return metadata_fail_lock_out(m, error);
-    if (mode != (m->old.st_mode & 0777))
-        bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
-    return metadata_set_mode_and_remove_acl(m, mode, error);
-}
-
 /* `old`: the old file's ACL. Without bytes: its mode says everything. */
 static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old,
                                            berth_error *error)
@@ -417,9 +376,16 @@ static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old
     int failure = wanted && !is_narrower ? xattr_write(m->to, POSIX_ACL, wanted) : 0;
     if (failure != 0 && !metadata_is_forbidden(failure) && failure != ENOENT)
         (void)bth_fail_system(error, failure, "its ACL cannot be kept");
-    else if (is_narrower || failure != 0) /* the file system has no POSIX ACLs */
-        (void)metadata_set_narrower_mode(m, &was, error);
-    else if (!wanted)
+    else if (is_narrower || failure != 0) { /* the file system has no POSIX ACLs */
+        mode_t mode;
+        if (!bth_acl_compute_narrower_mode(&was, &m->change, &mode))
+            (void)metadata_fail_lock_out(m, error);
+        else {
+            if (mode != (m->old.st_mode & 0777))
+                bth_log("%s: its rights become narrower: mode %03o", m->name, (unsigned)mode);
+            (void)metadata_set_mode_and_remove_acl(m, mode, error);
+        }
+    } else if (!wanted)
         (void)metadata_set_mode_and_remove_acl(m, m->old.st_mode & 0777, error);
     bth_release(bytes);
     return error->code;
@@ -476,8 +442,25 @@ int bth_metadata_copy(const bth_target_file *target, int fd, struct stat *copied
         (void)bth_fail_system(error, EBUSY, "cannot be replaced: it is no longer a regular file");
     m.change.old_owner = m.old.st_uid;
     m.change.old_group = m.old.st_gid;
-    for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++)
-        (void)metadata_copy_label(&m, labels[i], error);
+    /* If a new file has no label, the system does not use labels, and the old one may be lost.
+     * Otherwise another label could give others access. */
+    for (size_t i = 0; i < sizeof labels / sizeof *labels && error->code == BERTH_OK; i++) {
+        xattr_value old, present = {0};
+        int failure = xattr_read(m.from, labels[i], &old);
+        if (failure == 0 && old.bytes) {
+            failure = xattr_write(m.to, labels[i], &old);
+            if (failure != 0 && xattr_read(m.to, labels[i], &present) == 0 && !present.bytes)
+                failure = 0;
+        }
+        bth_release(old.bytes);
+        bth_release(present.bytes);
+        if (failure != 0 && failure != ENOENT) {
+            bth_fail_system(error, failure,
+                            "cannot be replaced: its label %s cannot be given to a new file",
+                            labels[i]);
+            (void)bth_fail_offering_in_place(error);
+        }
+    }
     if (error->code == BERTH_OK && metadata_copy_user_attributes(&m, error) == 0 &&
         bth_system.fstat(m.to, &made) < 0)
         bth_fail_system(error, errno, "cannot be examined");

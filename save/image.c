@@ -128,13 +128,9 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
 
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share)
 {
-    uint64_t begin = range.offset, end = range.offset + range.nbytes;
-    uint64_t tile_end = tile->offset + tile->nbytes;
+    uint64_t begin = bth_max(range.offset, tile->offset);
+    uint64_t end = bth_min(range.offset + range.nbytes, tile->offset + tile->nbytes);
 
-    if (begin < tile->offset)
-        begin = tile->offset;
-    if (end > tile_end)
-        end = tile_end;
     if (begin >= end)
         return false;
     *share = (bth_range){.offset = begin, .nbytes = end - begin};
@@ -154,7 +150,19 @@ static void tile_copy_bytes_in(bth_tile *tile, uint64_t offset, const uint8_t *b
 
 /* ---- images ---- */
 
-int bth_image_begin(bth_image *image, berth_error *error)
+/* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
+ * What lies behind a zero-copy range is too far from the start. */
+static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
+{
+    uint64_t at = range.offset - image->plan->records[i].layout.data_offset;
+
+    if (!image->starts || at >= BTH_ID_START_NBYTES)
+        return;
+    memcpy(image->starts[i] + at, bytes, (size_t)bth_min(range.nbytes, BTH_ID_START_NBYTES - at));
+}
+
+int bth_image_begin(bth_image *image, const bth_present *present, size_t n_present,
+                    berth_error *error)
 {
     const berth_plan *plan = image->plan;
     bth_id_names names = {0};
@@ -168,11 +176,21 @@ int bth_image_begin(bth_image *image, berth_error *error)
             atomic_init(&image->sums[i].crc32, 0);
         }
     }
+    for (size_t i = 0; image->sums && i < n_present; i++) {
+        bth_sum *sum = &image->sums[present[i].record];
+        atomic_fetch_xor(&sum->crc32, present[i].crc32);
+        atomic_fetch_sub(&sum->missing_nbytes, present[i].range.nbytes);
+    }
     if (plan->id_index == BTH_NO_RECORD)
         return 0;
     image->starts = bth_allocate(plan->n_records * sizeof *image->starts);
     if (!image->starts)
         return bth_fail_memory(error, plan->n_records * sizeof *image->starts);
+    for (size_t i = 0; i < n_present; i++) {
+        uint64_t start_nbytes = bth_min(present[i].range.nbytes, sizeof present[i].start);
+        image_keep_start(image, present[i].record, present[i].start,
+                         (bth_range){present[i].range.offset, start_nbytes});
+    }
     if (bth_id_names_begin(&names, plan->id_index, error) == 0) {
         for (size_t i = 0; i < plan->id_index; i++) {
             const char *name = bth_plan_record_name(plan, i);
@@ -244,11 +262,11 @@ static void image_add_bytes_to_share_crc32(const bth_image *image, bth_tile *til
               .begin_seconds = begin, .end_seconds = end);
 }
 
-#ifdef __SSE2__ /* all of x86-64 */
 #define LINE_NBYTES ((size_t)64)
 
 void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
 {
+#ifdef __SSE2__ /* all of x86-64 */
     uint8_t *out = to;
     const uint8_t *in = from;
     size_t head = (LINE_NBYTES - ((uintptr_t)out & (LINE_NBYTES - 1))) & (LINE_NBYTES - 1);
@@ -263,55 +281,21 @@ void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
                              _mm_loadu_si128((const __m128i *)(const void *)(in + i)));
     memcpy(out + at, in + at, nbytes - at);
     _mm_sfence(); /* these stores are not ordered otherwise */
-}
-
 #else
-
-void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes)
-{
     memcpy(to, from, nbytes);
-}
-
 #endif
+}
 
 /*
- * Copies, swaps and sums a block of record i while it is in the cache. Large ranges for a disk go
- * past the cache: half the processor time, and 1.2 times faster (1 GiB through four buffers).
+ * Copies bytes [begin, end) of the file, of record i's data, into the tile, swaps and sums them, a
+ * block after the other, while it is in the cache. Large ranges for a disk go past the cache: half
+ * the processor time, and 1.2 times faster (1 GiB through four buffers).
  */
-static void image_copy_and_sum_block(const bth_image *image, bth_tile *tile, size_t i, uint8_t *out,
-                                     const uint8_t *from, size_t nbytes, bool is_streamed)
-{
-    size_t unit = image->plan->records[i].swap_nbytes;
-
-    if (unit > 1) {
-        bth_swap_bytes(out, from, nbytes, unit);
-        image_add_bytes_to_share_crc32(image, tile, out, nbytes);
-        return;
-    }
-    image_add_bytes_to_share_crc32(image, tile, from, nbytes);
-    if (is_streamed)
-        bth_copy_bypassing_caches(out, from, nbytes);
-    else if (out != from)
-        memcpy(out, from, nbytes);
-}
-
-/* Keeps what the id needs of rendered bytes, which go to `range` of the file, in record i's data.
- * What lies behind a zero-copy range is too far from the start. */
-static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, bth_range range)
-{
-    uint64_t at = range.offset - image->plan->records[i].layout.data_offset;
-
-    if (!image->starts || at >= BTH_ID_START_NBYTES)
-        return;
-    uint64_t left = BTH_ID_START_NBYTES - at;
-    memcpy(image->starts[i] + at, bytes, (size_t)(range.nbytes < left ? range.nbytes : left));
-}
-
-/* Copies bytes [begin, end) of the file, of record i's data, into the tile, and sums them. */
 static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile, size_t i,
                                          uint64_t begin, uint64_t end, berth_error *error)
 {
-    uint64_t at = begin - image->plan->records[i].layout.data_offset;
+    const bth_plan_record *record = &image->plan->records[i];
+    uint64_t at = begin - record->layout.data_offset;
 
     if (begin == end)
         return 0;
@@ -327,44 +311,22 @@ static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile,
     uint64_t block_nbytes = from ? BLOCK_NBYTES : CALLBACK_BLOCK_NBYTES;
     for (uint64_t done = 0; done < end - begin; done += block_nbytes) {
         size_t n = (size_t)bth_min(end - begin - done, block_nbytes);
-        if (from) {
-            image_copy_and_sum_block(image, tile, i, out + done, from + done, n, is_streamed);
+        uint8_t *to = out + done;
+        if (!from && bth_record_data_read(image->plan, i, to, n, at + done, error) < 0)
+            return error->code;
+        if (from && record->swap_nbytes > 1)
+            bth_swap_bytes(to, from + done, n, record->swap_nbytes);
+        if (!from || record->swap_nbytes > 1) {
+            image_add_bytes_to_share_crc32(image, tile, to, n);
             continue;
         }
-        if (bth_record_data_read(image->plan, i, out + done, n, at + done, error) < 0)
-            return error->code;
-        image_add_bytes_to_share_crc32(image, tile, out + done, n);
+        image_add_bytes_to_share_crc32(image, tile, from + done, n);
+        if (is_streamed)
+            bth_copy_bypassing_caches(to, from + done, n);
+        else if (to != from + done)
+            memcpy(to, from + done, n);
     }
     return 0;
-}
-
-static int image_render_part_of_data(bth_image *image, bth_tile *tile, size_t i,
-                                     const bth_range *share, berth_error *error)
-{
-    uint64_t end = share->offset + share->nbytes;
-    bth_range zero_copy = {.offset = end};
-    const char *none = NULL, *why_copied = NULL;
-
-    tile->crc32 = 0;
-    if (!image->plan->records[i].device)
-        why_copied = image_add_zero_copy(image, tile, i, share, &zero_copy);
-    /* Shares at the ends of large records are small: the reason of the rest stays. */
-    if (why_copied && image->storage_stats && share->nbytes >= MIN_STREAMED_NBYTES)
-        atomic_store(&image->storage_stats[i].why_copied, why_copied);
-    else if (why_copied && image->storage_stats)
-        (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none,
-                                             why_copied);
-    if (image_copy_and_sum_data_range(image, tile, i, share->offset, zero_copy.offset, error) < 0)
-        return error->code;
-    image_keep_start(image, i, tile->bytes + (share->offset - tile->offset),
-                     (bth_range){share->offset, zero_copy.offset - share->offset});
-    if (zero_copy.nbytes > 0) {
-        const uint8_t *bytes = tile->zero_copies[tile->n_zero_copies - 1].bytes;
-        image_keep_start(image, i, bytes, zero_copy);
-        image_add_bytes_to_share_crc32(image, tile, bytes, (size_t)zero_copy.nbytes);
-    }
-    return image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
-                                         error);
 }
 
 /*
@@ -392,19 +354,6 @@ static bool image_add_crc32(bth_image *image, size_t i, uint32_t crc32, uint64_t
     return atomic_fetch_sub(&sum->missing_nbytes, nbytes) == nbytes;
 }
 
-void bth_image_add_present(bth_image *image, const bth_present *present)
-{
-    const bth_range start = {present->range.offset,
-                             bth_min(present->range.nbytes, sizeof present->start)};
-
-    image_keep_start(image, present->record, present->start, start);
-    if (!image->sums)
-        return;
-    bth_sum *sum = &image->sums[present->record];
-    atomic_fetch_xor(&sum->crc32, present->crc32);
-    atomic_fetch_sub(&sum->missing_nbytes, present->range.nbytes);
-}
-
 /* Renders the record's data. *completed: the tile has completed its CRC. If the caller has set that
  * CRC, refuses other bytes. */
 static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *completed,
@@ -412,16 +361,38 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
 {
     const bth_plan_record *record = &image->plan->records[i];
     bth_range data = bth_plan_data_range(image->plan, i), share;
+    const char *none = NULL, *why_copied = NULL;
 
     if (!bth_tile_intersect_range(tile, data, &share) ||
         (image->without_storages && record->storage))
         return 0;
-    uint64_t at = share.offset - data.offset;
+    uint64_t at = share.offset - data.offset, end = share.offset + share.nbytes;
+    uint8_t *out = tile->bytes + (share.offset - tile->offset);
     if (i == image->plan->id_index) {
-        memcpy(tile->bytes + (share.offset - tile->offset), image->id + at, (size_t)share.nbytes);
+        memcpy(out, image->id + at, (size_t)share.nbytes);
         return 0;
     }
-    if (image_render_part_of_data(image, tile, i, &share, error) < 0)
+    bth_range zero_copy = {.offset = end};
+    tile->crc32 = 0;
+    if (!record->device)
+        why_copied = image_add_zero_copy(image, tile, i, &share, &zero_copy);
+    /* Shares at the ends of large records are small: the reason of the rest stays. */
+    if (why_copied && image->storage_stats && share.nbytes >= MIN_STREAMED_NBYTES)
+        atomic_store(&image->storage_stats[i].why_copied, why_copied);
+    else if (why_copied && image->storage_stats)
+        (void)atomic_compare_exchange_strong(&image->storage_stats[i].why_copied, &none,
+                                             why_copied);
+    /* What lies before the zero-copy range, the range, what lies behind it. */
+    if (image_copy_and_sum_data_range(image, tile, i, share.offset, zero_copy.offset, error) < 0)
+        return error->code;
+    image_keep_start(image, i, out, (bth_range){share.offset, zero_copy.offset - share.offset});
+    if (zero_copy.nbytes > 0) {
+        const uint8_t *bytes = tile->zero_copies[tile->n_zero_copies - 1].bytes;
+        image_keep_start(image, i, bytes, zero_copy);
+        image_add_bytes_to_share_crc32(image, tile, bytes, (size_t)zero_copy.nbytes);
+    }
+    if (image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
+                                      error) < 0)
         return error->code;
     *completed = image->sums && image_add_crc32(image, i, tile->crc32, share.nbytes, at);
     uint32_t computed = bth_image_crc32(image, i);
@@ -442,13 +413,17 @@ void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)
     tile_copy_bytes_in(tile, range.offset, bytes, range.nbytes);
 }
 
-static int image_render_records(bth_image *image, bth_tile *tile, berth_error *error)
+int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = image->plan;
-    uint64_t end = tile->offset + tile->nbytes;
+    uint64_t tile_end = tile->offset + tile->nbytes;
+    uint8_t end[BTH_ZIP_END_NBYTES];
 
+    tile->n_zero_copies = 0;
+    tile->incomplete = BTH_NO_RECORD;
+    tile->completed = BTH_NO_RECORD;
     for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
-         bth_plan_begins_before(plan, i, end); i++) {
+         bth_plan_begins_before(plan, i, tile_end); i++) {
         bth_range header = bth_plan_header_range(plan, i);
         bth_range descriptor = bth_plan_descriptor_range(plan, i), share;
         bool completed = false;
@@ -468,20 +443,6 @@ static int image_render_records(bth_image *image, bth_tile *tile, berth_error *e
         if (completed && share.nbytes < descriptor.nbytes)
             tile->completed = i;
     }
-    return 0;
-}
-
-int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
-{
-    const berth_plan *plan = image->plan;
-    uint64_t tile_end = tile->offset + tile->nbytes;
-    uint8_t end[BTH_ZIP_END_NBYTES];
-
-    tile->n_zero_copies = 0;
-    tile->incomplete = BTH_NO_RECORD;
-    tile->completed = BTH_NO_RECORD;
-    if (image_render_records(image, tile, error) < 0)
-        return error->code;
     if (tile_end <= plan->directory_offset)
         return 0;
     for (size_t i = bth_plan_find_directory_entry(plan, tile->offset);

@@ -76,9 +76,6 @@ typedef struct bth_image {
     char id[BTH_ID_NBYTES];                 /* set by bth_image_compute_id */
 } bth_image;
 
-/* Before the first tile of a file: adds the sums, if the plan wants CRCs, and computes the half of
- * the id that needs only names. The caller releases sums and starts. */
-int bth_image_begin(bth_image *image, berth_error *error);
 /* Data of a record that another process has written into the file. */
 typedef struct bth_present {
     size_t record;
@@ -89,8 +86,10 @@ typedef struct bth_present {
     uint8_t start[BTH_ID_START_NBYTES]; /* the first of them; zeros behind fewer */
 } bth_present;
 
-/* Counts such data as rendered. Before the first tile, after all else is allocated. */
-void bth_image_add_present(bth_image *image, const bth_present *present);
+/* Before the first tile of a file: adds the sums, if the plan wants CRCs, with what is present, and
+ * computes the half of the id that needs only names. The caller releases sums and starts. */
+int bth_image_begin(bth_image *image, const bth_present *present, size_t n_present,
+                    berth_error *error);
 
 /*
  * Renders [tile->offset, + tile->nbytes), which lies before plan->tail_offset, or, after

@@ -168,11 +168,6 @@ int bth_fail_no_space(berth_error *error, int system_errno, const char *record, 
     return error->code;
 }
 
-static uint64_t output_file_get_own_and_free_room(void *context)
-{
-    return bth_output_file_own_and_free_room(((const bth_output_file *)context)->fd);
-}
-
 static int output_file_read(void *context, void *buffer, size_t nbytes, uint64_t offset,
                             berth_error *error)
 {
@@ -188,14 +183,33 @@ static int output_file_write_to(int fd, struct iovec *pieces, size_t n_pieces, u
 }
 
 /*
- * Then starts writing to the disk without waiting, so that the sync at the end has little to do. A
- * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
+ * A refused direct request is repeated as a whole through the page cache, and later ones go there
+ * at once. Writes of both kinds never share a block.
  */
-static int output_file_write_buffered(bth_output_file *file, struct iovec *pieces, size_t n_pieces,
-                                      uint64_t nbytes, uint64_t offset, berth_error *error)
+static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
+                             berth_error *error)
 {
+    bth_output_file *file = context;
+    struct iovec copy[BTH_MAX_PIECES];
+    uint64_t nbytes = 0;
+
+    for (size_t i = 0; i < n_pieces; i++)
+        nbytes += pieces[i].iov_len;
+    if (atomic_load(&file->is_direct)) {
+        memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
+        if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0 ||
+            error->system_errno != EINVAL)
+            return error->code;
+        bth_error_clear(error);
+        if (atomic_exchange(&file->is_direct, false))
+            bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
+                    (unsigned long long)offset);
+    }
     if (output_file_write_to(file->fd, pieces, n_pieces, offset, error) < 0)
         return error->code;
+    /* Starts writing to the disk without waiting, so that the sync at the end has little to do. A
+     * failure of the disk fails the save (W2). If the system cannot do this, it is not tried again.
+     */
     if (!atomic_load(&file->is_early))
         return 0;
     double begin_seconds = bth_trace_seconds();
@@ -209,33 +223,6 @@ static int output_file_write_buffered(bth_output_file *file, struct iovec *piece
     if (failure != 0)
         atomic_store(&file->is_early, false);
     return 0;
-}
-
-/*
- * A refused direct request is repeated as a whole through the page cache, and later ones go there
- * at once. Writes of both kinds never share a block.
- */
-static int output_file_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
-                             berth_error *error)
-{
-    bth_output_file *file = context;
-    struct iovec copy[BTH_MAX_PIECES];
-    uint64_t nbytes = 0;
-
-    for (size_t i = 0; i < n_pieces; i++)
-        nbytes += pieces[i].iov_len;
-    if (!atomic_load(&file->is_direct))
-        return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
-    memcpy(copy, pieces, n_pieces * sizeof *pieces); /* a write uses them up */
-    if (output_file_write_to(file->direct.fd, copy, n_pieces, offset, error) == 0)
-        return 0;
-    if (error->system_errno != EINVAL)
-        return error->code;
-    bth_error_clear(error);
-    if (atomic_exchange(&file->is_direct, false))
-        bth_log("a direct write at byte %llu was refused, the rest goes through the page cache",
-                (unsigned long long)offset);
-    return output_file_write_buffered(file, pieces, n_pieces, nbytes, offset, error);
 }
 
 /*
@@ -254,7 +241,7 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     *file = (bth_output_file){.fd = fd, .direct.fd = -1, .reason = reason};
     bth_output output = {.write = output_file_write,
                          .read = output_file_read,
-                         .room = output_file_get_own_and_free_room,
+                         .file = file,
                          .context = file,
                          .constraints.min_zero_copy_nbytes = BTH_MIN_ZERO_COPY_NBYTES};
 

@@ -27,6 +27,16 @@ typedef struct bth_output_constraints {
     uint32_t tile_nbytes;        /* how much is best written at a time; 0: no matter */
 } bth_output_constraints;
 
+/* A file that is an output, through the page cache or by direct writes. */
+typedef struct bth_output_file {
+    int fd;
+    bth_direct direct;     /* the caller closes it at the end, and `fd` */
+    atomic_bool is_direct; /* until a request is refused */
+    atomic_bool is_early;  /* buffered writes go on to the disk at once */
+    bool began_direct;
+    const char *reason;
+} bth_output_file;
+
 typedef struct bth_output {
     /* Writes all pieces one after the other, or sets the error. May change the array. From several
      * threads at once, unless in_order. One piece, if there are no zero-copy ranges. */
@@ -34,8 +44,7 @@ typedef struct bth_output {
                  berth_error *error);
     /* Reads what was written. NULL: impossible. */
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
-    /* How large the output can grow. NULL: not known. */
-    uint64_t (*room)(void *context);
+    const bth_output_file *file; /* NULL: it is none, and its room is not known */
     void *context;
     bool in_order; /* offsets must follow each other */
     bth_output_constraints constraints;
@@ -48,15 +57,6 @@ bth_output bth_output_of_fd(const int *fd);       /* at its own position, in ord
 bth_output bth_output_of_memory(uint8_t *memory); /* which holds the whole image */
 
 /* ---- a file, through the page cache or by direct writes ---- */
-
-typedef struct bth_output_file {
-    int fd;
-    bth_direct direct;     /* the caller closes it at the end, and `fd` */
-    atomic_bool is_direct; /* until a request is refused */
-    atomic_bool is_early;  /* buffered writes go on to the disk at once */
-    bool began_direct;
-    const char *reason;
-} bth_output_file;
 
 /*
  * `fd` is open for reading and writing, and its file has nbytes bytes. Buffered writes replace

@@ -100,9 +100,9 @@ static int file_part_compare_bytes(const berth_plan *plan, const bth_file_part *
         i++;
     if (i == part->range.nbytes)
         return 0;
-    return bth_fail(
-        error, BERTH_E_OFFSETS, is_of_record ? bth_plan_record_name(plan, record) : NULL,
-        part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i], planned[i]);
+    return bth_fail(error, BERTH_E_OFFSETS, bth_plan_record_name(plan, record),
+                    part->range.offset + i, "0x%02x was written, 0x%02x is planned", bytes[i],
+                    planned[i]);
 }
 
 /* ---- what a reader finds in it ---- */
@@ -117,47 +117,15 @@ static int file_part_compare_number(const char *name, const char *what, uint64_t
     return error->code;
 }
 
-static int file_part_compare_entry(const berth_plan *plan, size_t i, uint32_t crc32,
-                                   const bth_zip_entry *entry, berth_error *error)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-    const char *name = bth_plan_record_name(plan, i);
-
-    if (strcmp(entry->name, bth_plan_record_full_name(plan, i)) != 0)
-        return bth_fail(error, BERTH_E_OFFSETS, name, plan->records[i].central_offset,
-                        "its directory entry is that of %s", entry->name);
-    file_part_compare_number(name, "its header's offset", entry->header_offset,
-                             layout->header_offset, error);
-    file_part_compare_number(name, "its size", entry->nbytes, layout->nbytes, error);
-    return file_part_compare_number(name, "its CRC", entry->crc32, crc32, error);
-}
-
-/* The record as its directory entry must describe it. */
-static bth_zip_entry file_part_entry_of_plan(const berth_plan *plan, size_t i, uint32_t crc32)
-{
-    const bth_layout_entry *layout = &plan->records[i].layout;
-    unsigned descriptor_flag = layout->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
-
-    return (bth_zip_entry){.name = bth_plan_record_full_name(plan, i),
-                           .record = bth_plan_record_name(plan, i),
-                           .name_nbytes = layout->name_nbytes,
-                           .flags = (uint16_t)(BTH_ZIP_FLAG_UTF8 | descriptor_flag),
-                           .method = BTH_ZIP_STORED,
-                           .crc32 = crc32,
-                           .compressed_nbytes = layout->nbytes,
-                           .nbytes = layout->nbytes,
-                           .header_offset = layout->header_offset,
-                           .next_offset = layout->next_offset,
-                           .data_offset = layout->data_offset};
-}
-
 /* Reads a header, a descriptor or an entry as strictly as that of any other file, and compares what
  * the reader finds with the plan. BERTH_E_OFFSETS, or the reader's error. */
 static int file_part_read_and_compare(const berth_plan *plan, const bth_file_part *part,
                                       uint32_t crc32, const uint8_t *bytes, berth_error *error)
 {
-    size_t i = part->record;
-    const char *name = bth_plan_record_name(plan, i);
+    const bth_layout_entry *layout = &plan->records[part->record].layout;
+    const char *full_name = bth_plan_record_full_name(plan, part->record);
+    const char *name = bth_plan_record_name(plan, part->record);
+    unsigned descriptor_flag = layout->descriptor_nbytes > 0 ? BTH_ZIP_FLAG_DESCRIPTOR : 0;
     bth_zip_part held = {bytes, part->range.offset, part->range.nbytes};
     const bth_zip_input input = bth_zip_input_over(&held);
 
@@ -168,20 +136,37 @@ static int file_part_read_and_compare(const berth_plan *plan, const bth_file_par
         bth_zip_directory directory = {0};
         if (bth_zip_read_directory(bytes, &end, &directory, error) == 0 &&
             file_part_compare_number(name, "its number of records", directory.n_entries, 1,
-                                     error) == 0)
-            file_part_compare_entry(plan, i, crc32, &directory.entries[0], error);
+                                     error) == 0) {
+            const bth_zip_entry *found = &directory.entries[0];
+            if (strcmp(found->name, full_name) != 0)
+                (void)bth_fail(error, BERTH_E_OFFSETS, name, part->range.offset,
+                               "its directory entry is that of %s", found->name);
+            file_part_compare_number(name, "its header's offset", found->header_offset,
+                                     layout->header_offset, error);
+            file_part_compare_number(name, "its size", found->nbytes, layout->nbytes, error);
+            file_part_compare_number(name, "its CRC", found->crc32, crc32, error);
+        }
         bth_zip_free_directory(&directory);
         return error->code;
     }
-    if (part->kind == BTH_PART_DESCRIPTOR) {
-        bth_zip_entry entry = file_part_entry_of_plan(plan, i, crc32);
+    /* The record as its directory entry must describe it. */
+    bth_zip_entry entry = {.name = full_name,
+                           .record = name,
+                           .name_nbytes = layout->name_nbytes,
+                           .flags = (uint16_t)(BTH_ZIP_FLAG_UTF8 | descriptor_flag),
+                           .method = BTH_ZIP_STORED,
+                           .crc32 = crc32,
+                           .compressed_nbytes = layout->nbytes,
+                           .nbytes = layout->nbytes,
+                           .header_offset = layout->header_offset,
+                           .next_offset = layout->next_offset,
+                           .data_offset = layout->data_offset};
+    if (part->kind == BTH_PART_DESCRIPTOR)
         return bth_zip_check_record_descriptor(&input, 0, &entry, error);
-    }
-    bth_zip_entry entry = file_part_entry_of_plan(plan, i, 0);
     if (bth_zip_check_record_header(&input, 0, &entry, error) < 0)
         return error->code;
-    file_part_compare_number(name, "the offset of its data", entry.data_offset,
-                             plan->records[i].layout.data_offset, error);
+    file_part_compare_number(name, "the offset of its data", entry.data_offset, layout->data_offset,
+                             error);
     return file_part_compare_number(name, "its data's distance from the alignment",
                                     entry.data_offset % plan->alignment, 0, error);
 }
@@ -261,16 +246,6 @@ struct bth_output_check {
     uint8_t *scratch;     /* for one part */
 };
 
-/* One share of a write, which lies in one part. */
-typedef struct part_share {
-    const bth_file_part *part;
-    uint64_t offset; /* in the file */
-    uint64_t nbytes;
-    const uint8_t *bytes;
-} part_share;
-
-/* ---- data ---- */
-
 static bool check_has_crc32(const bth_output_check *check, size_t i)
 {
     return check->plan->compute_crc32 && !check->plan->records[i].no_crc32;
@@ -282,9 +257,8 @@ static bool check_has_crc32(const bth_output_check *check, size_t i)
 static int check_fail(const bth_output_check *check, size_t i, uint64_t offset, const char *what,
                       berth_error *error)
 {
-    const char *name = i < check->plan->n_records ? bth_plan_record_name(check->plan, i) : NULL;
-
-    return bth_fail(error, BERTH_E_OFFSETS, name, offset, "%s", what);
+    return bth_fail(error, BERTH_E_OFFSETS, bth_plan_record_name(check->plan, i), offset, "%s",
+                    what);
 }
 
 /* When all data and a CRC are written: are they the same? */
@@ -303,51 +277,7 @@ static int check_compare_crc32(const bth_output_check *check, size_t i, berth_er
                     record->crc32, record->told_crc32);
 }
 
-static int check_add_data(bth_output_check *check, const part_share *share, berth_error *error)
-{
-    written_record *record = &check->records[share->part->record];
-    uint64_t behind =
-        share->part->range.offset + share->part->range.nbytes - share->offset - share->nbytes;
-    uint32_t crc32 = 0;
-
-    if (check_has_crc32(check, share->part->record)) {
-        crc32 = bth_crc32(0, share->bytes, (size_t)share->nbytes);
-        if (behind > 0)
-            crc32 = bth_crc32_combine(crc32, 0, behind);
-    }
-    pthread_mutex_lock(&check->lock);
-    if (share->nbytes > record->missing_nbytes)
-        check_fail(check, share->part->record, share->offset, TWICE, error);
-    else {
-        record->missing_nbytes -= share->nbytes;
-        record->crc32 ^= crc32;
-        check_compare_crc32(check, share->part->record, error);
-    }
-    pthread_mutex_unlock(&check->lock);
-    return error->code;
-}
-
-/* ---- whole parts, under the lock ---- */
-
-/* The CRC that a descriptor or an entry tells. Both must tell the same. */
-static int check_note_told_crc32(bth_output_check *check, const bth_file_part *part,
-                                 const uint8_t *bytes, berth_error *error)
-{
-    written_record *record = &check->records[part->record];
-    uint64_t at = part->kind == BTH_PART_DESCRIPTOR ? DESCRIPTOR_CRC_AT : ENTRY_CRC_AT;
-    bth_cursor cursor = bth_cursor_make(bytes + at, 4);
-    uint32_t told = bth_cursor_u32(&cursor);
-
-    if (record->is_told && told != record->told_crc32)
-        return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(check->plan, part->record),
-                        part->range.offset + at,
-                        "CRC 0x%08" PRIx32 " was written, and 0x%08" PRIx32 " elsewhere", told,
-                        record->told_crc32);
-    record->is_told = true;
-    record->told_crc32 = told;
-    return 0;
-}
-
+/* Of a whole part, under the lock. */
 static int check_whole_part(bth_output_check *check, const bth_file_part *part,
                             const uint8_t *bytes, berth_error *error)
 {
@@ -358,46 +288,52 @@ static int check_whole_part(bth_output_check *check, const bth_file_part *part,
         return file_part_compare_bytes(check->plan, part, 0, bytes, check->scratch, error);
     }
     written_record *record = &check->records[part->record];
-    if (part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record) &&
-        check_note_told_crc32(check, part, bytes, error) == 0)
-        crc32 = record->told_crc32;
     record->has[part->kind] = true;
-    if (error->code < 0 ||
-        file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
+    if (part->kind != BTH_PART_HEADER && check_has_crc32(check, part->record)) {
+        /* A descriptor and an entry must tell the same CRC. */
+        uint64_t at = part->kind == BTH_PART_DESCRIPTOR ? DESCRIPTOR_CRC_AT : ENTRY_CRC_AT;
+        bth_cursor cursor = bth_cursor_make(bytes + at, 4);
+        crc32 = bth_cursor_u32(&cursor);
+        if (record->is_told && crc32 != record->told_crc32)
+            return bth_fail(error, BERTH_E_CHECKSUM,
+                            bth_plan_record_name(check->plan, part->record),
+                            part->range.offset + at,
+                            "CRC 0x%08" PRIx32 " was written, and 0x%08" PRIx32 " elsewhere", crc32,
+                            record->told_crc32);
+        record->is_told = true;
+        record->told_crc32 = crc32;
+    }
+    if (file_part_compare_bytes(check->plan, part, crc32, bytes, check->scratch, error) < 0 ||
         file_part_read_and_compare(check->plan, part, crc32, bytes, error) < 0)
         return error->code;
     return check_compare_crc32(check, part->record, error);
 }
 
-/* ---- shares of parts, under the lock ---- */
-
-/* Keeps the share. When the part is whole, checks it. */
-static int check_add_share(bth_output_check *check, const part_share *share, berth_error *error)
+/* Keeps `nbytes` bytes of a part, under the lock. When the part is whole, checks it. */
+static int check_add_share(bth_output_check *check, const bth_file_part *part, uint64_t offset,
+                           uint64_t nbytes, const uint8_t *bytes, berth_error *error)
 {
-    const bth_range *range = &share->part->range;
-    begun_part *begun = check->begun;
+    const bth_range *range = &part->range;
+    begun_part **link = &check->begun;
 
-    while (begun && begun->part.range.offset != range->offset)
-        begun = begun->next;
+    while (*link && (*link)->part.range.offset != range->offset)
+        link = &(*link)->next;
+    begun_part *begun = *link;
     if (!begun) { /* no share of the part came before */
-        size_t nbytes = sizeof *begun + (size_t)range->nbytes;
-        begun = bth_allocate_zeroed(nbytes);
+        size_t all_nbytes = sizeof *begun + (size_t)range->nbytes;
+        begun = bth_allocate_zeroed(all_nbytes);
         if (!begun)
-            return bth_fail_memory(error, nbytes);
-        begun->part = *share->part;
+            return bth_fail_memory(error, all_nbytes);
+        begun->part = *part;
         begun->missing_nbytes = range->nbytes;
-        begun->next = check->begun;
-        check->begun = begun;
+        *link = begun;
     }
-    if (share->nbytes > begun->missing_nbytes)
-        return check_fail(check, share->part->record, share->offset, TWICE, error);
-    memcpy(begun->bytes + (share->offset - range->offset), share->bytes, (size_t)share->nbytes);
-    begun->missing_nbytes -= share->nbytes;
+    if (nbytes > begun->missing_nbytes)
+        return check_fail(check, part->record, offset, TWICE, error);
+    memcpy(begun->bytes + (offset - range->offset), bytes, (size_t)nbytes);
+    begun->missing_nbytes -= nbytes;
     if (begun->missing_nbytes > 0)
         return 0;
-    begun_part **link = &check->begun;
-    while (*link != begun)
-        link = &(*link)->next;
     *link = begun->next;
     check_whole_part(check, &begun->part, begun->bytes, error);
     bth_release(begun);
@@ -412,16 +348,31 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
     while (nbytes > 0) {
         const bth_file_part part = bth_file_part_find(check->plan, offset);
         uint64_t n = bth_min(nbytes, part.range.offset + part.range.nbytes - offset);
-        const part_share share = {&part, offset, n, bytes};
         if (part.kind == BTH_PART_PADDING) {
             for (uint64_t i = 0; i < n; i++)
                 if (bytes[i] != 0)
                     return bth_fail(error, BERTH_E_OFFSETS, NULL, offset + i,
                                     "0x%02x was written behind the file, where only zeros may be",
                                     bytes[i]);
-        } else if (part.kind == BTH_PART_DATA)
-            check_add_data(check, &share, error);
-        else {
+        } else if (part.kind == BTH_PART_DATA) {
+            written_record *record = &check->records[part.record];
+            uint64_t behind = part.range.offset + part.range.nbytes - offset - n;
+            uint32_t crc32 = 0;
+            if (check_has_crc32(check, part.record)) {
+                crc32 = bth_crc32(0, bytes, (size_t)n);
+                if (behind > 0)
+                    crc32 = bth_crc32_combine(crc32, 0, behind);
+            }
+            pthread_mutex_lock(&check->lock);
+            if (n > record->missing_nbytes)
+                check_fail(check, part.record, offset, TWICE, error);
+            else {
+                record->missing_nbytes -= n;
+                record->crc32 ^= crc32;
+                check_compare_crc32(check, part.record, error);
+            }
+            pthread_mutex_unlock(&check->lock);
+        } else {
             pthread_mutex_lock(&check->lock);
             if (part.kind == BTH_PART_END ? check->has_end
                                           : check->records[part.record].has[part.kind])
@@ -429,7 +380,7 @@ static int check_piece(bth_output_check *check, const uint8_t *bytes, uint64_t n
             else if (n == part.range.nbytes)
                 check_whole_part(check, &part, bytes, error);
             else
-                check_add_share(check, &share, error);
+                check_add_share(check, &part, offset, n, bytes, error);
             pthread_mutex_unlock(&check->lock);
         }
         if (error->code != BERTH_OK)
@@ -496,13 +447,6 @@ static int check_read(void *context, void *buffer, size_t nbytes, uint64_t offse
     return inner->read(inner->context, buffer, nbytes, offset, error);
 }
 
-static uint64_t check_get_room(void *context)
-{
-    const bth_output *inner = &((const bth_output_check *)context)->inner;
-
-    return inner->room(inner->context);
-}
-
 /* ---- begin and end ---- */
 
 bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output *output,
@@ -556,7 +500,6 @@ bth_output bth_output_check_get_output(bth_output_check *check)
 
     output.write = check_write;
     output.read = output.read ? check_read : NULL;
-    output.room = output.room ? check_get_room : NULL;
     output.context = check;
     return output;
 }

@@ -119,80 +119,65 @@ static uint64_t plan_end(const berth_plan *plan)
     return plan->n_records > 0 ? plan->records[plan->n_records - 1].layout.next_offset : 0;
 }
 
-/* Copies `content` and the name to the place after the last record. NULL: an error. */
-static bth_plan_record *plan_begin_record(berth_plan *plan, const char *name,
-                                          const bth_plan_record *content, size_t *name_nbytes,
-                                          berth_error *error)
+int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t offset, uint64_t nbytes,
+                    const bth_plan_record *content, berth_error *error)
 {
-    size_t own_nbytes = strlen(name), nbytes = plan->archive_nbytes + 1 + own_nbytes;
+    const bool has_header = !plan->is_plain && !content->is_part;
+    uint64_t end;
 
+    assert(offset >= plan_end(plan));
+    if (has_header && name_check("record name", name, false, error) < 0)
+        return error->code;
+    size_t own_nbytes = strlen(name), name_nbytes = plan->archive_nbytes + 1 + own_nbytes;
     bth_plan_record *records = bth_items_grow(plan->records, plan->n_records, 1,
                                               &plan->n_records_room, sizeof *records, error);
     if (!records)
-        return NULL;
+        return error->code;
     plan->records = records;
-    char *names =
-        bth_items_grow(plan->names, plan->names_nbytes, nbytes + 1, &plan->names_room, 1, error);
+    char *names = bth_items_grow(plan->names, plan->names_nbytes, name_nbytes + 1,
+                                 &plan->names_room, 1, error);
     if (!names)
-        return NULL;
+        return error->code;
     plan->names = names;
-    bth_plan_record *record = &plan->records[plan->n_records];
+    char *full_name = names + plan->names_nbytes;
+    memcpy(full_name, plan->archive, plan->archive_nbytes);
+    full_name[plan->archive_nbytes] = '/';
+    memcpy(full_name + plan->archive_nbytes + 1, name, own_nbytes + 1);
+    bth_plan_record *record = &records[plan->n_records];
     *record = *content;
     record->name_at = plan->names_nbytes;
-    char *out = names + plan->names_nbytes;
-    memcpy(out, plan->archive, plan->archive_nbytes);
-    out[plan->archive_nbytes] = '/';
-    memcpy(out + plan->archive_nbytes + 1, name, own_nbytes + 1);
-    plan->names_nbytes += nbytes + 1;
-    *name_nbytes = nbytes;
-    return record;
-}
-
-static void plan_end_record(berth_plan *plan, const bth_plan_record *record)
-{
-    if (!plan->header || plan->n_records > 0) /* not its header */
-        plan->requested_nbytes += record->layout.nbytes;
-    if (record->device)
-        plan->device_nbytes += record->layout.nbytes;
-    plan->n_storages += bth_plan_record_is_storage(plan, plan->n_records);
-    plan->n_records++;
-}
-
-static int plan_fail_too_large(const char *name, uint64_t offset, uint64_t nbytes,
-                               berth_error *error)
-{
-    return bth_fail(error, BERTH_E_ARGUMENT, name, offset,
-                    "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
-}
-
-int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, uint64_t nbytes,
-                    const bth_plan_record *content, berth_error *error)
-{
-    size_t name_nbytes = 0;
-
-    assert(header_offset >= plan_end(plan));
-    if (name_check("record name", name, false, error) < 0)
-        return error->code;
-    bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
-    if (!record)
-        return error->code;
-    if (name_nbytes > UINT16_MAX)
+    if (has_header && name_nbytes > UINT16_MAX)
         return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
                         "the name has %zu bytes, a zip's have at most %u", name_nbytes, UINT16_MAX);
-    const char *full_name = plan->names + record->name_at;
-    if (name_nbytes > KEPT_NBYTES && ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) == 0x80)
+    if (has_header && name_nbytes > KEPT_NBYTES &&
+        ((unsigned char)full_name[KEPT_NBYTES] & 0xc0) == 0x80)
         return bth_fail(error, BERTH_E_ARGUMENT, name, BERTH_NO_OFFSET,
                         "with the archive's the name has %zu bytes, of which PyTorch keeps %d; "
                         "they end within a character, and it opens no such file: choose a shorter "
                         "one",
                         name_nbytes, KEPT_NBYTES);
-    if (bth_layout_entry_compute(header_offset, name_nbytes, nbytes, plan->alignment,
-                                 &record->layout) < 0)
-        return plan_fail_too_large(name, header_offset, nbytes, error);
-    uint64_t header_nbytes = record->layout.data_offset - record->layout.header_offset;
-    uint64_t longer = bth_max(header_nbytes, bth_layout_central_entry_nbytes(&record->layout));
-    plan->max_header_nbytes = (size_t)bth_max(plan->max_header_nbytes, longer);
-    plan_end_record(plan, record);
+    bth_layout_entry *layout = &record->layout;
+    if ((has_header &&
+         bth_layout_entry_compute(offset, name_nbytes, nbytes, plan->alignment, layout) < 0) ||
+        (!has_header && (!bth_try_add(offset, nbytes, &end) || end > INT64_MAX)))
+        return bth_fail(error, BERTH_E_ARGUMENT, name, offset,
+                        "%llu bytes do not fit a file of 2^63 bytes", (unsigned long long)nbytes);
+    if (has_header) {
+        uint64_t longest = bth_max(layout->data_offset - layout->header_offset,
+                                   bth_layout_central_entry_nbytes(layout));
+        plan->max_header_nbytes = (size_t)bth_max(plan->max_header_nbytes, longest);
+    } else
+        *layout = (bth_layout_entry){.header_offset = offset,
+                                     .data_offset = offset,
+                                     .nbytes = nbytes,
+                                     .next_offset = offset + nbytes};
+    if (!plan->header || plan->n_records > 0) /* not its header */
+        plan->requested_nbytes += nbytes;
+    if (record->device)
+        plan->device_nbytes += nbytes;
+    plan->names_nbytes += name_nbytes + 1;
+    plan->n_records++;
+    plan->n_storages += bth_plan_record_is_storage(plan, plan->n_records - 1);
     return 0;
 }
 
@@ -202,30 +187,6 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     return bth_plan_add_at(plan, name, plan_end(plan), nbytes, content, error);
 }
 
-int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
-                      const bth_plan_record *content, berth_error *error)
-{
-    uint64_t begin = range.offset, nbytes = range.nbytes, end;
-    size_t name_nbytes = 0;
-    bth_plan_record *record = plan_begin_record(plan, name, content, &name_nbytes, error);
-
-    assert(begin >= plan_end(plan));
-    if (!record)
-        return error->code;
-    if (!bth_try_add(begin, nbytes, &end) || end > INT64_MAX)
-        return plan_fail_too_large(name, begin, nbytes, error);
-    record->layout = (bth_layout_entry){
-        .header_offset = begin, .data_offset = begin, .nbytes = nbytes, .next_offset = end};
-    plan_end_record(plan, record);
-    return 0;
-}
-
-int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
-                       const bth_plan_record *content, berth_error *error)
-{
-    return bth_plan_add_part(plan, name, (bth_range){plan_end(plan), nbytes}, content, error);
-}
-
 const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
 {
     return plan->names + plan->records[i].name_at;
@@ -233,14 +194,15 @@ const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
 
 const char *bth_plan_record_name(const berth_plan *plan, size_t i)
 {
-    return bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1;
+    return i < plan->n_records ? bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1
+                               : NULL;
 }
 
 bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 {
     if (plan->is_plain)
         return plan->header && i > 0;
-    return strncmp(bth_plan_record_name(plan, i), "data/", 5) == 0;
+    return strncmp(bth_plan_record_full_name(plan, i) + plan->archive_nbytes, "/data/", 6) == 0;
 }
 
 /* Z8: PyTorch finds records by their names in any case. */
@@ -392,35 +354,6 @@ static int plan_add_records_behind_storages(berth_plan *plan, const char *byteor
     return 0;
 }
 
-static int plan_add_caller_record(berth_plan *plan, const berth_new_record *record,
-                                  berth_error *error)
-{
-    const berth_storage *storage = record->storage;
-    bth_plan_record content = {.data = record->data,
-                               .read = record->data ? NULL : record->read,
-                               .storage = storage,
-                               .context = record->context,
-                               .no_crc32 = record->no_crc32,
-                               .crc32 = record->crc32,
-                               .swap_nbytes = 1};
-
-    if (storage && (record->data || record->read || storage->nbytes != record->nbytes))
-        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                        "its storage is not the only source of its bytes, or has another size");
-    if (record->nbytes > 0 && !storage && !record->data && !record->read)
-        return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
-                        "neither data nor read is set");
-    if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
-        return error->code;
-    if (storage && bth_plan_add_device_of_storage(plan, storage, &content.device, error) < 0)
-        return bth_error_add_record(error, record->name);
-    if (!plan->is_plain)
-        return bth_plan_add(plan, record->name, record->nbytes, &content, error);
-    if (name_check("record name", record->name, false, error) < 0)
-        return error->code;
-    return bth_plan_add_plain(plan, record->name, record->nbytes, &content, error);
-}
-
 /* Readers compute offsets from this record. If it differs from the layout, they read wrong bytes.
  * A text that is no short number is not checked. */
 static int plan_check_alignment_record(const berth_plan *plan, const berth_new_record *record,
@@ -455,7 +388,26 @@ static int plan_add_caller_and_own_records(berth_plan *plan, const berth_content
     plan->compute_crc32 &= !plan->is_plain;
     for (size_t i = 0; i < content->n_records; i++) {
         const berth_new_record *record = &content->records[i];
-        if (plan_add_caller_record(plan, record, error) < 0 ||
+        const berth_storage *storage = record->storage;
+        bth_plan_record added = {.data = record->data,
+                                 .read = record->data ? NULL : record->read,
+                                 .storage = storage,
+                                 .context = record->context,
+                                 .no_crc32 = record->no_crc32,
+                                 .crc32 = record->crc32,
+                                 .swap_nbytes = 1};
+        if (storage && (record->data || record->read || storage->nbytes != record->nbytes))
+            return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                            "its storage is not the only source of its bytes, or has another size");
+        if (record->nbytes > 0 && !storage && !record->data && !record->read)
+            return bth_fail(error, BERTH_E_ARGUMENT, record->name, BERTH_NO_OFFSET,
+                            "neither data nor read is set");
+        if (BTH_CHECK_RESERVED(berth_new_record, record, error) < 0)
+            return error->code;
+        if (storage && bth_plan_add_device_of_storage(plan, storage, &added.device, error) < 0)
+            return bth_error_add_record(error, record->name);
+        if ((plan->is_plain && name_check("record name", record->name, false, error) < 0) ||
+            bth_plan_add(plan, record->name, record->nbytes, &added, error) < 0 ||
             plan_check_alignment_record(plan, record, error) < 0 ||
             (i == 0 && !complete &&
              plan_add_records_before_storages(plan, is_last ? NULL : byteorder, error) < 0))

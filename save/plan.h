@@ -30,6 +30,7 @@ typedef struct bth_plan_record {
     const berth_storage *storage;
     void *context;       /* of read */
     uint8_t swap_nbytes; /* each unit of this many bytes is reversed; 1: none */
+    bool is_part;        /* bytes without a header or an alignment: a part of any file */
     bool no_crc32;       /* its CRC is written as 0 */
     uint32_t crc32;      /* that its bytes must have; 0: any */
     uint8_t device;      /* of the storage: devices[device - 1] of the plan; 0: none */
@@ -79,18 +80,13 @@ berth_plan *bth_plan_make(const char *archive, const berth_content *content,
 /* A plan without records. NULL and the error on failure. */
 berth_plan *bth_plan_new(const char *archive, const struct berth_config *config, size_t n_records,
                          berth_error *error);
-/* Appends a record. Only name, nbytes and the sources of `content` are used. */
+/* Appends a record; to a plain plan its bytes alone, under any name. Of `content` only the sources
+ * of its bytes are used, and `is_part`. */
 int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
                  const bth_plan_record *content, berth_error *error);
-/* The same with its header at an offset that is not before the end of the last one. */
-int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t header_offset, uint64_t nbytes,
+/* The same at an offset that is not before the end of the last one. */
+int bth_plan_add_at(berth_plan *plan, const char *name, uint64_t offset, uint64_t nbytes,
                     const bth_plan_record *content, berth_error *error);
-/* Appends bytes without a header or an alignment: a part of a safetensors file. */
-int bth_plan_add_plain(berth_plan *plan, const char *name, uint64_t nbytes,
-                       const bth_plan_record *content, berth_error *error);
-/* The same at an offset that is not before the end of the last one: a part of any file. */
-int bth_plan_add_part(berth_plan *plan, const char *name, bth_range range,
-                      const bth_plan_record *content, berth_error *error);
 /* Refuses duplicate names (Z8) and lays out the directory, unless the plan has neither. */
 int bth_plan_close(berth_plan *plan, berth_error *error);
 
@@ -103,7 +99,7 @@ int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storag
 /* The records of a safetensors file of these tensors (S1 to S4; plan_safetensors.c). */
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
-/* The full name, with the top folder; and without. */
+/* The full name, with the top folder; and without: NULL, if there is no record i. */
 const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);
 const char *bth_plan_record_name(const berth_plan *plan, size_t i);
 /* The first record that ends after `offset`. n_records: none. */

@@ -26,8 +26,6 @@ typedef struct selection {
     uint32_t flags;
     named_tensor *tensors;
     size_t n_tensors;
-    size_t names_nbytes; /* of all names: they must fit the header (P3) */
-    bool has_root_keys;  /* all are items of the root, by keys that are names: no name is a path */
     bth_safetensors_entry *entries; /* the tensors that are written, in the file's order */
     size_t n_entries;
     bth_safetensors_text *texts; /* of __metadata__ */
@@ -90,50 +88,10 @@ static const char *tensor_why_safetensors_cannot_hold(const berth_tensor *tensor
     return NULL;
 }
 
-/*
- * Adds the names' tensor i. A part of a sparse or nested tensor is none: that is refused itself.
- * The path of a part ends in a word, "['a'].indices"; the path of a whole tensor ends in "]".
- */
-static int selection_add_tensor(selection *s, const bth_names *names, size_t i)
-{
-    const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
-    char *name, *path, text[96];
-
-    if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, s->error) < 0)
-        return s->error->code;
-    size_t n = strlen(path);
-    bool is_part = n > 0 && path[n - 1] != ']';
-    bth_release(path);
-    /* A key of the root is a name as it is, as in the package. Other names never are like it: if
-     * they began with a dot, were empty, or shared, they would be paths, and if there is one a key
-     * that begins like a path is written as its own path. */
-    const char *key = is_part ? NULL : bth_names_tensor_root_key(names, i, s->has_root_keys);
-    if (key && strcmp(key, name) != 0) {
-        bth_release(name);
-        name = bth_duplicate_text(key, strlen(key));
-        if (!name)
-            return bth_fail_memory(s->error, strlen(key) + 1);
-    }
-    const char *why =
-        is_part ? NULL : tensor_why_safetensors_cannot_hold(tensor, name, text, sizeof text);
-    if (why)
-        (void)selection_leave_out_or_refuse(s, name, why);
-    if (is_part || why) {
-        bth_release(name);
-        return s->error->code;
-    }
-    s->tensors[s->n_tensors++] = (named_tensor){name, tensor};
-    s->names_nbytes += strlen(name);
-    if (s->names_nbytes > BTH_SAFETENSORS_MAX_HEADER_NBYTES)
-        return bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
-                               "the names of its tensors are longer than a safetensors header may "
-                               "be: %d bytes",
-                               BTH_SAFETENSORS_MAX_HEADER_NBYTES);
-    return 0;
-}
-
 static int selection_add_tensors(selection *s, const berth_value *value)
 {
+    size_t names_nbytes = 0;   /* of all names: they must fit the header (P3) */
+    bool has_root_keys = true; /* all are items of the root, by keys that are names: no path */
     bth_names *names = NULL;
 
     if (bth_names_new(value, &names, s->error) < 0)
@@ -143,11 +101,46 @@ static int selection_add_tensors(selection *s, const berth_value *value)
     s->tensors = bth_allocate_zeroed(nbytes);
     if (!s->tensors)
         (void)bth_fail_memory(s->error, nbytes);
-    s->has_root_keys = true;
-    for (size_t i = 0; i < n && s->has_root_keys; i++)
-        s->has_root_keys = bth_names_tensor_root_key(names, i, true) != NULL;
-    for (size_t i = 0; i < n && s->error->code == 0; i++)
-        (void)selection_add_tensor(s, names, i);
+    for (size_t i = 0; i < n && has_root_keys; i++)
+        has_root_keys = bth_names_tensor_root_key(names, i, true) != NULL;
+    for (size_t i = 0; i < n && s->error->code == 0; i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(names, i));
+        char *name, *path, text[96];
+        if (bth_names_allocate_tensor_name_and_path(names, i, &name, &path, s->error) < 0)
+            break;
+        /* A part of a sparse or nested tensor is none: that is refused itself. The path of a part
+         * ends in a word, "['a'].indices"; the path of a whole tensor ends in "]". */
+        size_t path_nbytes = strlen(path);
+        bool is_part = path_nbytes > 0 && path[path_nbytes - 1] != ']';
+        bth_release(path);
+        /* A key of the root is a name as it is, as in the package. Other names never are like it:
+         * if they began with a dot, were empty, or shared, they would be paths, and if there is one
+         * a key that begins like a path is written as its own path. */
+        const char *key = is_part ? NULL : bth_names_tensor_root_key(names, i, has_root_keys);
+        if (key && strcmp(key, name) != 0) {
+            bth_release(name);
+            name = bth_duplicate_text(key, strlen(key));
+            if (!name) {
+                (void)bth_fail_memory(s->error, strlen(key) + 1);
+                break;
+            }
+        }
+        const char *why =
+            is_part ? NULL : tensor_why_safetensors_cannot_hold(tensor, name, text, sizeof text);
+        if (why)
+            (void)selection_leave_out_or_refuse(s, name, why);
+        if (is_part || why) {
+            bth_release(name);
+            continue;
+        }
+        s->tensors[s->n_tensors++] = (named_tensor){name, tensor};
+        names_nbytes += strlen(name);
+        if (names_nbytes > BTH_SAFETENSORS_MAX_HEADER_NBYTES)
+            (void)bth_fail_status(s->error, BERTH_E_UNSUPPORTED,
+                                  "the names of its tensors are longer than a safetensors header "
+                                  "may be: %d bytes",
+                                  BTH_SAFETENSORS_MAX_HEADER_NBYTES);
+    }
     bth_names_free(names);
     return s->error->code;
 }
@@ -235,8 +228,9 @@ static int compare_first_texts(const void *left, const void *right)
 
 /* Texts of the caller, or the usual one; then the ties, which are sorted by name. Where ties are
  * written, a text for a name that a tensor has now would be misread as its tie. */
-static int selection_make_texts(selection *s, const berth_value *metadata, bool has_ties)
+static int selection_make_texts(selection *s, const berth_value *metadata)
 {
+    const bool has_ties = !(s->flags & BERTH_COPY_TIES);
     bth_safetensors_text *ties = s->texts;
     size_t n_ties = s->n_texts, n = berth_value_count(metadata) + 1 + n_ties;
 
@@ -270,28 +264,15 @@ static int selection_make_texts(selection *s, const berth_value *metadata, bool 
 
 /* ---- the bytes of a tensor ---- */
 
-/* Elements in row-major order, with conjugate and negative bits applied. */
-static int tensor_read_elements(const berth_tensor *tensor, int64_t first, int64_t n, void *buffer,
-                                berth_error *error)
-{
-    uint64_t offset = 0;
-    const berth_storage *storage = tensor->storage;
-    const berth_storage *bottom = bth_storage_resolve_view(storage, &offset);
-
-    if (bottom->data)
-        bth_tensor_gather(tensor, (const uint8_t *)bottom->data + offset, first, n, buffer);
-    else if (!storage->read_elements)
-        return bth_fail_status(error, BERTH_E_ARGUMENT, "the storage has no bytes");
-    else if (storage->read_elements(storage, tensor, first, n, buffer, error) < 0)
-        return error->code;
-    return bth_tensor_resolve_bits(tensor, n, buffer, error);
-}
-
-/* A berth_storage.read of a view whose context is the tensor. A tile can cut an element. */
+/* A berth_storage.read of a view whose context is the tensor: its elements in row-major order, with
+ * conjugate and negative bits applied. A tile can cut an element. */
 static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uint64_t offset,
                      berth_error *error)
 {
     const berth_tensor *tensor = view->context;
+    const berth_storage *storage = tensor->storage;
+    uint64_t at = 0;
+    const berth_storage *bottom = bth_storage_resolve_view(storage, &at);
     size_t item = berth_dtype_nbytes(tensor->dtype), cut = (size_t)(offset % item);
     uint8_t *out = buffer, element[16] = {0};
 
@@ -299,9 +280,16 @@ static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uin
         int64_t first = (int64_t)(offset / item), n = (int64_t)(nbytes / item);
         bool is_part = cut > 0 || n == 0;
         size_t now = is_part ? bth_min(nbytes, item - cut) : (size_t)n * item;
+        uint8_t *to = is_part ? element : out;
         assert(item <= sizeof element);
-        if (tensor_read_elements(tensor, first, is_part ? 1 : n, is_part ? element : out, error) <
-            0)
+        n = is_part ? 1 : n;
+        if (bottom->data)
+            bth_tensor_gather(tensor, (const uint8_t *)bottom->data + at, first, n, to);
+        else if (!storage->read_elements)
+            return bth_fail_status(error, BERTH_E_ARGUMENT, "the storage has no bytes");
+        else if (storage->read_elements(storage, tensor, first, n, to, error) < 0)
+            return error->code;
+        if (bth_tensor_resolve_bits(tensor, n, to, error) < 0)
             return error->code;
         if (is_part)
             memcpy(out, element + cut, now);
@@ -310,34 +298,6 @@ static int view_read(const berth_storage *view, void *buffer, size_t nbytes, uin
         nbytes -= now;
         cut = 0;
     }
-    return 0;
-}
-
-/* A storage that has just the tensor's bytes. */
-static int view_make(const bth_safetensors_entry *entry, berth_storage *view, berth_error *error)
-{
-    const berth_tensor *tensor = entry->tensor;
-    uint64_t at = 0;
-
-    *view = (berth_storage){.tree = tensor->storage ? tensor->storage->tree : NULL,
-                            .key = "",
-                            .location = "cpu",
-                            .dtype = tensor->dtype,
-                            .nbytes = berth_tensor_nbytes(tensor),
-                            .offset = BERTH_NO_OFFSET};
-    if (view->nbytes == 0 || !tensor->storage)
-        return 0;
-    if (berth_tensor_is_contiguous(tensor) && !(tensor->flags & (BERTH_CONJ | BERTH_NEG))) {
-        /* its bytes are a range of the storage's */
-        view->root = tensor->storage;
-        view->root_offset = (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
-        return 0;
-    }
-    if (bth_storage_resolve_view(tensor->storage, &at)->device)
-        return bth_fail(error, BERTH_E_UNSUPPORTED, entry->name, BERTH_NO_OFFSET,
-                        "it is not contiguous in the memory of the device: make a contiguous copy");
-    view->read = view_read;
-    view->context = (void *)(uintptr_t)tensor;
     return 0;
 }
 
@@ -354,21 +314,43 @@ static int plan_add_selection(berth_plan *plan, const selection *s, berth_error 
     if (bth_safetensors_write(&contents, &plan->header, &nbytes, error) < 0)
         return error->code;
     const bth_plan_record header = {.data = plan->header, .swap_nbytes = 1};
-    if (bth_plan_add_plain(plan, "header", nbytes, &header, error) < 0)
+    if (bth_plan_add(plan, "header", nbytes, &header, error) < 0)
         return error->code;
     plan->views = bth_allocate(views_nbytes);
     if (!plan->views)
         return bth_fail_memory(error, views_nbytes);
     for (size_t i = 0; i < s->n_entries; i++) {
         const bth_safetensors_entry *entry = &s->entries[i];
-        bth_plan_record content = {
-            .storage = &plan->views[i],
-            .swap_nbytes = is_big ? (uint8_t)bth_dtype_swap_nbytes(entry->tensor->dtype) : 1};
-        if (view_make(entry, &plan->views[i], error) < 0)
-            return error->code;
-        if (bth_plan_add_device_of_storage(plan, &plan->views[i], &content.device, error) < 0)
+        const berth_tensor *tensor = entry->tensor;
+        const berth_storage *storage = tensor->storage;
+        berth_storage *view = &plan->views[i]; /* a storage that has just the tensor's bytes */
+        bth_plan_record content = {.storage = view,
+                                   .swap_nbytes =
+                                       is_big ? (uint8_t)bth_dtype_swap_nbytes(tensor->dtype) : 1};
+        uint64_t at = 0;
+        *view = (berth_storage){.tree = storage ? storage->tree : NULL,
+                                .key = "",
+                                .location = "cpu",
+                                .dtype = tensor->dtype,
+                                .nbytes = berth_tensor_nbytes(tensor),
+                                .offset = BERTH_NO_OFFSET};
+        bool has_bytes = view->nbytes > 0 && storage;
+        if (has_bytes && berth_tensor_is_contiguous(tensor) &&
+            !(tensor->flags & (BERTH_CONJ | BERTH_NEG))) { /* they are a range of the storage's */
+            view->root = storage;
+            view->root_offset =
+                (uint64_t)tensor->storage_offset * berth_dtype_nbytes(tensor->dtype);
+        } else if (has_bytes && bth_storage_resolve_view(storage, &at)->device)
+            return bth_fail(error, BERTH_E_UNSUPPORTED, entry->name, BERTH_NO_OFFSET,
+                            "it is not contiguous in the memory of the device: make a contiguous "
+                            "copy");
+        else if (has_bytes) {
+            view->read = view_read;
+            view->context = (void *)(uintptr_t)tensor;
+        }
+        if (bth_plan_add_device_of_storage(plan, view, &content.device, error) < 0)
             return bth_error_add_record(error, entry->name);
-        if (bth_plan_add_plain(plan, entry->name, plan->views[i].nbytes, &content, error) < 0)
+        if (bth_plan_add(plan, entry->name, view->nbytes, &content, error) < 0)
             return error->code;
     }
     return 0;
@@ -388,7 +370,7 @@ int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, ber
         *error = walk_error;
     if (error->code == 0 && selection_add_tensors(&s, content->value) == 0 &&
         selection_divide_into_entries_and_texts(&s) == 0)
-        (void)selection_make_texts(&s, content->metadata, !(content->flags & BERTH_COPY_TIES));
+        (void)selection_make_texts(&s, content->metadata);
     /* An expanded tensor can be larger than any disk; the sum of several can overflow (T1). */
     for (size_t i = 0; i < s.n_entries && error->code == 0; i++)
         if (!bth_try_add(sum, berth_tensor_nbytes(s.entries[i].tensor), &sum) ||

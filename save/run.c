@@ -59,6 +59,7 @@ typedef struct run_state {
     bth_range *tiles; /* of the data part, if only ranges of it are written; NULL: all of it */
     size_t n_range_tiles, range_tiles_room; /* of those */
     uint32_t block_nbytes;                  /* 1: any range can be written */
+    uint64_t deferred_block_nbytes; /* a descriptor may begin with the last byte of a block */
     unsigned n_workers;
     uint8_t *allocated;
     uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
@@ -73,12 +74,6 @@ typedef struct run_state {
 } run_state;
 
 /* ---- deferred blocks ---- */
-
-/* A descriptor may begin with the last byte of a block. */
-static uint64_t deferred_block_nbytes(uint32_t block_nbytes)
-{
-    return block_nbytes > 1 ? 2 * (uint64_t)block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
-}
 
 /* Under the lock. */
 static deferred_block *deferred_find_block_of_record(const run_state *run, size_t record)
@@ -148,61 +143,37 @@ static int deferred_add_descriptor_blocks(run_state *run, bth_tile *tile, uint64
     return 0;
 }
 
-/* ---- statistics of storages ---- */
-
-static void tile_add_to_storage_stats(bth_storage_stats *stats, const berth_plan *plan,
-                                      const bth_tile *tile)
-{
-    uint64_t end = tile->offset + tile->nbytes;
-    bth_range share;
-
-    for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
-         bth_plan_begins_before(plan, i, end); i++)
-        if (bth_tile_intersect_range(tile, bth_plan_data_range(plan, i), &share))
-            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
-    for (size_t i = 0; i < tile->n_zero_copies; i++) {
-        const bth_range *range = &tile->zero_copies[i].range;
-        atomic_fetch_add(
-            &stats[bth_plan_find_record_by_offset(plan, range->offset)].zero_copy_nbytes,
-            range->nbytes);
-    }
-}
-
 /* Copies at the ends of a record do not count if most of it was zero-copy. */
-static void stats_fill_report(const bth_storage_stats *stats, const berth_plan *plan, size_t i,
-                              const berth_stats *save, berth_storage_stats *out)
-{
-    const bth_plan_record *record = &plan->records[i];
-    uint64_t moved_nbytes = stats ? atomic_load(&stats->moved_nbytes) : 0;
-
-    *out = (berth_storage_stats){.method = "none",
-                                 .reason = record->layout.nbytes == 0 ? "it is empty"
-                                                                      : "nothing was written",
-                                 .nbytes = record->layout.nbytes,
-                                 .moved_nbytes = moved_nbytes};
-    if (moved_nbytes == 0)
-        return;
-    static const char *const methods[][3] = {
-        {"direct", "direct, from device", "direct, copied"},
-        {"buffered", "buffered, from device", "buffered, copied"}};
-    const char *why_copied = atomic_load(&stats->why_copied), *method = NULL;
-    bool is_copied = why_copied && atomic_load(&stats->zero_copy_nbytes) < moved_nbytes / 2;
-    for (size_t j = 0; (record->device || is_copied) && j < 2; j++)
-        if (strcmp(save->method, methods[j][0]) == 0)
-            method = methods[j][record->device ? 1 : 2];
-    out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-    out->method = method ? method : save->method;
-    out->reason = method && !record->device ? why_copied : save->reason;
-}
-
 void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_plan *plan,
                                     const berth_stats *save, berth_storage_stats *reports, size_t n)
 {
+    static const char *const methods[][3] = {
+        {"direct", "direct, from device", "direct, copied"},
+        {"buffered", "buffered, from device", "buffered, copied"}};
     size_t at = 0;
 
-    for (size_t i = 0; i < plan->n_records && at < n; i++)
-        if (bth_plan_record_is_storage(plan, i))
-            stats_fill_report(stats ? &stats[i] : NULL, plan, i, save, &reports[at++]);
+    for (size_t i = 0; i < plan->n_records && at < n; i++) {
+        const bth_plan_record *record = &plan->records[i];
+        if (!bth_plan_record_is_storage(plan, i))
+            continue;
+        berth_storage_stats *out = &reports[at++];
+        uint64_t moved_nbytes = stats ? atomic_load(&stats[i].moved_nbytes) : 0;
+        *out = (berth_storage_stats){.method = "none",
+                                     .reason = record->layout.nbytes == 0 ? "it is empty"
+                                                                          : "nothing was written",
+                                     .nbytes = record->layout.nbytes,
+                                     .moved_nbytes = moved_nbytes};
+        if (moved_nbytes == 0)
+            continue;
+        const char *why_copied = atomic_load(&stats[i].why_copied), *method = NULL;
+        bool is_copied = why_copied && atomic_load(&stats[i].zero_copy_nbytes) < moved_nbytes / 2;
+        for (size_t j = 0; (record->device || is_copied) && j < 2; j++)
+            if (strcmp(save->method, methods[j][0]) == 0)
+                method = methods[j][record->device ? 1 : 2];
+        out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+        out->method = method ? method : save->method;
+        out->reason = method && !record->device ? why_copied : save->reason;
+    }
 }
 
 /* ---- writing ---- */
@@ -215,17 +186,17 @@ static int tile_fail_write(run_state *run, const berth_error *failed, uint64_t o
     const berth_plan *plan = run->image.plan;
     uint64_t at = failed->offset != BERTH_NO_OFFSET ? failed->offset : offset;
     size_t i = bth_plan_find_record_by_offset(plan, at);
-    const char *name = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL;
+    const char *name = bth_plan_record_name(plan, i);
 
     if (failed->record[0] || failed->code == BERTH_E_OFFSETS) {
         *error = *failed; /* debug mode's check names record and byte itself */
         return error->code;
     }
     if (failed->code == BERTH_E_NO_SPACE)
-        return bth_fail_no_space(error, failed->system_errno, name, at,
-                                 output->room ? output->room(output->context) : UINT64_MAX,
-                                 plan->nbytes,
-                                 run->present_nbytes + atomic_load(&run->done_nbytes));
+        return bth_fail_no_space(
+            error, failed->system_errno, name, at,
+            output->file ? bth_output_file_own_and_free_room(output->file->fd) : UINT64_MAX,
+            plan->nbytes, run->present_nbytes + atomic_load(&run->done_nbytes));
     if (failed->system_errno)
         bth_fail_errno(error, failed->system_errno, name, at, "%s",
                        failed->code == BERTH_E_CALLBACK ? "the sink failed" : "cannot write");
@@ -280,14 +251,13 @@ static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin
     atomic_fetch_add(&run->n_requests, n_requests);
     bth_error_clear(&failed);
     if (bth_trace_is_on()) {
-        size_t i = bth_plan_find_record_by_offset(plan, begin);
-        request =
-            (bth_trace_span){.category = "request,write",
-                             .name = "write",
-                             .record = i < plan->n_records ? bth_plan_record_name(plan, i) : NULL,
-                             .offset = begin,
-                             .n_requests = n_requests,
-                             .begin_seconds = bth_seconds()};
+        const size_t i = bth_plan_find_record_by_offset(plan, begin);
+        request = (bth_trace_span){.category = "request,write",
+                                   .name = "write",
+                                   .record = bth_plan_record_name(plan, i),
+                                   .offset = begin,
+                                   .n_requests = n_requests,
+                                   .begin_seconds = bth_seconds()};
         bth_trace_begin_request();
     }
     bool is_written = output->write(output->context, pieces, n_pieces, begin, &failed) == 0;
@@ -356,10 +326,8 @@ static void tile_set_range(const run_state *run, uint64_t task, bth_tile *tile)
     uint64_t begin = (run->begin / run->tile_nbytes + task) * run->tile_nbytes;
     uint64_t end = run->end - begin < run->tile_nbytes ? run->end : begin + run->tile_nbytes;
 
-    if (begin < run->begin)
-        begin = run->begin;
-    tile->offset = begin;
-    tile->nbytes = (size_t)(end - begin);
+    tile->offset = bth_max(begin, run->begin);
+    tile->nbytes = (size_t)(end - tile->offset);
 }
 
 /* Begins the staging slot of a task. A single worker has all slots, and also begins the next tiles.
@@ -421,12 +389,14 @@ static void tile_end_reading(run_state *run)
 static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     run_state *run = context;
+    const berth_plan *plan = run->image.plan;
     bth_tile tile = {.slot = NULL};
+    bth_range share;
     double begin = bth_seconds(), waited = 0;
 
     tile_set_range(run, task, &tile);
     tile.bytes = run->buffers + worker * run->tile_nbytes;
-    tile.scratch = run->scratch + worker * run->image.plan->max_header_nbytes;
+    tile.scratch = run->scratch + worker * plan->max_header_nbytes;
     if (run->slots.n > 0 && tile_begin_slots(run, task, worker, &tile, error) < 0)
         return error->code;
     if (tile.slot)
@@ -454,8 +424,16 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
         return error->code;
     if (tile.n_zero_copies > 0)
         tile_end_reading(run);
-    if (run->settings->storage_stats && !run->is_tail)
-        tile_add_to_storage_stats(run->settings->storage_stats, run->image.plan, &tile);
+    bth_storage_stats *stats = run->is_tail ? NULL : run->settings->storage_stats;
+    for (size_t i = bth_plan_find_record_by_offset(plan, tile.offset);
+         stats && bth_plan_begins_before(plan, i, tile.offset + tile.nbytes); i++)
+        if (bth_tile_intersect_range(&tile, bth_plan_data_range(plan, i), &share))
+            atomic_fetch_add(&stats[i].moved_nbytes, share.nbytes);
+    for (size_t i = 0; stats && i < tile.n_zero_copies; i++) {
+        const bth_range *range = &tile.zero_copies[i].range;
+        size_t record = bth_plan_find_record_by_offset(plan, range->offset);
+        atomic_fetch_add(&stats[record].zero_copy_nbytes, range->nbytes);
+    }
     return 0;
 }
 
@@ -482,26 +460,6 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
  * requests are worth 0.3 ms for each filling of 2 MiB, and a slow large page takes 5 to 8 ms. */
 #define LARGE_MIN_FILLS 24
 
-/*
- * A tile from devices fits into one staging buffer, and each worker has one. If the configuration
- * sets their number or size, MEMORY_NBYTES does not limit them.
- */
-static void settings_add_staging(bth_run_settings *settings, const struct berth_config *config)
-{
-    uint64_t nbytes = bth_round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
-    unsigned n_staging = (unsigned)config->device_staging_buffers;
-
-    settings->n_staging = n_staging;
-    settings->is_pinned = config->save_use_pinned_memory_for_d2h;
-    if (config->io_threads == 0 && n_staging > 0)
-        settings->n_workers = n_staging;
-    if (nbytes > 0 && (config->io_chunk_nbytes == 0 || settings->tile_nbytes > nbytes))
-        settings->tile_nbytes = nbytes;
-    uint64_t n = settings->n_workers > n_staging ? settings->n_workers : n_staging;
-    if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
-        settings->memory_nbytes += n * bth_round_up(settings->tile_nbytes, BTH_LARGE_PAGE_NBYTES);
-}
-
 bth_run_settings bth_run_settings_of(const struct berth_config *config, const berth_plan *plan,
                                      const bth_output *output)
 {
@@ -523,26 +481,32 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
         settings.tile_nbytes = output->constraints.tile_nbytes;
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
-    if (plan->n_devices > 0)
-        settings_add_staging(&settings, config);
+    if (plan->n_devices == 0)
+        return settings;
+    /* A tile from devices fits into one staging buffer, and each worker has one. If the
+     * configuration sets their number or size, MEMORY_NBYTES does not limit them. */
+    uint64_t nbytes = bth_round_up((uint64_t)config->device_staging_nbytes, BTH_LARGE_PAGE_NBYTES);
+    unsigned n_staging = (unsigned)config->device_staging_buffers;
+    settings.n_staging = n_staging;
+    settings.is_pinned = config->save_use_pinned_memory_for_d2h;
+    if (config->io_threads == 0 && n_staging > 0)
+        settings.n_workers = n_staging;
+    if (nbytes > 0 && (config->io_chunk_nbytes == 0 || settings.tile_nbytes > nbytes))
+        settings.tile_nbytes = nbytes;
+    uint64_t n = settings.n_workers > n_staging ? settings.n_workers : n_staging;
+    if (config->io_memory_nbytes == 0 && (nbytes > 0 || n_staging > 0))
+        settings.memory_nbytes += n * bth_round_up(settings.tile_nbytes, BTH_LARGE_PAGE_NBYTES);
     return settings;
 }
 
 /* ---- how many workers, how large tiles ---- */
 
-/* What a worker needs beside its tile. */
-static uint64_t run_worker_nbytes_beside_tile(const run_state *run)
-{
-    return run->image.plan->max_header_nbytes +
-           DEFERRED_PER_WORKER * deferred_block_nbytes(run->block_nbytes);
-}
-
 /* Keeps the buffers of all workers within the limit: smaller tiles first, then fewer workers. With
- * blocks: fewer workers, if some can have whole tiles in large pages. */
-static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes)
+ * blocks: fewer workers, if some can have whole tiles in large pages. `overhead`: what a
+ * worker needs beside its tile. */
+static void run_limit_buffer_memory(run_state *run, uint64_t memory_nbytes, uint64_t overhead)
 {
-    uint64_t overhead = run_worker_nbytes_beside_tile(run), fixed = 2 * (uint64_t)run->block_nbytes;
-    uint64_t n = 0;
+    uint64_t fixed = 2 * (uint64_t)run->block_nbytes, n = 0;
 
     if (memory_nbytes == 0)
         return;
@@ -574,19 +538,20 @@ static int run_choose_sizes(run_state *run, berth_error *error)
     uint64_t nbytes = bth_round_up(run->image.plan->nbytes, run->block_nbytes);
     /* No descriptor in more than two tiles: DEFERRED_PER_WORKER. */
     uint64_t min_nbytes = run->block_nbytes > 1 ? run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
+    uint64_t overhead =
+        run->image.plan->max_header_nbytes + DEFERRED_PER_WORKER * run->deferred_block_nbytes;
 
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = bth_min(settings->tile_nbytes, nbytes);
     if (run->image.plan->n_devices > 0) { /* a tile fits into a staging buffer */
         uint64_t limit = settings->memory_nbytes;
-        uint64_t others =
-            2 * (uint64_t)run->block_nbytes + run->n_workers * run_worker_nbytes_beside_tile(run);
+        uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * overhead;
         if (limit > 0)
             limit = limit > others ? limit - others : 1;
         run->staging = bth_staging_slots_compute_need(settings, run->n_workers, limit);
         run->tile_nbytes = bth_min(run->tile_nbytes, run->staging.buffer_nbytes);
     } else
-        run_limit_buffer_memory(run, settings->memory_nbytes);
+        run_limit_buffer_memory(run, settings->memory_nbytes, overhead);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
     run->tile_nbytes = bth_max(run->tile_nbytes, min_nbytes);
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
@@ -613,15 +578,24 @@ static int run_choose_sizes(run_state *run, berth_error *error)
 
 /* ---- begin ---- */
 
-/*
- * From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from pages
- * of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them.
- */
-static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *error)
+/* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
+static int run_allocate_buffers(run_state *run, berth_error *error)
 {
-    uint64_t limit = run->settings->memory_nbytes, alignment = run->block_nbytes, all;
+    deferred_blocks *deferred = &run->deferred;
+    size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
+    uint64_t each = run->deferred_block_nbytes;
+    uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
+    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers, limit = run->settings->memory_nbytes;
+    uint64_t alignment = run->block_nbytes, tiles, scratch, nbytes, all;
     bth_pages pages = {.wanted = run->settings->large_pages};
 
+    assert(run->block_nbytes == 1 || run->block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
+    if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
+        !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
+        !bth_try_add(tiles, scratch, &nbytes) || !bth_try_add(nbytes, deferred_nbytes, &nbytes))
+        return bth_fail_memory(error, UINT64_MAX);
+    /* From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from
+     * pages of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them. */
     if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
         (limit == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= limit))
         alignment = BTH_LARGE_PAGE_NBYTES;
@@ -632,37 +606,17 @@ static int run_allocate_aligned(run_state *run, uint64_t nbytes, berth_error *er
     run->stats->memory_nbytes += all;
     uintptr_t begin = (uintptr_t)run->allocated;
     run->buffers = run->allocated + (bth_round_up(begin, alignment) - begin);
-    if (alignment < BTH_LARGE_PAGE_NBYTES)
-        return 0;
-    if (run->settings->large_pages == BTH_LARGE_PAGES_AUTO &&
-        run->image.plan->nbytes / LARGE_MIN_FILLS >= nbytes)
-        pages.wanted = BTH_LARGE_PAGES_ON;
-    bth_pages_choose(&pages, run->buffers, (size_t)nbytes);
-    if (run->stats->pages) /* those of a snapshot, which are more */
-        return 0;
-    bth_pages_describe(&pages, run->stats);
-    if (pages.wanted != run->settings->large_pages)
-        run->stats->pages_reason = "the buffers are filled many times";
-    return 0;
-}
-
-/* One block of memory: the workers' tiles, deferred blocks, the workers' scratch. */
-static int run_allocate_buffers(run_state *run, berth_error *error)
-{
-    deferred_blocks *deferred = &run->deferred;
-    size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
-    uint64_t each = deferred_block_nbytes(run->block_nbytes);
-    uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
-    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers;
-    uint64_t tiles, scratch, all;
-
-    assert(run->block_nbytes == 1 || run->block_nbytes >= BTH_MAX_DESCRIPTOR_NBYTES);
-    if (!bth_try_multiply(run->tile_nbytes, n_tiles, &tiles) ||
-        !bth_try_multiply(run->image.plan->max_header_nbytes, run->n_workers, &scratch) ||
-        !bth_try_add(tiles, scratch, &all) || !bth_try_add(all, deferred_nbytes, &all))
-        return bth_fail_memory(error, UINT64_MAX);
-    if (run_allocate_aligned(run, all, error) < 0)
-        return error->code;
+    if (alignment >= BTH_LARGE_PAGE_NBYTES) {
+        if (run->settings->large_pages == BTH_LARGE_PAGES_AUTO &&
+            run->image.plan->nbytes / LARGE_MIN_FILLS >= nbytes)
+            pages.wanted = BTH_LARGE_PAGES_ON;
+        bth_pages_choose(&pages, run->buffers, (size_t)nbytes);
+        if (!run->stats->pages) { /* else those of a snapshot, which are more */
+            bth_pages_describe(&pages, run->stats);
+            if (pages.wanted != run->settings->large_pages)
+                run->stats->pages_reason = "the buffers are filled many times";
+        }
+    }
     run->scratch = run->buffers + tiles + deferred_nbytes;
     deferred->blocks = bth_allocate_zeroed((n + 1) * sizeof *deferred->blocks);
     if (!deferred->blocks)
@@ -686,6 +640,8 @@ static int run_prepare(run_state *run, berth_error *error)
     if (constraints->block_nbytes <= 1)
         constraints->block_nbytes = constraints->memory_alignment = 1;
     run->block_nbytes = constraints->block_nbytes;
+    run->deferred_block_nbytes =
+        run->block_nbytes > 1 ? 2 * (uint64_t)run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
     if (constraints->large_pages_only)
         run->image.pages = bth_pagemap_open();
     if (run_choose_sizes(run, error) < 0)
@@ -696,12 +652,10 @@ static int run_prepare(run_state *run, berth_error *error)
         run->n_workers = (unsigned)bth_min(run->n_workers, run->slots.n);
         run->stats->memory_nbytes += run->slots.n * (uint64_t)run->slots.ring.buffer_nbytes;
     }
-    if (bth_image_begin(&run->image, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < parts->n_present; i++) {
-        bth_image_add_present(&run->image, &parts->present[i]);
+    for (size_t i = 0; i < parts->n_present; i++)
         run->present_nbytes += parts->present[i].before_nbytes + parts->present[i].range.nbytes;
-    }
+    if (bth_image_begin(&run->image, parts->present, parts->n_present, error) < 0)
+        return error->code;
     return run_allocate_buffers(run, error);
 }
 
@@ -711,7 +665,8 @@ static void run_close_slots(run_state *run)
 {
     for (unsigned i = 0; i < run->slots.n; i++)
         run->stats->device_seconds += run->slots.slots[i].wait_seconds;
-    bth_staging_slots_close(&run->slots);
+    if (run->slots.n > 0)
+        bth_wing_slots.close(&run->slots);
 }
 
 static int run_report_progress(void *context)

@@ -10,7 +10,7 @@
 /*
  * What of the data part is written, if not all of it: whole blocks of the output, in order. The
  * last range may end with the data part instead. Zeros: all of it. What other processes have
- * written is in no range; bth_image_add_present counts their data.
+ * written is in no range; bth_image_begin counts their data.
  */
 typedef struct bth_run_parts {
     const bth_range *ranges;

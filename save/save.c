@@ -36,8 +36,7 @@ void bth_operation_resume_trace(bth_operation *operation)
         operation_enter_trace(operation, operation->traced.name, bth_seconds());
 }
 
-/* A stage on the thread of the operation; returns its seconds. */
-static double operation_trace_stage(const char *name, double begin_seconds)
+double bth_operation_trace_stage(const char *name, double begin_seconds)
 {
     double end_seconds = bth_seconds();
 
@@ -121,9 +120,8 @@ static int snapshot_copy_tile(void *context, uint64_t task, unsigned worker, ber
     copying *copy = context;
     bth_snapshot *snapshot = copy->snapshot;
     uint64_t begin = snapshot->begin + task * copy->tile_nbytes;
-    uint64_t rest = snapshot->end - begin;
     bth_tile tile = {.offset = begin,
-                     .nbytes = (size_t)(rest < copy->tile_nbytes ? rest : copy->tile_nbytes),
+                     .nbytes = (size_t)bth_min(snapshot->end - begin, copy->tile_nbytes),
                      .bytes = snapshot->bytes + (begin - snapshot->begin),
                      .scratch = copy->scratch + worker * copy->image.plan->max_header_nbytes,
                      .slot = copy->slots.n > 0 ? &copy->slots.slots[worker] : NULL};
@@ -167,7 +165,8 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
         uint64_t n_tiles = (snapshot->end - snapshot->begin - 1) / copy.tile_nbytes + 1;
         bth_pool_run(copy.n_workers, n_tiles, snapshot_copy_tile, NULL, &copy, error);
     }
-    bth_staging_slots_close(&copy.slots);
+    if (copy.slots.n > 0)
+        bth_wing_slots.close(&copy.slots);
     bth_release(copy.scratch);
     if (error->code != BERTH_OK)
         return error->code;
@@ -187,29 +186,27 @@ static int snapshot_take(bth_snapshot *snapshot, berth_plan *plan,
 
 /* ---- begin ---- */
 
-/* Returns why the target is invalid; NULL: it is valid. */
-static const char *operation_why_target_is_invalid(const berth_target *target)
-{
-    if (!target)
-        return "the target is NULL";
-    switch (target->kind) {
-    case BERTH_TARGET_PATH:
-        return target->path ? NULL : "the path is NULL";
-    case BERTH_TARGET_FD:
-        return target->fd >= 0 ? NULL : "the descriptor is negative";
-    case BERTH_TARGET_MEMORY:
-        return target->bytes && target->nbytes ? NULL : "bytes or nbytes is NULL";
-    case BERTH_TARGET_SINK:
-        return target->sink && target->sink->write ? NULL : "the sink is NULL";
-    }
-    return "invalid kind of target";
-}
-
 static int operation_copy_target(bth_operation *operation, const berth_target *target,
                                  berth_error *error)
 {
-    const char *wrong = operation_why_target_is_invalid(target);
+    const char *wrong = "invalid kind of target";
 
+    if (!target)
+        return bth_fail_argument(error, "the target is NULL");
+    switch (target->kind) {
+    case BERTH_TARGET_PATH:
+        wrong = target->path ? NULL : "the path is NULL";
+        break;
+    case BERTH_TARGET_FD:
+        wrong = target->fd >= 0 ? NULL : "the descriptor is negative";
+        break;
+    case BERTH_TARGET_MEMORY:
+        wrong = target->bytes && target->nbytes ? NULL : "bytes or nbytes is NULL";
+        break;
+    case BERTH_TARGET_SINK:
+        wrong = target->sink && target->sink->write ? NULL : "the sink is NULL";
+        break;
+    }
     if (wrong)
         return bth_fail_argument(error, "%s", wrong);
     if (BTH_CHECK_RESERVED(berth_target, target, error) < 0 ||
@@ -245,7 +242,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
         return bth_fail_memory(error, strlen(given ? given : path ? path : "archive"));
     operation->plan = bth_plan_make(archive, content, &operation->config, error);
     bth_release(archive);
-    stats->plan_seconds = operation_trace_stage("plan", operation->begin_seconds);
+    stats->plan_seconds = bth_operation_trace_stage("plan", operation->begin_seconds);
     if (!operation->plan)
         return error->code;
     operation->nbytes = operation->plan->nbytes;
@@ -326,7 +323,7 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
         return error->code;
     double begin = bth_seconds();
     snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
-    operation->stats.copy_seconds = operation_trace_stage("copy", begin);
+    operation->stats.copy_seconds = bth_operation_trace_stage("copy", begin);
     bth_pages_describe(&operation->snapshot.pages, &operation->stats);
     return error->code;
 }
@@ -394,7 +391,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     bth_output_check_free(check);
     if (operation->path)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
-    stats->transfer_seconds = operation_trace_stage("transfer", begin);
+    stats->transfer_seconds = bth_operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     return error->code;
 }
@@ -420,7 +417,7 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
         if (commit->reached >= 0)
             stats->durability = durabilities[commit->reached];
     }
-    stats->sync_seconds = operation_trace_stage("sync", begin);
+    stats->sync_seconds = bth_operation_trace_stage("sync", begin);
     return error->code;
 }
 

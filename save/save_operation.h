@@ -71,6 +71,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
 /* Between calls of the caller, or before another thread goes on: its trace does not wait. */
 void bth_operation_suspend_trace(bth_operation *operation);
 void bth_operation_resume_trace(bth_operation *operation);
+/* A stage that ends now, on the thread of the operation. Returns its seconds. */
+double bth_operation_trace_stage(const char *name, double begin_seconds);
 int bth_operation_transfer(bth_operation *operation, berth_error *error);
 int bth_operation_finish(bth_operation *operation, berth_error *error);
 /* Reports the statistics, removes the temporary of an unfinished save, frees. Adds the path to the

@@ -22,7 +22,7 @@ bth_staging_need bth_staging_slots_compute_need(const bth_run_settings *settings
 {
     const uint64_t page = BTH_LARGE_PAGE_NBYTES;
     uint64_t room = max_nbytes > 0 ? max_nbytes : UINT64_MAX;
-    uint64_t buffer_nbytes = (settings->tile_nbytes + page - 1) & ~(page - 1);
+    uint64_t buffer_nbytes = bth_round_up(settings->tile_nbytes, page);
     uint64_t n = n_workers > 1 ? n_workers : SLOTS_OF_SINGLE;
 
     if (settings->n_staging > 0 && (n_workers == 1 || settings->n_staging < n))

@@ -51,7 +51,7 @@ typedef struct bth_slot_functions {
     /* As many slots as the ring gets buffers. On failure *slots is of zeros. */
     int (*open)(bth_staging_slots *slots, const berth_plan *plan, const bth_staging_need *need,
                 berth_error *error);
-    /* Waits for copies that are under way. */
+    /* Waits for copies that are under way. Of no slots (n 0) it is not called. */
     void (*close)(bth_staging_slots *slots);
     /* Begins to copy the tile's bytes of all devices. After a failure the slot can only be closed.
      */
@@ -61,11 +61,5 @@ typedef struct bth_slot_functions {
 } bth_slot_functions;
 
 extern const bth_slot_functions bth_wing_slots;
-
-static inline void bth_staging_slots_close(bth_staging_slots *slots)
-{
-    if (slots->n > 0)
-        bth_wing_slots.close(slots);
-}
 
 #endif

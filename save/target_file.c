@@ -26,39 +26,6 @@ int bth_fail_offering_in_place(berth_error *error)
                                    "loses the old content if it fails");
 }
 
-/* Opens the folder of `path`, relative to the present folder, and keeps the name behind it. */
-static int target_set_folder_and_name(bth_target_file *target, char *path, berth_error *error)
-{
-    char *slash = strrchr(path, '/');
-    const char *name = slash ? slash + 1 : path;
-    const char *folder = ".";
-    int from = target->folder < 0 ? AT_FDCWD : target->folder, flags = O_DIRECTORY | O_CLOEXEC, fd;
-
-    if (!*name)
-        return bth_fail_system(error, EISDIR, "ends in a slash, as only the path of a folder does");
-    char *copy = bth_duplicate_text(name, strlen(name));
-    if (!copy)
-        return bth_fail_memory(error, strlen(name));
-    bth_release(target->name);
-    target->name = copy;
-    if (slash) {
-        folder = slash == path ? "/" : path;
-        *slash = '\0';
-    }
-    do
-        fd = bth_system.openat(from, folder, O_RDONLY | flags, 0);
-    while (fd < 0 && errno == EINTR);
-    target->folder_readable = fd >= 0 || errno != EACCES;
-    if (!target->folder_readable) /* a folder may be writable, but not readable */
-        fd = bth_system.openat(from, folder, O_PATH | flags, 0);
-    int failure = errno;
-    bth_file_close(target->folder);
-    target->folder = fd;
-    if (fd < 0)
-        return bth_fail_system(error, failure, "its folder cannot be opened");
-    return 0;
-}
-
 /* ---- what is there already ---- */
 
 /* True also if it cannot be known whether ids inside differ from those outside. */
@@ -201,9 +168,7 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
         return bth_fail_offering_in_place(error);
     }
     int flags = is_file ? O_RDWR : O_WRONLY | O_NOCTTY;
-    do
-        fd = bth_system.openat(target->folder, target->name, flags | O_CLOEXEC, 0);
-    while (fd < 0 && errno == EINTR);
+    BTH_REPEAT(fd, bth_system.openat(target->folder, target->name, flags | O_CLOEXEC, 0));
     if (fd < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
     target->nameless = fd;
@@ -211,36 +176,58 @@ static int target_follow_descriptor(bth_target_file *target, const char *path, b
     return 0;
 }
 
-/* One step: goes to `path`. *is_link: then `path` is where the link leads. Links in /proc lead to
- * open files; their text is not always a path ("/memfd:x (deleted)"). */
+/* ---- following the path ---- */
+
+/*
+ * One step: opens the folder of `path`, relative to the present one, and keeps the name behind it.
+ * *is_link: then `path` is where the link leads. Links in /proc lead to open files; their text is
+ * not always a path ("/memfd:x (deleted)").
+ */
 static int target_follow(bth_target_file *target, char path[PATH_MAX], bool *is_link,
                          berth_error *error)
 {
+    char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    const char *folder = !slash ? "." : slash == path ? "/" : path;
+    int from = target->folder < 0 ? AT_FDCWD : target->folder, flags = O_DIRECTORY | O_CLOEXEC, fd;
     struct stat status;
     struct statfs system;
 
     *is_link = false;
-    if (target_set_folder_and_name(target, path, error) < 0)
-        return error->code;
-    if (bth_system.fstatat(target->folder, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
+    if (!*name)
+        return bth_fail_system(error, EISDIR, "ends in a slash, as only the path of a folder does");
+    char *copy = bth_duplicate_text(name, strlen(name));
+    if (!copy)
+        return bth_fail_memory(error, strlen(name));
+    bth_release(target->name);
+    target->name = copy;
+    if (slash)
+        *slash = '\0';
+    BTH_REPEAT(fd, bth_system.openat(from, folder, O_RDONLY | flags, 0));
+    target->folder_readable = fd >= 0 || errno != EACCES;
+    if (!target->folder_readable) /* a folder may be writable, but not readable */
+        fd = bth_system.openat(from, folder, O_PATH | flags, 0);
+    int failure = errno;
+    bth_file_close(target->folder);
+    target->folder = fd;
+    if (fd < 0)
+        return bth_fail_system(error, failure, "its folder cannot be opened");
+    if (bth_system.fstatat(fd, target->name, &status, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno == ENOENT)
             return target_check_rename(target, error);
         return bth_fail_system(error, errno, "cannot be examined");
     }
     if (!S_ISLNK(status.st_mode))
         return bth_target_file_check_and_set_status(target, &status, error);
-    ssize_t n = bth_system.readlinkat(target->folder, target->name, path, PATH_MAX);
+    ssize_t n = bth_system.readlinkat(fd, target->name, path, PATH_MAX);
     if (n < 0 || n >= PATH_MAX)
         return bth_fail_system(error, n < 0 ? errno : ENAMETOOLONG, "the link cannot be followed");
     path[n] = '\0';
     *is_link = true;
-    if (bth_system.fstatfs(target->folder, &system) == 0 && system.f_type == PROC_SUPER_MAGIC)
+    if (bth_system.fstatfs(fd, &system) == 0 && system.f_type == PROC_SUPER_MAGIC)
         return target_follow_descriptor(target, path, error);
     return 0;
 }
-
-/* ---- following the path ---- */
-
 int bth_target_file_find(const char *path, bool in_place, bth_target_file *target,
                          berth_error *error)
 {

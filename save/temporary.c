@@ -336,10 +336,8 @@ static int temporary_open_new(int folder, const char *name, mode_t mode)
 {
     int fd;
 
-    do
-        fd = bth_system.openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                               mode);
-    while (fd < 0 && errno == EINTR);
+    BTH_REPEAT(fd, bth_system.openat(folder, name,
+                                     O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
     return fd < 0 ? -errno : fd;
 }
 
@@ -365,9 +363,7 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
     if (fd == -EEXIST) {
         uint64_t random;
         ssize_t n;
-        do
-            n = bth_system.getrandom(&random, sizeof random, 0);
-        while (n < 0 && errno == EINTR);
+        BTH_REPEAT(n, bth_system.getrandom(&random, sizeof random, 0));
         if (n != (ssize_t)sizeof random) {
             bth_fail_system(error, n < 0 ? errno : EIO, "no random name for a temporary file");
             return -1;
@@ -390,24 +386,6 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
     return fd;
 }
 
-int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
-                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
-{
-    uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char other[BTH_TEMPORARY_NAME_NBYTES];
-    bool exists = true, is_behind = false;
-
-    *fd = temporary_create(folder, hash, mode, true, name, error);
-    /* Removes later slots, of killed saves that ran side by side. */
-    for (int slot = 0; slot < N_SLOTS && exists && *fd >= 0; slot++) {
-        temporary_write_slot_name(other, hash, slot);
-        if (is_behind)
-            (void)temporary_remove_if_save_is_dead(folder, other, &exists);
-        is_behind |= strcmp(other, name) == 0;
-    }
-    return error->code;
-}
-
 bool bth_temporary_is_lost(int folder, const char *name, int fd)
 {
     struct stat open, named;
@@ -418,8 +396,6 @@ bool bth_temporary_is_lost(int folder, const char *name, int fd)
         return errno == ENOENT;
     return named.st_dev != open.st_dev || named.st_ino != open.st_ino;
 }
-
-/* ---- what a file system may lack ---- */
 
 /* FUSE tells a file system that a file was closed when it likes: such a removal is tried again. */
 static void temporary_remove(int folder, const char *name)
@@ -445,13 +421,26 @@ void bth_temporary_close_and_remove(int folder, const char *name, int fd)
         temporary_remove(folder, name);
 }
 
-int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *fd,
-                             const char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
+int bth_temporary_create(int folder, const char *target, mode_t mode, bool tries_rename, int *fd,
+                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error)
 {
     uint64_t hash = bth_fnv_update(BTH_FNV_BEGIN, target, strlen(target));
-    char other[BTH_TEMPORARY_NAME_NBYTES] = "";
-    int created = temporary_create(folder, hash, mode, false, other, error), failure = 0;
+    char other[BTH_TEMPORARY_NAME_NBYTES];
+    bool exists = true, is_behind = false;
+    int failure = 0;
 
+    *fd = temporary_create(folder, hash, mode, true, name, error);
+    /* Removes later slots, of killed saves that ran side by side. */
+    for (int slot = 0; slot < N_SLOTS && exists && *fd >= 0; slot++) {
+        temporary_write_slot_name(other, hash, slot);
+        if (is_behind)
+            (void)temporary_remove_if_save_is_dead(folder, other, &exists);
+        is_behind |= strcmp(other, name) == 0;
+    }
+    if (*fd < 0 || !tries_rename)
+        return error->code;
+    /* Another one is renamed over it, and takes its place. */
+    int created = temporary_create(folder, hash, mode, false, other, error);
     if (created >= 0) {
         bth_file_close(*fd);
         *fd = -1;
@@ -472,57 +461,18 @@ int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *f
                                : "its file system cannot rename files");
 }
 
-/* ---- berth_clean_temporaries: reports those of a folder, and removes those of dead saves ---- */
-
-typedef struct cleaning {
-    int folder;
-    struct timespec now;
-    bool remove;
-    double min_age_seconds;
-    berth_temporary_function report;
-    void *context;
-} cleaning;
+/* ---- those of a folder ---- */
 
 /* A removal that another process makes first is no failure. A file of an unknown process is removed
  * by its age: writes to it would change its time. */
-static void clean_remove_and_report_entry(const cleaning *clean, const char *name)
-{
-    temporary_file file;
-    berth_error why;
-
-    if (!bth_temporary_is_name(name) || !temporary_open(clean->folder, name, &file))
-        return;
-    const struct timespec *now = &clean->now, *then = &file.status.st_mtim;
-    double age =
-        difftime(now->tv_sec, then->tv_sec) + (double)(now->tv_nsec - then->tv_nsec) * 1e-9;
-    berth_temporary found = {.name = name,
-                             .nbytes = (uint64_t)file.status.st_size,
-                             .age_seconds = age > 0 ? age : 0,
-                             .state = file.state,
-                             .owner = file.owner};
-    bool is_old = found.age_seconds >= clean->min_age_seconds;
-    bth_error_clear(&why);
-    if (clean->remove &&
-        (file.state == BERTH_TEMPORARY_DEAD || (file.state == BERTH_TEMPORARY_UNKNOWN && is_old))) {
-        found.removed = temporary_claim_and_remove(clean->folder, name, &file, is_old);
-        if (!found.removed && errno != 0 && errno != ENOENT && errno != EEXIST) {
-            (void)bth_fail_errno(&why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed", name);
-            found.error = &why;
-        }
-    }
-    clean->report(clean->context, &found);
-    bth_file_close(file.fd);
-}
-
 int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_seconds,
                             berth_temporary_function report, void *context, berth_error *error)
 {
-    cleaning clean = {.remove = flags & BERTH_CLEAN_REMOVE,
-                      .min_age_seconds = min_age_seconds,
-                      .report = report,
-                      .context = context};
     /* getdents64 fills it with aligned entries of different lengths. */
     _Alignas(struct dirent64) char entries[8192];
+    const struct dirent64 *entry;
+    struct timespec now;
+    int opened;
     ssize_t n;
 
     BTH_ERROR_BEGIN(error);
@@ -531,23 +481,46 @@ int berth_clean_temporaries(const char *folder, uint32_t flags, double min_age_s
                                  !folder   ? "the folder is NULL"
                                  : !report ? "the function is NULL"
                                            : "unknown flags");
-    do
-        clean.folder = bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    while (clean.folder < 0 && errno == EINTR);
-    if (clean.folder < 0) {
+    BTH_REPEAT(opened, bth_system.openat(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
+    if (opened < 0) {
         (void)bth_fail_system(error, errno, "cannot be opened");
         return bth_error_prefix(error, folder);
     }
-    (void)clock_gettime(CLOCK_REALTIME, &clean.now);
-    while ((n = bth_system.getdents64(clean.folder, entries, sizeof entries)) > 0) {
-        for (ssize_t at = 0; at < n;) {
-            const struct dirent64 *entry = (const void *)(entries + at);
-            clean_remove_and_report_entry(&clean, entry->d_name);
-            at += entry->d_reclen;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    while ((n = bth_system.getdents64(opened, entries, sizeof entries)) > 0) {
+        for (ssize_t at = 0; at < n; at += entry->d_reclen) {
+            temporary_file file;
+            berth_error why;
+            entry = (const void *)(entries + at);
+            if (!bth_temporary_is_name(entry->d_name) ||
+                !temporary_open(opened, entry->d_name, &file))
+                continue;
+            const struct timespec *then = &file.status.st_mtim;
+            double age =
+                difftime(now.tv_sec, then->tv_sec) + (double)(now.tv_nsec - then->tv_nsec) * 1e-9;
+            berth_temporary found = {.name = entry->d_name,
+                                     .nbytes = (uint64_t)file.status.st_size,
+                                     .age_seconds = age > 0 ? age : 0,
+                                     .state = file.state,
+                                     .owner = file.owner};
+            bool is_old = found.age_seconds >= min_age_seconds;
+            bth_error_clear(&why);
+            if ((flags & BERTH_CLEAN_REMOVE) &&
+                (file.state == BERTH_TEMPORARY_DEAD ||
+                 (file.state == BERTH_TEMPORARY_UNKNOWN && is_old))) {
+                found.removed = temporary_claim_and_remove(opened, entry->d_name, &file, is_old);
+                if (!found.removed && errno != 0 && errno != ENOENT && errno != EEXIST) {
+                    (void)bth_fail_errno(&why, errno, NULL, BERTH_NO_OFFSET, "%s cannot be removed",
+                                         entry->d_name);
+                    found.error = &why;
+                }
+            }
+            report(context, &found);
+            bth_file_close(file.fd);
         }
     }
     if (n < 0)
         (void)bth_fail_system(error, errno, "cannot be listed");
-    bth_file_close(clean.folder);
+    bth_file_close(opened);
     return bth_error_prefix(error, folder);
 }

@@ -21,16 +21,13 @@
 #define BTH_TEMPORARY_OWNER_NBYTES 160
 #define BTH_TEMPORARY_OWNER "user.berth.owner"
 
-/* Creates a temporary for a target in a folder. *fd is open for reading and writing. */
-int bth_temporary_create(int folder, const char *target, mode_t mode, int *fd,
-                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
-
 /*
- * Renames another temporary over this one, and takes its place: so a file system without rename
- * shows itself before data is written. On failure nothing of both remains.
+ * Creates a temporary for a target in a folder. *fd is open for reading and writing.
+ * `tries_rename`: by a rename in the folder, so that a file system without one shows itself before
+ * data is written. On failure nothing of it remains, unless *fd is not -1.
  */
-int bth_temporary_try_rename(int folder, const char *target, mode_t mode, int *fd,
-                             const char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
+int bth_temporary_create(int folder, const char *target, mode_t mode, bool tries_rename, int *fd,
+                         char name[BTH_TEMPORARY_NAME_NBYTES], berth_error *error);
 
 /*
  * Closes the file and then removes its name, if that still leads to it: some file systems remove no

@@ -55,27 +55,7 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
 
 /* ---- tiles ---- */
 
-/* Begins to copy a share of record i into the slot's buffer, after the program's event. */
-static int slot_begin_copy_of_record(bth_staging_slot *slot, const bth_tile *tile, size_t i,
-                                     const bth_range *share, berth_error *error)
-{
-    const bth_plan_record *record = &slot->plan->records[i];
-    uint64_t at = share->offset - record->layout.data_offset;
-    const berth_storage *storage = bth_storage_resolve_view(record->storage, &at);
-    const bth_device_memory *memory = storage->device;
-    bth_slot_device *device = &slot->devices[record->device - 1];
-
-    if (memory->ready && memory->ready != device->awaited) {
-        if (bth_device_stream_wait_for_event(&device->stream, memory->ready, error) < 0)
-            return error->code;
-        device->awaited = memory->ready;
-    }
-    device->is_pending = true;
-    return bth_device_copy_to_host(
-        &device->stream, slot->buffer->bytes + (share->offset - tile->offset),
-        memory->address + (uintptr_t)(storage->root_offset + at), (size_t)share->nbytes, error);
-}
-
+/* Shares of records are copied into the slot's buffer, after the program's event. */
 static int slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error *error)
 {
     const berth_plan *plan = slot->plan;
@@ -84,10 +64,26 @@ static int slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error 
     slot->offset = tile->offset;
     for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
          bth_plan_begins_before(plan, i, end); i++) {
+        const bth_plan_record *record = &plan->records[i];
         bth_range data = bth_plan_data_range(plan, i), share;
-        if (plan->records[i].device && bth_tile_intersect_range(tile, data, &share) &&
-            bth_staging_slot_can_copy(plan, i, share.nbytes, share.offset - data.offset) &&
-            slot_begin_copy_of_record(slot, tile, i, &share, error) < 0)
+        if (!record->device || !bth_tile_intersect_range(tile, data, &share))
+            continue;
+        uint64_t at = share.offset - data.offset;
+        if (!bth_staging_slot_can_copy(plan, i, share.nbytes, at))
+            continue;
+        const berth_storage *storage = bth_storage_resolve_view(record->storage, &at);
+        const bth_device_memory *memory = storage->device;
+        bth_slot_device *device = &slot->devices[record->device - 1];
+        uint8_t *to = slot->buffer->bytes + (share.offset - tile->offset);
+        if (memory->ready && memory->ready != device->awaited) {
+            if (bth_device_stream_wait_for_event(&device->stream, memory->ready, error) < 0)
+                return bth_error_add_record(error, bth_plan_record_name(plan, i));
+            device->awaited = memory->ready;
+        }
+        device->is_pending = true;
+        if (bth_device_copy_to_host(&device->stream, to,
+                                    memory->address + (uintptr_t)(storage->root_offset + at),
+                                    (size_t)share.nbytes, error) < 0)
             return bth_error_add_record(error, bth_plan_record_name(plan, i));
     }
     for (unsigned i = 0; i < plan->n_devices; i++) {

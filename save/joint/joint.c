@@ -68,28 +68,13 @@ static int parts_collect(bth_joint_parts *parts, const bth_ticket *ticket,
 
 /* ---- every byte once (J3) ---- */
 
-/* Bytes from `at` on: either nobody has those before `next`, or `part`, which begins there, has
- * bytes of the part before it. The record is named, and a tensor on it. */
-static int parts_fail(const bth_ticket *ticket, size_t storage, uint64_t at, uint64_t next,
-                      const bth_written_part *part, berth_error *error)
-{
-    char record[32], what[256];
-
-    if (next > at)
-        (void)snprintf(what, sizeof what, "no writer has written its bytes %" PRIu64 " to %" PRIu64,
-                       at, next);
-    else
-        (void)snprintf(what, sizeof what, "writers %u and %u have both written its byte %" PRIu64,
-                       part[-1].writer, part->writer, next);
-    (void)snprintf(record, sizeof record, "data/%u", ticket->storages[storage].record);
-    return bth_fail(error, BERTH_E_ARGUMENT, record, BERTH_NO_OFFSET, "%s (tensor '%.200s')", what,
-                    bth_ticket_name_of_storage(ticket, storage));
-}
-
-/* Sorts the parts of each storage. Each begins where the one before ends. */
+/* Sorts the parts of each storage. Each begins where the one before ends. The error names the
+ * record, and a tensor on it. */
 static int parts_sort_and_check(const bth_joint_parts *parts, const bth_ticket *ticket,
                                 berth_error *error)
 {
+    char record[32], what[256];
+
     for (size_t i = 0; i < ticket->n_storages; i++) {
         bth_written_part *part = parts->sources[i].parts;
         const size_t n = parts->sources[i].n_parts;
@@ -102,9 +87,20 @@ static int parts_sort_and_check(const bth_joint_parts *parts, const bth_ticket *
             }
         for (size_t j = 0; j <= n; j++) {
             uint64_t next = j < n ? part[j].part.at : ticket->storages[i].nbytes;
-            if (next != at)
-                return parts_fail(ticket, i, at, next, &part[j], error);
-            at += j < n ? part[j].part.nbytes : 0;
+            if (next == at) {
+                at += j < n ? part[j].part.nbytes : 0;
+                continue;
+            }
+            if (next > at)
+                (void)snprintf(what, sizeof what,
+                               "no writer has written its bytes %" PRIu64 " to %" PRIu64, at, next);
+            else
+                (void)snprintf(what, sizeof what,
+                               "writers %u and %u have both written its byte %" PRIu64,
+                               part[j - 1].writer, part[j].writer, next);
+            (void)snprintf(record, sizeof record, "data/%u", ticket->storages[i].record);
+            return bth_fail(error, BERTH_E_ARGUMENT, record, BERTH_NO_OFFSET,
+                            "%s (tensor '%.200s')", what, bth_ticket_name_of_storage(ticket, i));
         }
     }
     return 0;
@@ -238,41 +234,24 @@ static int joint_end(berth_joint *joint, berth_error *error)
 
 /* ---- begin ---- */
 
-/* X4: refused before its old content is lost. */
-static int joint_check_target(const char *path, berth_error *error)
-{
-    bth_target_file target;
-
-    if (!path)
-        return bth_fail_argument(error, "the path is NULL");
-    if (bth_target_file_find(path, false, &target, error) == 0 && target.nameless >= 0)
-        bth_fail_argument(error, "it has no name, so other processes cannot write to it");
-    bth_target_file_free(&target);
-    return bth_error_prefix(error, path);
-}
-
-/* Pages of the page cache are blocks, too: a write to a part of one writes all of it. */
-static uint32_t joint_block_nbytes(const bth_output_file *file)
-{
-    uint64_t nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
-
-    if (nbytes > BTH_MAX_DIRECT_BLOCK_NBYTES || nbytes < BTH_DIRECT_BLOCK_NBYTES)
-        nbytes = BTH_DIRECT_BLOCK_NBYTES;
-    if (file->began_direct)
-        nbytes = bth_max(nbytes, file->direct.block_nbytes);
-    return (uint32_t)nbytes;
-}
-
 static int joint_write_ticket(berth_joint *joint, const berth_value *outline, size_t n_writers,
                               berth_error *error)
 {
     const bth_operation *operation = &joint->operation;
+    const bth_output_file *file = &operation->file;
+    /* Pages of the page cache are blocks, too: a write to a part of one writes all of it. */
+    uint64_t block_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     char folder[PATH_MAX], link[BTH_FILE_PATH_NBYTES];
     size_t nbytes;
     ssize_t n = bth_system.readlinkat(
         AT_FDCWD, bth_file_proc_path(operation->commit.target.folder, link), folder, PATH_MAX - 1);
+
+    if (block_nbytes > BTH_MAX_DIRECT_BLOCK_NBYTES || block_nbytes < BTH_DIRECT_BLOCK_NBYTES)
+        block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
+    if (file->began_direct)
+        block_nbytes = bth_max(block_nbytes, file->direct.block_nbytes);
     bth_ticket ticket = {.n_writers = (uint32_t)n_writers,
-                         .block_nbytes = joint_block_nbytes(&operation->file),
+                         .block_nbytes = (uint32_t)block_nbytes,
                          .compute_crc32 = operation->plan->compute_crc32,
                          .alignment = operation->plan->alignment,
                          .durability = operation->config.save_durability,
@@ -281,7 +260,6 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
                          .folder = folder,
                          .temporary = operation->commit.temporary,
                          .archive = operation->plan->archive};
-
     if (n < 0)
         return bth_fail_system(error, errno, "the path of its folder cannot be found");
     folder[n] = '\0';
@@ -297,30 +275,15 @@ static int joint_write_ticket(berth_joint *joint, const berth_value *outline, si
     return bth_ticket_check_paths(&joint->ticket, error);
 }
 
-static int joint_begin(berth_joint *joint, const char *path, const berth_value *outline,
-                       size_t n_writers, const berth_params *params, berth_error *error)
-{
-    const berth_target target = berth_to_path(path);
-    const berth_content content = berth_of_value(outline);
-    berth_params own = params ? *params : (berth_params){0};
-
-    own.n_storage_stats = 0; /* it knows only what it writes itself */
-    if (bth_operation_begin(&joint->operation, &target, &content, BTH_OPERATION_SHARED, &own,
-                            error) < 0 ||
-        joint_write_ticket(joint, outline, n_writers, error) < 0)
-        return error->code;
-    joint->receipt_bytes =
-        bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipt_bytes));
-    joint->receipts = bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *joint->receipts));
-    if (!joint->receipt_bytes || !joint->receipts)
-        return bth_fail_memory(error, bth_array_nbytes(n_writers, sizeof *joint->receipts));
-    return bth_joint_file_seal(joint->operation.commit.fd, joint->ticket.identity, error);
-}
-
 int berth_joint_begin(const char *path, const berth_value *outline, size_t n_writers,
                       const berth_params *params, berth_joint **joint, berth_joint_info *info,
                       berth_error *error)
 {
+    const berth_target target = berth_to_path(path);
+    const berth_content content = berth_of_value(outline);
+    berth_params own = params ? *params : (berth_params){0};
+    bth_target_file found = BTH_NO_TARGET_FILE;
+
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
     if (!joint)
@@ -331,12 +294,31 @@ int berth_joint_begin(const char *path, const berth_value *outline, size_t n_wri
     if (n_writers == 0 || n_writers > BERTH_MAX_WRITERS)
         return bth_fail_argument(error, "%zu writers, there can be 1 to %d", n_writers,
                                  BERTH_MAX_WRITERS);
-    if (joint_check_target(path, error) < 0)
+    if (!path)
+        return bth_fail_argument(error, "the path is NULL");
+    /* X4: refused before its old content is lost. */
+    if (bth_target_file_find(path, false, &found, error) == 0 && found.nameless >= 0)
+        (void)bth_fail_argument(error, "it has no name, so other processes cannot write to it");
+    bth_target_file_free(&found);
+    if (bth_error_prefix(error, path) < 0)
         return error->code;
     berth_joint *made = bth_allocate_zeroed(sizeof *made);
     if (!made)
         return bth_fail_memory(error, sizeof *made);
-    if (joint_begin(made, path, outline, n_writers, params, error) < 0)
+    own.n_storage_stats = 0; /* it knows only what it writes itself */
+    if (bth_operation_begin(&made->operation, &target, &content, BTH_OPERATION_SHARED, &own,
+                            error) == 0 &&
+        joint_write_ticket(made, outline, n_writers, error) == 0) {
+        size_t nbytes = bth_array_nbytes(n_writers, sizeof *made->receipts);
+        made->receipts = bth_allocate_zeroed(nbytes);
+        made->receipt_bytes =
+            bth_allocate_zeroed(bth_array_nbytes(n_writers, sizeof *made->receipt_bytes));
+        if (!made->receipt_bytes || !made->receipts)
+            (void)bth_fail_memory(error, nbytes);
+        else
+            (void)bth_joint_file_seal(made->operation.commit.fd, made->ticket.identity, error);
+    }
+    if (error->code != BERTH_OK)
         return joint_end(made, error);
     bth_operation_suspend_trace(&made->operation);
     *joint = made;

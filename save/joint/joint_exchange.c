@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The exchange among the writers: words, and rounds in which runs are sent to the owners of
- * windows, which write them. A window is written by a thread of its own, while the messages of the
- * next round fill the other one.
+ * The exchange among the writers: words, and rounds in which runs are sent, as messages, to the
+ * owners of windows, which write them. A window is written by a thread of its own, while the
+ * messages of the next round fill the other one.
  */
 
 #include "save/joint/joint_writer.h"
@@ -30,6 +30,8 @@
 #define MESSAGES_NBYTES ((uint64_t)9 << 20)
 #define MIN_MESSAGE_NBYTES ((uint64_t)1024)
 #define N_WINDOWS 2
+/* Where a run must be cut, because a message is full: no element of a swapped storage is cut. */
+#define CUT_NBYTES ((size_t)16)
 
 /* ---- words ---- */
 
@@ -121,6 +123,216 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wa
             return bth_fail_argument(error, "writer %u has the ticket of another save", i);
         }
     *any = most == BTH_PEER_HAS_MORE;
+    return 0;
+}
+
+/* ---- a message, written ---- */
+
+/* The first run that ends behind `at`: runs are in the order of their places. */
+static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
+{
+    uint64_t low = 0, high = box->n_runs;
+
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (bth_short_box_run_at(box, middle) + box->run_nbytes > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/*
+ * The next piece from run n on, as far as it lies in [at, end) and in `room`: whole runs that lie
+ * on one line of the grid, or, where the first of them is cut, what there is of it. count 0:
+ * nothing.
+ */
+static bth_piece box_make_piece(const bth_short_box *box, uint64_t n, uint64_t at, uint64_t end,
+                                size_t room)
+{
+    const uint64_t begin = bth_short_box_run_at(box, n), run_end = begin + box->run_nbytes;
+    bth_piece piece = {.storage = box->storage, .bytes = box->bytes + n * box->run_nbytes};
+
+    if (at > begin || run_end > end || box->run_nbytes > room) {
+        piece.at = bth_max(begin, at);
+        uint64_t nbytes = bth_min(run_end, end) - piece.at;
+        if (nbytes > room)
+            nbytes = room & ~(CUT_NBYTES - 1);
+        piece.bytes += piece.at - begin;
+        piece.nbytes = piece.stride = (uint32_t)nbytes;
+        piece.count = nbytes > 0;
+        return piece;
+    }
+    const uint64_t length = box->lengths[box->n_dims - 1], stride = box->strides[box->n_dims - 1];
+    uint64_t count = bth_min(length - n % length, room / box->run_nbytes);
+    if (stride > 0) /* a line of one run may have any */
+        count = bth_min(count, (end - run_end) / stride + 1);
+    piece.at = begin;
+    piece.nbytes = (uint32_t)box->run_nbytes;
+    piece.stride = (uint32_t)(count > 1 ? stride : box->run_nbytes);
+    piece.count = (uint32_t)count;
+    return piece;
+}
+
+/* The range of a storage that lies in a range of the file. */
+static bth_range storage_in_window(const bth_ticket_storage *storage, bth_range window)
+{
+    uint64_t begin = bth_max(storage->data_offset, window.offset);
+    uint64_t end = bth_min(storage->data_offset + storage->nbytes, window.offset + window.nbytes);
+
+    if (begin >= end)
+        return (bth_range){0};
+    return (bth_range){begin - storage->data_offset, end - begin};
+}
+
+/* What of a window was put into messages: all runs before number `run`, and of it all before byte
+ * `at` of its storage. First come the boxes, then the fragments. */
+typedef struct pieces_place {
+    size_t run;
+    uint64_t at;
+} pieces_place;
+
+/* A window, as one writer fills it from *place on. */
+typedef struct window_message {
+    const bth_ticket *ticket;
+    bth_range window;
+    pieces_place *place;
+    uint8_t *out;
+    size_t room;
+    size_t nbytes;
+    uint64_t *runs_nbytes; /* part of nbytes, added to those of other messages */
+} window_message;
+
+/* The box is at message->place. If it is done, the next one is. False: the message is full. */
+static bool message_put_box(window_message *message, const bth_short_box *box)
+{
+    pieces_place *place = message->place;
+    bth_range range = storage_in_window(&message->ticket->storages[box->storage], message->window);
+    uint64_t at = bth_max(place->at, bth_max(range.offset, box->at));
+    const uint64_t end = bth_min(range.offset + range.nbytes, box->end);
+    uint64_t n = at < end ? box_find_run(box, at) : box->n_runs;
+
+    place->at = at;
+    while (n < box->n_runs && bth_short_box_run_at(box, n) < end) {
+        const size_t free_nbytes = message->room - message->nbytes;
+        if (free_nbytes <= BTH_PIECE_HEAD_NBYTES)
+            return false;
+        uint64_t begin = bth_short_box_run_at(box, n);
+        bth_piece piece = box_make_piece(box, n, at, end, free_nbytes - BTH_PIECE_HEAD_NBYTES);
+        if (piece.count == 0)
+            return false;
+        size_t all = (size_t)piece.nbytes * piece.count;
+        uint8_t *to = bth_put_u32(message->out + message->nbytes, piece.storage);
+        to = bth_put_u64(to, piece.at);
+        to = bth_put_u32(to, piece.nbytes);
+        to = bth_put_u32(to, piece.stride);
+        to = bth_put_u32(to, piece.count);
+        memcpy(to, piece.bytes, all);
+        message->nbytes += BTH_PIECE_HEAD_NBYTES + all;
+        *message->runs_nbytes += all;
+        place->at = at = piece.at + (uint64_t)(piece.count - 1) * piece.stride + piece.nbytes;
+        if (at >= end)
+            break;
+        n += piece.count - (at < begin + box->run_nbytes);
+    }
+    *place = (pieces_place){place->run + 1, 0};
+    return true;
+}
+
+/* The first fragment that ends behind a place in the file, where a block begins. */
+static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *parts,
+                             uint64_t offset)
+{
+    size_t low = 0, high = parts->n_fragments;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const bth_joint_part *part = &parts->fragments[middle].part;
+        if (ticket->storages[part->storage].data_offset + part->at + part->nbytes > offset)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/*
+ * Puts boxes and fragments, as far as they lie in `window`, a range of the file, into a message of
+ * at most `room` bytes, from *place on. Returns the bytes of the message; adds those of the runs to
+ * *runs_nbytes.
+ */
+static size_t pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
+                         pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes)
+{
+    window_message message = {ticket, window, place, out, room, 0, runs_nbytes};
+    size_t n = parts->n_boxes, first = n + fragments_find(ticket, parts, window.offset);
+    size_t behind = n + fragments_find(ticket, parts, window.offset + window.nbytes);
+
+    while (place->run < n)
+        if (!message_put_box(&message, &parts->boxes[place->run]))
+            return message.nbytes;
+    if (place->run < first)
+        place->run = first;
+    while (place->run < behind) {
+        const bth_slice_part *fragment = &parts->fragments[place->run - n];
+        const bth_short_box box = {.storage = fragment->part.storage,
+                                   .n_dims = 1,
+                                   .at = fragment->part.at,
+                                   .end = fragment->part.at + fragment->part.nbytes,
+                                   .run_nbytes = fragment->part.nbytes,
+                                   .n_runs = 1,
+                                   .lengths = {1},
+                                   .bytes = fragment->bytes};
+        if (!message_put_box(&message, &box))
+            return message.nbytes;
+    }
+    place->run = n + parts->n_fragments;
+    return message.nbytes;
+}
+
+/* ---- a message, read ---- */
+
+int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *cursor, bth_piece *piece,
+                   berth_error *error)
+{
+    piece->storage = bth_cursor_u32(cursor);
+    piece->at = bth_cursor_u64(cursor);
+    piece->nbytes = bth_cursor_u32(cursor);
+    piece->stride = bth_cursor_u32(cursor);
+    piece->count = bth_cursor_u32(cursor);
+    const char *fault = NULL;
+    if (!cursor->good)
+        fault = "it is cut";
+    else if (piece->storage >= ticket->n_storages)
+        fault = "there is no such storage";
+    else if (piece->count == 0 || piece->nbytes == 0)
+        fault = "it is empty";
+    else if (piece->stride < piece->nbytes)
+        fault = "its runs overlap";
+    else {
+        const bth_ticket_storage *storage = &ticket->storages[piece->storage];
+        bth_range range = storage_in_window(storage, window);
+        /* Both factors have 32 bits. */
+        uint64_t span = (uint64_t)(piece->count - 1) * piece->stride + piece->nbytes;
+        uint64_t all = storage->data_offset | piece->at | piece->nbytes;
+        if (piece->count > 1)
+            all |= piece->stride;
+        if (piece->at < range.offset || span > range.nbytes ||
+            piece->at - range.offset > range.nbytes - span)
+            fault = "it is not in its storage, or not in the window";
+        else if ((all & (storage->swap_nbytes - 1)) != 0)
+            fault = "it cuts an element that is swapped";
+        else { /* in a window, the product is small */
+            piece->bytes = bth_cursor_bytes(cursor, (size_t)piece->nbytes * piece->count);
+            fault = piece->bytes ? NULL : "its bytes are cut";
+        }
+    }
+    if (fault) {
+        (void)bth_fail_argument(error, "a piece is invalid: %s", fault);
+        return BERTH_E_ARGUMENT; /* for analyzers: they do not look so deep */
+    }
+    piece->offset = ticket->storages[piece->storage].data_offset + piece->at;
     return 0;
 }
 
@@ -242,7 +454,7 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
     return 0;
 }
 
-/* ---- rounds: begin and end ---- */
+/* ---- rounds ---- */
 
 /* A window that is being written. */
 typedef struct window_writing {
@@ -263,37 +475,8 @@ typedef struct rounds {
     size_t message_nbytes;    /* the most in a message */
     bth_region sent;
     bth_region received;
-    bth_pieces_place *places; /* one a writer */
+    pieces_place *places; /* one a writer */
 } rounds;
-
-static int rounds_allocate(rounds *all, berth_error *error)
-{
-    bth_pages pages = {.wanted = all->settings->large_pages};
-    size_t n = all->exchange->n;
-    uint64_t most = bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
-
-    all->message_nbytes = (size_t)most;
-    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
-    all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
-    if (!all->places)
-        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *all->places));
-    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
-        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < N_WINDOWS; i++) {
-        bth_joint_window *window = &all->windows[i];
-        window->ticket = all->settings->ticket;
-        /* As far from a block in memory as in the file, so that direct writes need no copy. */
-        if (bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
-                           &window->region, error) < 0)
-            return error->code;
-        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
-        if (!window->given)
-            return bth_fail_memory(error, GIVEN_NBYTES);
-    }
-    all->window = all->windows;
-    return 0;
-}
 
 /* The window of a writer in this round. A file has less than 2^63 bytes, and a round at most
  * 2^44. */
@@ -302,8 +485,6 @@ static bth_range rounds_window_of(const rounds *all, uint32_t writer)
     return (bth_range){(all->number * all->exchange->n + writer) * BTH_WINDOW_NBYTES,
                        BTH_WINDOW_NBYTES};
 }
-
-/* ---- writing ---- */
 
 static void *writing_run(void *argument)
 {
@@ -329,40 +510,31 @@ static int writing_end(window_writing *writing, berth_error *error)
     return error->code;
 }
 
-/* ---- one step ---- */
-
-/* Puts a message for each writer: first this one, then the others. Returns this writer's state. */
-static unsigned step_put_messages(rounds *all, uint64_t *runs_nbytes)
-{
-    const bth_rounds_settings *settings = all->settings;
-    const uint32_t self = all->exchange->number;
-    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
-    unsigned state = BTH_PEER_SILENT;
-    uint8_t *out = all->sent.bytes;
-
-    for (uint32_t i = 0; i < all->exchange->n; i++) {
-        const uint32_t to = i == 0 ? self : i <= self ? i - 1 : i;
-        size_t nbytes = bth_pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
-                                       &all->places[to], out, all->message_nbytes, runs_nbytes);
-        bool has_more = all->places[to].run < n_pieces;
-        unsigned own = has_more ? BTH_PEER_HAS_MORE : nbytes > 0 ? BTH_PEER_SENDS : BTH_PEER_SILENT;
-        all->exchange->to[to] = nbytes;
-        state = own > state ? own : state;
-        out += nbytes;
-    }
-    return state;
-}
-
-/* *has_more: of any writer, in this round. */
+/* Puts a message for each writer, first this one, then the others; tells them, sends, and takes
+ * what they send. *has_more: of any writer, in this round. */
 static int rounds_step(rounds *all, bool *has_more, berth_error *error)
 {
     const bth_rounds_settings *settings = all->settings;
     bth_exchange *exchange = all->exchange;
     const uint32_t n = exchange->n, own = exchange->number;
+    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
     const uint8_t *sent = all->sent.bytes, *received = all->received.bytes;
+    unsigned state = BTH_PEER_SILENT, most;
+    uint8_t *out = all->sent.bytes;
     uint64_t runs_nbytes = 0;
-    unsigned state = step_put_messages(all, &runs_nbytes), most;
 
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t to = i == 0 ? own : i <= own ? i - 1 : i;
+        pieces_place *place = &all->places[to];
+        size_t nbytes = pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
+                                   place, out, all->message_nbytes, &runs_nbytes);
+        if (place->run < n_pieces)
+            state = BTH_PEER_HAS_MORE;
+        else if (nbytes > 0 && state == BTH_PEER_SILENT)
+            state = BTH_PEER_SENDS;
+        exchange->to[to] = nbytes;
+        out += nbytes;
+    }
     if (bth_exchange_tell(exchange, state, &most, error) < 0)
         return error->code;
     for (uint32_t i = 0; i < n; i++)
@@ -389,8 +561,6 @@ static int rounds_step(rounds *all, bool *has_more, berth_error *error)
     }
     return runs_nbytes > 0 ? settings->report(settings->context, runs_nbytes, error) : 0;
 }
-
-/* ---- rounds ---- */
 
 /* The error of the last window's write is known, and told to the others, one round later. */
 static int rounds_run_one(rounds *all, berth_error *error)
@@ -427,11 +597,31 @@ static int rounds_run_one(rounds *all, berth_error *error)
 int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
                             berth_error *error)
 {
-    const uint64_t round_nbytes = exchange->n * BTH_WINDOW_NBYTES;
+    const size_t n = exchange->n;
+    const uint64_t round_nbytes = n * BTH_WINDOW_NBYTES;
+    bth_pages pages = {.wanted = settings->large_pages};
     rounds all = {.exchange = exchange, .settings = settings};
 
     assert(round_nbytes > 0); /* there is a writer */
-    (void)rounds_allocate(&all, error);
+    all.window = all.windows;
+    all.message_nbytes = (size_t)bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
+    size_t nbytes = bth_array_nbytes(n, all.message_nbytes);
+    all.places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all.places));
+    if (!all.places)
+        (void)bth_fail_memory(error, bth_array_nbytes(n, sizeof *all.places));
+    else if (bth_region_new(nbytes, 1, false, &pages, &all.sent, error) == 0)
+        (void)bth_region_new(nbytes, 1, false, &pages, &all.received, error);
+    for (size_t i = 0; i < N_WINDOWS && error->code == BERTH_OK; i++) {
+        bth_joint_window *window = &all.windows[i];
+        window->ticket = settings->ticket;
+        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
+        /* As far from a block in memory as in the file, so that direct writes need no copy. */
+        if (!window->given)
+            (void)bth_fail_memory(error, GIVEN_NBYTES);
+        else
+            (void)bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
+                                 &window->region, error);
+    }
     for (size_t i = 0; i < settings->ticket->n_storages; i++) {
         const bth_ticket_storage *storage = &settings->ticket->storages[i];
         const uint64_t end = storage->data_offset + storage->nbytes;

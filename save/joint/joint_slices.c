@@ -55,47 +55,38 @@ static bool byte_can_be_read(const uint8_t *address)
     return can_be_copied;
 }
 
-/* Those on a device come to the host, as a whole. */
-static int slice_copy_from_device(slice_runs *runs, uint64_t nbytes, berth_error *error)
-{
-    const berth_slice *slice = runs->slice;
-    const uintptr_t address = (uintptr_t)slice->data;
-    bool fits = nbytes <= SIZE_MAX - sizeof(bth_slice_copy);
-    bth_slice_copy *copy = fits ? bth_allocate(sizeof *copy + (size_t)nbytes) : NULL;
-    bth_device_handle *device;
-
-    if (!copy)
-        return bth_fail_memory(error, nbytes);
-    copy->next = runs->parts->copies;
-    runs->parts->copies = copy;
-    runs->data = copy->bytes;
-    if (bth_wing_device.open(slice->device, &device, error) < 0 ||
-        bth_wing_device.check_memory(device, address, (size_t)nbytes, error) < 0)
-        return error->code;
-    return bth_wing_device.copy_to_host_and_wait(device, copy->bytes, address, (size_t)nbytes,
-                                                 slice->ready, error);
-}
-
-/* runs->data: nbytes > 0 that this process can read: the caller's, or a copy of those on a device.
- */
+/* runs->data: nbytes > 0 that this process can read: the caller's, or a copy of those on a device,
+ * which come to the host as a whole. */
 static int slice_find_data(slice_runs *runs, uint64_t nbytes, berth_error *error)
 {
-    const uint8_t *data = runs->slice->data;
+    const berth_slice *slice = runs->slice;
+    const uint8_t *data = slice->data;
+    const uintptr_t address = (uintptr_t)data;
 
     runs->data = data;
     if (!data)
         return slice_fail(runs, "the data are NULL", error);
-    if (runs->slice->device)
-        (void)slice_copy_from_device(runs, nbytes, error);
-    else if (!byte_can_be_read(data) || !byte_can_be_read(data + (nbytes - 1)))
+    if (slice->device) {
+        bool fits = nbytes <= SIZE_MAX - sizeof(bth_slice_copy);
+        bth_slice_copy *copy = fits ? bth_allocate(sizeof *copy + (size_t)nbytes) : NULL;
+        bth_device_handle *device;
+        if (copy) {
+            copy->next = runs->parts->copies;
+            runs->parts->copies = copy;
+            runs->data = copy->bytes;
+        } else
+            (void)bth_fail_memory(error, nbytes);
+        if (copy && bth_wing_device.open(slice->device, &device, error) == 0 &&
+            bth_wing_device.check_memory(device, address, (size_t)nbytes, error) == 0)
+            (void)bth_wing_device.copy_to_host_and_wait(device, copy->bytes, address,
+                                                        (size_t)nbytes, slice->ready, error);
+    } else if (!byte_can_be_read(data) || !byte_can_be_read(data + (nbytes - 1)))
         (void)bth_fail_argument(error,
                                 "%llu bytes at 0x%zx are not memory that the host can read: if "
                                 "they lie on a device, name it in berth_slice.device",
-                                (unsigned long long)nbytes, (size_t)(uintptr_t)data);
-    return bth_error_prefix(error, runs->slice->name);
+                                (unsigned long long)nbytes, (size_t)address);
+    return bth_error_prefix(error, slice->name);
 }
-
-/* ---- bytes ---- */
 
 int bth_slice_parts_append(bth_slice_parts *parts, const bth_joint_part *part, const uint8_t *bytes,
                            berth_error *error)
@@ -123,26 +114,6 @@ static int slice_check_swapped(const slice_runs *runs, uint64_t edges, berth_err
                       "save.byteorder swaps its bytes, and an element is cut by the slice, or by a "
                       "block (save.storage_alignment=64 avoids that)",
                       error);
-}
-
-/* Adds bytes [at, at + nbytes) of the tensor's storage. */
-static int slice_add_bytes(slice_runs *runs, uint64_t at, uint64_t nbytes, berth_error *error)
-{
-    const uint64_t all = runs->ticket->storages[runs->tensor.storage].nbytes;
-    const bth_joint_part part = {
-        .storage = runs->tensor.storage & BTH_MAX_JOINT_STORAGES, .at = at, .nbytes = nbytes};
-
-    if (at > all || nbytes > all - at)
-        return bth_fail(error, BERTH_E_ARGUMENT, runs->slice->name, BERTH_NO_OFFSET,
-                        "bytes %" PRIu64 " to %" PRIu64 " are not in its storage of %" PRIu64
-                        " bytes",
-                        at, at + nbytes, all);
-    if (nbytes == 0)
-        return 0;
-    if (slice_find_data(runs, nbytes, error) < 0 ||
-        slice_check_swapped(runs, at | nbytes, error) < 0)
-        return error->code;
-    return bth_slice_parts_append(runs->parts, &part, runs->data, error);
 }
 
 /* ---- boxes ---- */
@@ -195,33 +166,11 @@ static bool box_make(const bth_ticket_tensor *tensor, const int64_t *starts, con
 }
 
 /* Long runs become parts, short ones a box. */
-static int slice_add_runs(slice_runs *runs, const bth_short_box *box, berth_error *error)
-{
-    bth_slice_parts *parts = runs->parts;
-
-    if (box->n_runs > 1 && box->run_nbytes < MIN_RUN_NBYTES) {
-        bth_short_box *grown = bth_items_grow(parts->boxes, parts->n_boxes, 1, &parts->boxes_room,
-                                              sizeof *grown, error);
-        if (!grown)
-            return error->code;
-        parts->boxes = grown;
-        parts->boxes[parts->n_boxes++] = *box;
-        return 0;
-    }
-    for (uint64_t i = 0; i < box->n_runs; i++) {
-        const bth_joint_part part = {.storage = box->storage & BTH_MAX_JOINT_STORAGES,
-                                     .at = bth_short_box_run_at(box, i),
-                                     .nbytes = box->run_nbytes};
-        if (bth_slice_parts_append(parts, &part, box->bytes + i * box->run_nbytes, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
 static int slice_add_box(slice_runs *runs, const int64_t *starts, const int64_t *lengths,
                          berth_error *error)
 {
     const bth_ticket_tensor *tensor = &runs->tensor;
+    bth_slice_parts *parts = runs->parts;
     bool is_empty = false;
     bth_short_box box;
 
@@ -242,7 +191,8 @@ static int slice_add_box(slice_runs *runs, const int64_t *starts, const int64_t 
     uint64_t edges = box.at | box.run_nbytes;
     for (int32_t i = 0; i < box.n_dims; i++)
         edges |= box.lengths[i] > 1 ? box.strides[i] : 0;
-    if (box.n_runs > 1 && box.run_nbytes < MIN_RUN_NBYTES && !runs->can_exchange)
+    const bool is_short = box.n_runs > 1 && box.run_nbytes < MIN_RUN_NBYTES;
+    if (is_short && !runs->can_exchange)
         return bth_fail(error, BERTH_E_UNSUPPORTED, runs->slice->name, BERTH_NO_OFFSET,
                         "the slice lies in pieces of %" PRIu64
                         " bytes, and pieces shorter than %" PRIu64
@@ -255,7 +205,23 @@ static int slice_add_box(slice_runs *runs, const int64_t *starts, const int64_t 
         slice_find_data(runs, box.n_runs * box.run_nbytes, error) < 0)
         return error->code;
     box.bytes = runs->data;
-    return slice_add_runs(runs, &box, error);
+    if (is_short) {
+        bth_short_box *grown = bth_items_grow(parts->boxes, parts->n_boxes, 1, &parts->boxes_room,
+                                              sizeof *grown, error);
+        if (!grown)
+            return error->code;
+        parts->boxes = grown;
+        parts->boxes[parts->n_boxes++] = box;
+        return 0;
+    }
+    for (uint64_t i = 0; i < box.n_runs; i++) {
+        const bth_joint_part part = {.storage = box.storage & BTH_MAX_JOINT_STORAGES,
+                                     .at = bth_short_box_run_at(&box, i),
+                                     .nbytes = box.run_nbytes};
+        if (bth_slice_parts_append(parts, &part, box.bytes + i * box.run_nbytes, error) < 0)
+            return error->code;
+    }
+    return 0;
 }
 
 /* ---- slices ---- */
@@ -264,18 +230,31 @@ static int slice_add(slice_runs *runs, berth_error *error)
 {
     static const int64_t zeros[BERTH_MAX_RANK];
     const berth_slice *slice = runs->slice;
+    const uint64_t at = slice->offset, nbytes = slice->nbytes;
+    const uint64_t all = runs->ticket->storages[runs->tensor.storage].nbytes;
+    const bth_joint_part part = {
+        .storage = runs->tensor.storage & BTH_MAX_JOINT_STORAGES, .at = at, .nbytes = nbytes};
 
-    switch (slice->kind) {
-    case BERTH_SLICE_BYTES:
-        return slice_add_bytes(runs, slice->offset, slice->nbytes, error);
-    case BERTH_SLICE_WHOLE:
+    if (slice->kind == BERTH_SLICE_WHOLE)
         return slice_add_box(runs, zeros, runs->tensor.shape, error);
-    case BERTH_SLICE_BOX:
-        if (runs->tensor.rank > 0 && (!slice->starts || !slice->lengths))
-            return slice_fail(runs, "starts or lengths are NULL", error);
+    if (slice->kind == BERTH_SLICE_BOX && runs->tensor.rank > 0 &&
+        (!slice->starts || !slice->lengths))
+        return slice_fail(runs, "starts or lengths are NULL", error);
+    if (slice->kind == BERTH_SLICE_BOX)
         return slice_add_box(runs, slice->starts, slice->lengths, error);
-    }
-    return slice_fail(runs, "invalid kind of slice", error);
+    if (slice->kind != BERTH_SLICE_BYTES)
+        return slice_fail(runs, "invalid kind of slice", error);
+    if (at > all || nbytes > all - at)
+        return bth_fail(error, BERTH_E_ARGUMENT, slice->name, BERTH_NO_OFFSET,
+                        "bytes %" PRIu64 " to %" PRIu64 " are not in its storage of %" PRIu64
+                        " bytes",
+                        at, at + nbytes, all);
+    if (nbytes == 0)
+        return 0;
+    if (slice_find_data(runs, nbytes, error) < 0 ||
+        slice_check_swapped(runs, at | nbytes, error) < 0)
+        return error->code;
+    return bth_slice_parts_append(runs->parts, &part, runs->data, error);
 }
 
 static int slice_part_compare(const void *a, const void *b)

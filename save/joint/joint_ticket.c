@@ -398,25 +398,6 @@ static int outline_put_tensor(outline_ticket *out, const bth_names *names, size_
     return 0;
 }
 
-/* The end, and what is known only now. No more room is kept than is needed. */
-static int outline_put_end(outline_ticket *out, berth_error *error)
-{
-    const berth_plan *plan = out->plan;
-
-    for (size_t i = 0, place = 0; i < plan->n_records; i++)
-        if (bth_plan_record_is_elsewhere(plan, i) && !out->is_named[place++])
-            return bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
-                            "no tensor of the outline is on it: its bytes must be in the outline");
-    if (!outline_extend(out, BTH_BLOB_END_NBYTES, error))
-        return error->code;
-    (void)bth_put_u32(bth_put_u32(out->bytes + out->counts_at, out->n_storages), out->n_tensors);
-    bth_blob_put_end(out->bytes, out->nbytes);
-    uint8_t *shrunk = bth_reallocate(out->bytes, out->nbytes);
-    if (shrunk)
-        out->bytes = shrunk;
-    return 0;
-}
-
 int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const berth_value *outline,
                      uint8_t **bytes, size_t *nbytes, berth_error *error)
 {
@@ -433,8 +414,16 @@ int bth_ticket_write(const bth_ticket *ticket, const berth_plan *plan, const ber
         (void)bth_names_new(outline, &names, error);
     for (size_t i = 0; error->code == BERTH_OK && i < bth_names_tensor_count(names); i++)
         (void)outline_put_tensor(&out, names, i, error);
-    if (error->code == BERTH_OK && outline_put_end(&out, error) == 0) {
-        *bytes = out.bytes;
+    for (size_t i = 0, place = 0; error->code == BERTH_OK && i < plan->n_records; i++)
+        if (bth_plan_record_is_elsewhere(plan, i) && !out.is_named[place++])
+            (void)bth_fail(error, BERTH_E_ARGUMENT, bth_plan_record_name(plan, i), BERTH_NO_OFFSET,
+                           "no tensor of the outline is on it: its bytes must be in the outline");
+    /* The end, and what is known only now. No more room is kept than is needed. */
+    if (error->code == BERTH_OK && outline_extend(&out, BTH_BLOB_END_NBYTES, error)) {
+        (void)bth_put_u32(bth_put_u32(out.bytes + out.counts_at, out.n_storages), out.n_tensors);
+        bth_blob_put_end(out.bytes, out.nbytes);
+        uint8_t *shrunk = bth_reallocate(out.bytes, out.nbytes);
+        *bytes = shrunk ? shrunk : out.bytes;
         *nbytes = out.nbytes;
         out.bytes = NULL;
     }

@@ -130,7 +130,7 @@ static inline bool bth_name_is_path(const char *name)
     return name[0] == '\0' || name[0] == '[' || name[0] == '.';
 }
 
-/* ---- joint_middles.c ---- */
+/* ---- joint_writer.c ---- */
 
 /*
  * Writes the seal, with which the temporary of a joint save begins until the coordinator writes its

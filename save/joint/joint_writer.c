@@ -2,14 +2,17 @@
 /* One writer of a joint save: its slices go to the file, and it gets a receipt. */
 #include "save/joint/joint_writer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "format/checksum.h"
 #include "format/values/value.h"
 #include "io/file.h"
+#include "io/syscalls.h"
 #include "save/commit.h"
 #include "save/save_operation.h"
 
@@ -24,7 +27,10 @@ typedef struct joint_writer {
     const berth_params *params;
     bth_exchange exchange; /* n 0: there is none, or it could not begin */
     bth_slice_parts parts; /* of slices; then of windows, too */
-    bth_middles_file file;
+    struct berth_config config;
+    int fd; /* of the new file */
+    bth_output_file file;
+    bth_output output;
     uint8_t *kept; /* fragments of the windows' parts, head and tail of each */
     size_t kept_nbytes;
     size_t kept_room;
@@ -59,18 +65,260 @@ static int writer_report_sent(void *context, uint64_t nbytes, berth_error *error
     return 0;
 }
 
-/* ---- windows ---- */
+/* ---- the file ---- */
+
+#define SEAL_TEXT "Berth: a joint save, not finished\n"
+#define TEXT_NBYTES (sizeof SEAL_TEXT - 1)
+#define SEAL_NBYTES (TEXT_NBYTES + BTH_JOINT_IDENTITY_NBYTES)
+
+static void seal_make(const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES], uint8_t seal[SEAL_NBYTES])
+{
+    memcpy(seal, SEAL_TEXT, TEXT_NBYTES);
+    memcpy(seal + TEXT_NBYTES, identity, BTH_JOINT_IDENTITY_NBYTES);
+}
+
+/* Other hosts see what was written when the file is closed (NFS). */
+int bth_joint_file_seal(int fd, const uint8_t identity[BTH_JOINT_IDENTITY_NBYTES],
+                        berth_error *error)
+{
+    uint8_t seal[SEAL_NBYTES];
+
+    seal_make(identity, seal);
+    if (bth_file_write(fd, seal, sizeof seal, 0, error) < 0)
+        return error->code;
+    bool is_synced;
+    return bth_commit_sync_file(fd, BTH_DURABILITY_NONE, &is_synced, error);
+}
+
+/*
+ * J5: opens only the temporary of the ticket's save. The file has its size already: whole blocks
+ * before its end are never padded. Where direct writes need larger blocks than the coordinator's,
+ * they could write bytes of others.
+ */
+static int writer_open_file(joint_writer *writer, berth_error *error)
+{
+    const bth_ticket *ticket = &writer->ticket;
+    struct berth_config *config = &writer->config;
+    uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
+    uint64_t nbytes;
+    int folder;
+
+    BTH_REPEAT(folder,
+               bth_system.openat(AT_FDCWD, ticket->folder, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
+    if (folder < 0)
+        return bth_fail_system(error, errno, "its folder %s cannot be opened", ticket->folder);
+    BTH_REPEAT(writer->fd, bth_system.openat(folder, ticket->temporary,
+                                             O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
+    int failure = errno;
+    bth_file_close(folder);
+    if (writer->fd < 0 && failure == ENOENT)
+        return bth_fail_system(error, failure,
+                               "the save of this ticket has ended: its temporary %s is gone",
+                               ticket->temporary);
+    if (writer->fd < 0)
+        return bth_fail_system(error, failure, "its temporary %s cannot be opened",
+                               ticket->temporary);
+    if (bth_file_size(writer->fd, &nbytes, error) < 0)
+        return error->code;
+    seal_make(ticket->identity, seal);
+    if (nbytes < ticket->file_nbytes ||
+        bth_file_read(writer->fd, found, sizeof found, 0, error) < 0 ||
+        memcmp(seal, found, sizeof seal) != 0) {
+        bth_error_clear(error);
+        return bth_fail_argument(error, "the ticket is of another save than the one that writes %s",
+                                 ticket->temporary);
+    }
+    nbytes = ticket->file_nbytes & ~(uint64_t)(BTH_MAX_DIRECT_BLOCK_NBYTES - 1);
+    writer->output = bth_output_file_begin(&writer->file, writer->fd, nbytes, config);
+    if (writer->output.constraints.block_nbytes <= ticket->block_nbytes)
+        return 0;
+    bth_direct_close(&writer->file.direct);
+    config->save_method = BTH_SAVE_BUFFERED;
+    writer->output = bth_output_file_begin(&writer->file, writer->fd, nbytes, config);
+    writer->file.reason = "direct writes here need larger blocks than the save has";
+    return 0;
+}
+
+/* ---- a plan of middles ---- */
+
+/* What one call of writer_write_middles writes. */
+typedef struct middles {
+    const bth_ticket *ticket;
+    berth_plan *plan;     /* a record for each middle; for that of a chained part, the storage's */
+    uint32_t *crc32s;     /* of each */
+    bth_range *ranges;    /* middles; those of chained parts are one range */
+    bth_present *present; /* heads of chained parts, which the coordinator writes */
+    bth_run_parts run;
+    uint8_t *block; /* for one head; NULL: none was needed yet */
+} middles;
+
+static int middles_add(middles *made, bth_slice_part *slice, berth_error *error)
+{
+    bth_joint_part *part = &slice->part;
+    const bth_ticket_storage *storage = &made->ticket->storages[part->storage];
+    bth_plan_record content = {.data = slice->bytes, .swap_nbytes = storage->swap_nbytes};
+    bth_joint_split split = bth_joint_part_split(made->ticket, part);
+    size_t i = made->plan->n_records, n = (size_t)bth_min(split.middle.nbytes, BTH_ID_START_NBYTES);
+    size_t head_nbytes = (size_t)split.head_nbytes;
+    bth_range *range = &made->ranges[made->run.n_ranges];
+    bool is_chained = bth_joint_part_is_chained(part);
+    uint64_t at = storage->data_offset - storage->header_nbytes, nbytes = storage->nbytes;
+    char name[32];
+
+    if (split.middle.nbytes == 0)
+        return 0;
+    (void)snprintf(name, sizeof name, "data/%u", storage->record);
+    if (!is_chained) {
+        content.data = slice->bytes + head_nbytes;
+        content.is_part = true;
+        at = split.middle.offset;
+        nbytes = split.middle.nbytes;
+    }
+    if (bth_plan_add_at(made->plan, name, at, nbytes, &content, error) < 0)
+        return error->code;
+    if (is_chained && head_nbytes > 0) {
+        /* The descriptor of a storage needs the CRC of all of it. */
+        if (!made->block)
+            made->block = bth_allocate(made->ticket->block_nbytes);
+        if (!made->block)
+            return bth_fail_memory(error, made->ticket->block_nbytes);
+        if (bth_record_data_read(made->plan, i, made->block, head_nbytes, 0, error) < 0)
+            return error->code;
+        if (made->plan->compute_crc32)
+            part->crc32 = bth_crc32_combine(bth_crc32(0, made->block, head_nbytes), 0,
+                                            storage->nbytes - head_nbytes);
+        made->present[made->run.n_present++] = (bth_present){
+            .record = i, .range = {storage->data_offset, head_nbytes}, .crc32 = part->crc32};
+    }
+    if (part->is_chained_before)
+        range[-1].nbytes = split.middle.offset + split.middle.nbytes - range[-1].offset;
+    else {
+        *range = split.middle;
+        made->run.n_ranges++;
+    }
+    return bth_record_data_read(made->plan, i, part->start, n, is_chained ? head_nbytes : 0, error);
+}
+
+/* made: its plan is empty. What lies behind the last range is the coordinator's. */
+static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_error *error)
+{
+    berth_plan *plan = made->plan;
+
+    plan->is_parts = true;
+    plan->alignment = made->ticket->alignment;
+    made->ranges = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->ranges));
+    made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
+    made->present = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->present));
+    if (!made->ranges || !made->crc32s || !made->present)
+        return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *made->present));
+    for (size_t i = 0; i < n; i++)
+        if (middles_add(made, &parts[i], error) < 0)
+            return error->code;
+    made->run.ranges = made->ranges;
+    made->run.present = made->present;
+    if (plan->n_records == 0)
+        return 0;
+    const bth_range *last = &made->ranges[made->run.n_ranges - 1];
+    if (bth_plan_close(plan, error) == 0)
+        plan->nbytes = plan->tail_offset = plan->directory_offset = last->offset + last->nbytes;
+    return error->code;
+}
+
+/* The CRC of a record, as the share that the middle has in the storage's. */
+static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
+{
+    const bth_ticket *ticket = made->ticket;
+    size_t record = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        bth_joint_part *part = &parts[i].part;
+        const bth_ticket_storage *storage = &ticket->storages[part->storage];
+        bth_range middle = bth_joint_part_split(ticket, part).middle;
+        if (middle.nbytes == 0)
+            continue;
+        uint32_t crc32 = made->crc32s[record++];
+        uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
+        if (bth_joint_part_is_chained(part))
+            part->crc32 ^= crc32; /* it is that of the head */
+        else if (behind > 0 && ticket->compute_crc32)
+            part->crc32 = bth_crc32_combine(crc32, 0, behind);
+        else
+            part->crc32 = crc32;
+    }
+}
+
+/* What the progress of writer_write_middles is in the end. */
+static uint64_t middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts,
+                                     size_t n)
+{
+    uint64_t nbytes = 0, end = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const bth_joint_part *part = &parts[i].part;
+        bth_joint_split split = bth_joint_part_split(ticket, part);
+        nbytes += split.middle.nbytes;
+        if (part->is_chained_before)
+            nbytes += split.middle.offset - end;
+        else if (part->is_chained_behind)
+            nbytes += split.head_nbytes;
+        end = split.middle.offset + split.middle.nbytes;
+    }
+    return nbytes;
+}
+
+/*
+ * Writes the middles of n parts, with what lies between chained ones: together they are whole
+ * blocks, written in place. Puts their CRCs and first bytes into the parts, whose CRCs are 0.
+ * Those of a window have less memory, and report no progress.
+ */
+static int writer_write_middles(joint_writer *writer, bth_slice_part *parts, size_t n,
+                                bool is_window, berth_error *error)
+{
+    const berth_params *params = writer->params;
+    berth_stats *stats = &writer->stats, own = {0};
+    middles made = {.ticket = &writer->ticket,
+                    .plan = bth_plan_new(writer->ticket.archive, &writer->config, n, error)};
+
+    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0) {
+        bth_run_settings settings =
+            bth_run_settings_of(&writer->config, made.plan, &writer->output);
+        settings.parts = made.run;
+        settings.crc32s = made.crc32s;
+        settings.read_back = false; /* the coordinator does */
+        if (is_window)
+            settings.memory_nbytes = bth_min(WINDOW_BUFFERS_NBYTES, settings.memory_nbytes);
+        else if (params && params->progress) {
+            settings.progress = writer_report_progress;
+            settings.progress_context = writer;
+        }
+        if (bth_run(made.plan, &writer->output, &settings, &own, error) == 0)
+            middles_put_crc32s(&made, parts, n);
+        stats->moved_nbytes += own.moved_nbytes;
+        stats->n_requests += own.n_requests;
+        stats->render_seconds += own.render_seconds;
+        stats->crc32_seconds += own.crc32_seconds;
+        stats->disk_seconds += own.disk_seconds;
+        stats->memory_nbytes = bth_max(stats->memory_nbytes, own.memory_nbytes);
+        stats->method = bth_output_file_method(&writer->file, &stats->reason);
+    }
+    berth_plan_free(made.plan);
+    bth_release(made.ranges);
+    bth_release(made.crc32s);
+    bth_release(made.present);
+    bth_release(made.block);
+    return error->code;
+}
+
+/* ---- writing ---- */
 
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
 {
-    static const bth_middles_limits limits = {.memory_nbytes = WINDOW_BUFFERS_NBYTES};
     joint_writer *writer = context;
     bth_slice_parts *parts = &writer->parts;
     size_t before = parts->n;
 
     if (bth_joint_window_append_parts(window, parts, error) < 0 ||
-        bth_middles_write(&writer->file, parts->parts + before, parts->n - before, &limits,
-                          &writer->stats, error) < 0)
+        writer_write_middles(writer, parts->parts + before, parts->n - before, true, error) < 0)
         return error->code;
     /* Keeps the fragments: the window is used again for other bytes. */
     for (size_t i = before; i < parts->n; i++) {
@@ -91,24 +339,19 @@ static int writer_write_window(void *context, const bth_joint_window *window, be
     return 0;
 }
 
-/* ---- writing ---- */
-
 /* exchanges: any writer wants it. The windows' parts come behind the slices'. */
 static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_error *error)
 {
-    const bool reports = writer->params && writer->params->progress;
-    const bth_middles_limits limits = {.progress = reports ? writer_report_progress : NULL,
-                                       .progress_context = writer};
-    double begin = bth_seconds(), end;
+    double begin = bth_seconds();
     berth_stats *stats = &writer->stats;
     size_t n = writer->parts.n;
     bool is_synced; /* if not, the coordinator tells */
 
-    if (bth_middles_file_open(&writer->file, error) < 0)
+    if (writer_open_file(writer, error) < 0)
         return error->code;
     if (exchanges) {
         const bth_rounds_settings settings = {.ticket = &writer->ticket,
-                                              .large_pages = writer->file.config.io_large_pages,
+                                              .large_pages = writer->config.io_large_pages,
                                               .parts = &writer->parts,
                                               .write = writer_write_window,
                                               .report = writer_report_sent,
@@ -116,51 +359,17 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
         (void)bth_exchange_run_rounds(&writer->exchange, &settings, error);
     }
     if (error->code == BERTH_OK)
-        (void)bth_middles_write(&writer->file, writer->parts.parts, n, &limits, stats, error);
-    end = bth_seconds();
-    stats->transfer_seconds = end - begin;
-    BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin, .end_seconds = end);
+        (void)writer_write_middles(writer, writer->parts.parts, n, false, error);
+    stats->transfer_seconds = bth_operation_trace_stage("transfer", begin);
     stats->limited_by = bth_stats_find_slowest_stage(stats);
     begin = bth_seconds();
     if (error->code == BERTH_OK)
-        (void)bth_commit_sync_file(writer->file.fd, writer->ticket.durability, &is_synced, error);
-    end = bth_seconds();
-    stats->sync_seconds = end - begin;
-    BTH_TRACE(.category = "stage", .name = "sync", .begin_seconds = begin, .end_seconds = end);
+        (void)bth_commit_sync_file(writer->fd, writer->ticket.durability, &is_synced, error);
+    stats->sync_seconds = bth_operation_trace_stage("sync", begin);
     return error->code;
 }
 
 /* ---- from begin to end ---- */
-
-/* What decides bytes, and what "done" means, is the ticket's. */
-static void writer_begin(joint_writer *writer, const void *bytes, size_t nbytes, size_t number,
-                         berth_error *error)
-{
-    const berth_params *params = writer->params;
-    struct berth_config *config = &writer->file.config;
-    bth_ticket *ticket = &writer->ticket;
-
-    if (bth_ticket_read(bytes, nbytes, ticket, error) == 0 && number >= ticket->n_writers)
-        (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", number,
-                                ticket->n_writers);
-    writer->number = (uint32_t)number;
-    writer->file.ticket = ticket;
-    if (error->code == BERTH_OK && bth_config_copy_for_operation(params, config, error) == 0) {
-        bth_trace_enter(&writer->traced, config->trace, "joint write", ticket->path,
-                        writer->begin_seconds);
-        config->save_compute_crc32 = ticket->compute_crc32;
-        config->save_durability = ticket->durability;
-    }
-    /* Also after an error, so that the others get to know of it. */
-    const uint32_t n = ticket->n_writers;
-    if (params && params->exchange && number < n && n <= BERTH_MAX_WRITERS) {
-        writer->exchange = (bth_exchange){.function = params->exchange,
-                                          .context = params->exchange_context,
-                                          .n = n,
-                                          .number = writer->number};
-        (void)bth_exchange_allocate(&writer->exchange, error);
-    }
-}
 
 /* Finds what is written and what is exchanged; then writes it. */
 static void writer_write(joint_writer *writer, const berth_slice *slices, size_t n_slices,
@@ -190,7 +399,7 @@ static void writer_write(joint_writer *writer, const berth_slice *slices, size_t
         writer->stats.requested_nbytes = writer->total_nbytes;
         for (size_t i = 0; i < parts->n; i++)
             writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
-        writer->total_nbytes += bth_middles_count_nbytes(ticket, parts->parts, parts->n);
+        writer->total_nbytes += middles_count_nbytes(ticket, parts->parts, parts->n);
         if (writer_write_and_sync(writer, exchanges, error) == 0) {
             bth_slice_parts_sort(parts);
             (void)bth_receipt_write(ticket, writer->number, parts->parts, parts->n, writer->kept,
@@ -207,8 +416,10 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
 {
     BTH_ERROR_BEGIN(error);
     BTH_HOLD_FILE_LIMIT();
-    joint_writer made = {.params = params,
-                         .file = {.fd = -1, .file = {.fd = -1, .direct = {.fd = -1}}},
+    joint_writer made = {.number = (uint32_t)writer,
+                         .params = params,
+                         .fd = -1,
+                         .file = {.fd = -1, .direct = {.fd = -1}},
                          .begin_seconds = bth_seconds(),
                          .stats = {.method = "buffered", .reason = "nothing was written"}};
 
@@ -216,7 +427,27 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         return bth_fail_argument(error, "receipt or receipt_nbytes is NULL");
     *receipt = NULL;
     *receipt_nbytes = 0;
-    writer_begin(&made, ticket, ticket_nbytes, writer, error);
+    if (bth_ticket_read(ticket, ticket_nbytes, &made.ticket, error) == 0 &&
+        writer >= made.ticket.n_writers)
+        (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", writer,
+                                made.ticket.n_writers);
+    /* What decides bytes, and what "done" means, is the ticket's. */
+    if (error->code == BERTH_OK &&
+        bth_config_copy_for_operation(params, &made.config, error) == 0) {
+        bth_trace_enter(&made.traced, made.config.trace, "joint write", made.ticket.path,
+                        made.begin_seconds);
+        made.config.save_compute_crc32 = made.ticket.compute_crc32;
+        made.config.save_durability = made.ticket.durability;
+    }
+    /* Also after an error, so that the others get to know of it. */
+    const uint32_t n = made.ticket.n_writers;
+    if (params && params->exchange && writer < n && n <= BERTH_MAX_WRITERS) {
+        made.exchange = (bth_exchange){.function = params->exchange,
+                                       .context = params->exchange_context,
+                                       .n = n,
+                                       .number = made.number};
+        (void)bth_exchange_allocate(&made.exchange, error);
+    }
     writer_write(&made, slices, n_slices, error);
     double end_seconds = bth_seconds();
     made.stats.total_seconds = end_seconds - made.begin_seconds;
@@ -229,7 +460,8 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         made.receipt = NULL;
     } else if (made.ticket.path)
         (void)bth_error_prefix(error, made.ticket.path);
-    bth_middles_file_close(&made.file);
+    bth_direct_close(&made.file.direct);
+    bth_file_close(made.fd);
     bth_release(made.exchange.to);
     bth_slice_parts_free_all(&made.parts);
     bth_release(made.kept);

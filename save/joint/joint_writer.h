@@ -82,39 +82,7 @@ uint64_t bth_fragments_count_nbytes(const bth_ticket *ticket, const bth_slice_pa
 /* Takes them out of the parts. */
 int bth_fragments_take(const bth_ticket *ticket, bth_slice_parts *parts, berth_error *error);
 
-/* ---- joint_middles.c ---- */
-
-/* The middles of a writer's parts, with what lies between chained ones: together they are whole
- * blocks, written in place. */
-
-/* The new file, as one writer writes to it. */
-typedef struct bth_middles_file {
-    const bth_ticket *ticket;
-    struct berth_config config;
-    int fd;
-    bth_output_file file;
-    bth_output output;
-} bth_middles_file;
-
-/* ticket and config are set; fd and those of `file` are -1. The caller then calls
- * bth_middles_file_close, after a failure too. */
-int bth_middles_file_open(bth_middles_file *file, berth_error *error);
-void bth_middles_file_close(bth_middles_file *file);
-
-typedef struct bth_middles_limits {
-    uint64_t memory_nbytes;           /* of buffers; 0: as usual */
-    berth_progress_function progress; /* of the bytes of these middles; may be NULL */
-    void *progress_context;
-} bth_middles_limits;
-
-/* What `progress` is told of n parts in the end. */
-uint64_t bth_middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts, size_t n);
-/* Writes the middles of n parts, and puts their CRCs and first bytes into the parts, whose CRCs
- * are 0. Adds to *stats. */
-int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
-                      const bth_middles_limits *limits, berth_stats *stats, berth_error *error);
-
-/* ---- joint_messages.c: messages ---- */
+/* ---- joint_exchange.c: messages ---- */
 
 /*
  * Short runs on their way: from the writer that has them to the owner of the window of the file in
@@ -128,21 +96,6 @@ int bth_middles_write(bth_middles_file *file, bth_slice_part *parts, size_t n,
 
 #define BTH_PIECE_HEAD_NBYTES 24
 #define BTH_WINDOW_NBYTES ((uint64_t)8 << 20)
-
-/* What of a window was put into messages: all runs before number `run`, and of it all before byte
- * `at` of its storage. First come the boxes, then the fragments. */
-typedef struct bth_pieces_place {
-    size_t run;
-    uint64_t at;
-} bth_pieces_place;
-
-/*
- * Puts boxes and fragments, as far as they lie in `window`, a range of the file, into a message of
- * at most `room` bytes, from *place on. Returns the bytes of the message; adds those of the runs to
- * *runs_nbytes.
- */
-size_t bth_pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts, bth_range window,
-                      bth_pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes);
 
 typedef struct bth_piece {
     uint32_t storage;
@@ -162,7 +115,7 @@ int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *curso
                    berth_error *error);
 
 /*
- * ---- joint_exchange.c ----
+ * ---- joint_exchange.c: words and rounds ----
  *
  * The exchange of short runs and fragments among the writers of a joint save, by a function of the
  * caller.

@@ -223,9 +223,11 @@ static berth_plan *plan_of(const bth_ticket *ticket, berth_tree *tree)
     plan->is_parts = true;
     for (size_t i = 0; i < ticket->n_storages; i++) {
         const bth_ticket_storage *storage = &ticket->storages[i];
-        const bth_plan_record content = {.storage = elsewhere(tree, storage->nbytes)};
-        const bth_range range = {storage->data_offset, storage->nbytes};
-        MUST(bth_plan_add_part(plan, "data/0", range, &content, &error) == 0, "%s", error.message);
+        const bth_plan_record content = {.storage = elsewhere(tree, storage->nbytes),
+                                         .is_part = true};
+        MUST(bth_plan_add_at(plan, "data/0", storage->data_offset, storage->nbytes, &content,
+                             &error) == 0,
+             "%s", error.message);
     }
     plan->tail_offset = ticket->file_nbytes;
     return plan;

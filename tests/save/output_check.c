@@ -112,7 +112,7 @@ static int run_checked(const berth_plan *plan, const bth_output *inner, const ch
     output.write = write_spoiled;
     output.context = &spoiler;
     output.read = NULL;
-    output.room = NULL;
+    output.file = NULL;
     settings.read_back = false;
     if (bth_run(plan, &output, &settings, &stats, error) == 0)
         write_held(&spoiler, error);

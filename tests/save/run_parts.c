@@ -72,10 +72,11 @@ static void write_the_others(parts_scene *scene, unsigned n_workers, uint64_t ti
     for (size_t i = 0; i < scene->parts.n_present; i++) {
         bth_present *present = &scene->present[i];
         const uint8_t *from = scene->expected + present->range.offset;
-        const bth_plan_record content = {.data = from, .swap_nbytes = 1};
+        const bth_plan_record content = {.data = from, .swap_nbytes = 1, .is_part = true};
         ranges[i] = present->range;
         memcpy(present->start, from, sizeof present->start);
-        assert_ok(bth_plan_add_part(plan, "data/0", present->range, &content, &error));
+        assert_ok(bth_plan_add_at(plan, "data/0", present->range.offset, present->range.nbytes,
+                                  &content, &error));
     }
     assert_ok(bth_plan_close(plan, &error));
     assert_ok(bth_run(plan, &scene->output, &settings, &stats, &error));

@@ -44,7 +44,6 @@ format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gi
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
 load/open/head_records.c head_find_pickle_record 2 malloc-leak: kept in contents->archive, which bth_contents_free frees
 save/joint/joint_slices.c bth_slice_parts_append 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
-save/joint/joint_slices.c slice_add_runs 1 malloc-leak: the same copy
 tools/dcp/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
 tools/commands/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
 tools/map/map_read.c storage_add_tensor 1 malloc-leak: kept in the storage, which map_free frees
