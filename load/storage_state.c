@@ -65,13 +65,24 @@ static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *er
     return 0;
 }
 
-/* Through this hook save/ reads storages of a checkpoint without including load/. */
+/* Through these hooks save/ reads storages of a checkpoint, and views of them, without including
+ * load/. */
 static int storage_read_for_save(const berth_storage *storage, void *buffer, size_t nbytes,
                                  uint64_t offset, berth_error *error)
 {
     bth_storage_state *stored = storage->context;
 
     (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
+}
+
+static int storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                          int64_t first, int64_t n, void *buffer,
+                                          berth_error *error)
+{
+    bth_storage_state *stored = storage->context;
+
+    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
     return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
@@ -93,6 +104,7 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         storages->stored[i] = (bth_storage_state){.checkpoint = checkpoint, .unit = 1};
         storage->context = &storages->stored[i];
         storage->read = storage_read_for_save;
+        storage->read_elements = storage_read_elements_for_save;
     }
     for (size_t i = 0; contents->n_deflated > 0 && i < directory->n_entries; i++) { /* Z12 */
         const bth_zip_entry *entry = &directory->entries[i];
@@ -143,7 +155,7 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
             if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
                 atomic_store(&storages->stored[i].memory, NULL);
         }
-    bth_access_forget_direct(&checkpoint->source.access);
+    bth_access_forget_in_child(&checkpoint->source.access, state == BTH_LOCK_TORN);
     /*
      * A thread of the parent was changing something, maybe one of these. No one knows which parts
      * are whole: all are dropped, not freed, and made again when they are needed. All other state
@@ -153,7 +165,6 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
         if (!checkpoint->contents.container.known)
             checkpoint->contents.container = (bth_container){0};
         checkpoint->contents.counts.known = false;
-        bth_access_forget_all(&checkpoint->source.access);
         checkpoint->shown_name = (bth_name_text){0};
         checkpoint->shown_path = (bth_name_text){0};
     }
@@ -396,19 +407,46 @@ static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storag
                                           offset + head + middle, error);
 }
 
-/* Reads from the file, in this machine's order. Of a deflated one: the whole. */
-static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_storage *root,
-                                  void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+/* Reads from memory or the device if it is loaded, else from the file, in this machine's order. Of
+ * a deflated one in the file: the whole. */
+static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
+                                       void *buffer, size_t nbytes, uint64_t offset,
+                                       berth_error *error)
 {
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
+    bth_reader *reader = &checkpoint->source.reader;
+    /* Memory first: the caller may have changed the bytes there. */
+    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
 
+    if (memory && bth_read_is_long(&checkpoint->config, nbytes)) {
+        bth_checkpoint_lock(checkpoint);
+        bool is_mapped = bth_map_holds(&checkpoint->source.access.map, memory);
+        bth_checkpoint_unlock(checkpoint);
+        return bth_copy_range(reader, &checkpoint->config, memory + offset, is_mapped, buffer,
+                              nbytes, root->offset + offset, error);
+    }
+    if (memory) {
+        memcpy(buffer, memory + offset, nbytes);
+        return 0;
+    }
+    bth_storage_target target = bth_storage_get_target(checkpoint, root);
+    const bth_range_target *there = &target.range;
+    if (target.is_there) {
+        /* The caller may have freed its device memory by now. */
+        if (bth_wing_device.check_life(there->device, there->life, error) < 0 ||
+            bth_wing_device.check_memory(there->device, there->address, (size_t)root->nbytes,
+                                         error) < 0)
+            return error->code;
+        return bth_wing_device.copy_to_host_and_wait(
+            there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
+    }
     if (stored->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
     if (stored->deflated) {
         nbytes = (size_t)root->nbytes;
         if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
-            bth_read_inflated_range(&checkpoint->source.reader, &checkpoint->config,
-                                    stored->deflated, buffer, nbytes, 0, error) < 0)
+            bth_read_inflated_range(reader, &checkpoint->config, stored->deflated, buffer, nbytes,
+                                    0, error) < 0)
             return error->code;
         if (stored->unit > 1)
             bth_swap_bytes(buffer, buffer, nbytes - nbytes % stored->unit, stored->unit);
@@ -420,38 +458,6 @@ static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_stor
     if (stored->unit > 1)
         return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
     return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
-}
-
-/* Reads from memory or the device if it is loaded, else from the file. */
-static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
-                                       void *buffer, size_t nbytes, uint64_t offset,
-                                       berth_error *error)
-{
-    /* Memory first: the caller may have changed the bytes there. */
-    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
-
-    if (memory && bth_read_is_long(&checkpoint->config, nbytes)) {
-        bth_checkpoint_lock(checkpoint);
-        bool is_mapped = bth_map_holds(&checkpoint->source.access.map, memory);
-        bth_checkpoint_unlock(checkpoint);
-        return bth_copy_range(&checkpoint->source.reader, &checkpoint->config, memory + offset,
-                              is_mapped, buffer, nbytes, root->offset + offset, error);
-    }
-    if (memory) {
-        memcpy(buffer, memory + offset, nbytes);
-        return 0;
-    }
-    bth_storage_target target = bth_storage_get_target(checkpoint, root);
-    const bth_range_target *there = &target.range;
-    if (!target.is_there)
-        return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
-    /* The caller may have freed its device memory by now. */
-    if (bth_wing_device.check_life(there->device, there->life, error) < 0 ||
-        bth_wing_device.check_memory(there->device, there->address, (size_t)root->nbytes, error) <
-            0)
-        return error->code;
-    return bth_wing_device.copy_to_host_and_wait(
-        there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,

@@ -134,20 +134,6 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
 /* ---- elements ---- */
 
-/* Elements smaller than a byte can begin inside a byte: only the whole tensor can be read. */
-static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                               int64_t first, int64_t n, void *buffer, berth_error *error)
-{
-    uint64_t offset;
-
-    if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
-        n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
-        return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
-                                   error);
-    return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
-                            offset, error);
-}
-
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */
@@ -227,9 +213,16 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
     if (n == 0)
         return 0;
     bth_prefetch_consume_tensor(checkpoint, tensor, first, n);
-    if (bth_dtype_elements_per_item(tensor->dtype) > 1)
-        return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
     bool is_contiguous = berth_tensor_is_contiguous(tensor);
+    if (bth_dtype_elements_per_item(tensor->dtype) > 1) { /* they can begin inside a byte */
+        uint64_t offset;
+        if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
+            n != berth_tensor_numel(tensor) || !is_contiguous)
+            return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
+                                       error);
+        return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
+                                offset, error);
+    }
     bool is_in_memory = bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage);
     if (!is_contiguous && !is_in_memory) {
         const berth_storage *root = bth_storage_root(tensor->storage);
@@ -268,24 +261,6 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
-/* Through this hook save/ reads views of storages without including load/. */
-static int storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
-                                          int64_t first, int64_t n, void *buffer,
-                                          berth_error *error)
-{
-    bth_storage_state *stored = storage->context;
-
-    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
-    return bth_error_in_checkpoint(stored->checkpoint, error);
-}
-
-void bth_storages_set_read_elements(berth_checkpoint *checkpoint)
-{
-    for (size_t i = 0; i < checkpoint->storages.n; i++)
-        bth_tree_storage(checkpoint->contents.tree, i)->read_elements =
-            storage_read_elements_for_save;
-}
-
 /* ---- slices ---- */
 
 /* Shorter runs are read together with all gaps between them, */
@@ -307,20 +282,6 @@ typedef struct slice_runs {
     int64_t n;       /* number of runs */
     uint64_t item_nbytes;
 } slice_runs;
-
-static slice_runs slice_divide_into_runs(const berth_tensor *slice)
-{
-    slice_runs runs = {
-        .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
-    int32_t d = slice->rank;
-
-    for (; d > 0 && (slice->stride[d - 1] == runs.numel || slice->shape[d - 1] == 1); d--)
-        runs.numel *= slice->shape[d - 1];
-    runs.n_inner = slice->rank - d;
-    for (; d > 0; d--)
-        runs.n *= slice->shape[d - 1];
-    return runs;
-}
 
 /*
  * Whether the runs are read one by one, as ranges of transfers. Not if they are not in the
@@ -402,7 +363,14 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
         return 0;
     if (!buffer)
         return bth_fail_argument(error, "the buffer is NULL");
-    slice_runs runs = slice_divide_into_runs(slice);
+    slice_runs runs = {
+        .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
+    int32_t d = slice->rank;
+    for (; d > 0 && (slice->stride[d - 1] == runs.numel || slice->shape[d - 1] == 1); d--)
+        runs.numel *= slice->shape[d - 1];
+    runs.n_inner = slice->rank - d;
+    for (; d > 0; d--)
+        runs.n *= slice->shape[d - 1];
     if (bth_dtype_elements_per_item(slice->dtype) > 1 || !slice_is_read_by_runs(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
     bth_prefetch_consume_tensor(checkpoint, slice, 0, numel);

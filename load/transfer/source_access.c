@@ -41,17 +41,14 @@ void bth_access_close(bth_access *access)
     bth_map_free(&access->map);
 }
 
-void bth_access_forget_direct(bth_access *access)
+void bth_access_forget_in_child(bth_access *access, bool is_torn)
 {
-    if (access->direct_n_forks == bth_fork_count())
+    if (is_torn || access->direct_n_forks == bth_fork_count())
         access->direct_is_tried = false;
-}
-
-void bth_access_forget_all(bth_access *access)
-{
-    access->map = (bth_map){0};
-    access->file_system_is_known = false;
-    access->direct_is_tried = false;
+    if (is_torn) {
+        access->map = (bth_map){0};
+        access->file_system_is_known = false;
+    }
 }
 
 /* ---- conditions and choice ---- */
@@ -104,7 +101,7 @@ static const char *access_try_open_direct(bth_access *access)
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
         access->direct_n_forks =
-            bth_fork_count(); /* after the open; see bth_access_forget_direct */
+            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
         atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))

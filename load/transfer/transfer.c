@@ -86,22 +86,6 @@ static uint64_t requests_span_nbytes(const bth_request *requests, uint64_t n)
     return request_end(&requests[n - 1]) - requests[0].offset;
 }
 
-/* For a transfer with gap_nbytes, by its list: sets is_advised. */
-static void transfer_choose_advice(bth_transfer *transfer)
-{
-    const bth_request *first = transfer->list;
-    uint64_t n = transfer->requests.n_requests;
-    int fd = bth_reader_file(transfer->access->reader);
-    bool is_warm = transfer->is_warm;
-
-    if (n <= 1 || first->method != BERTH_LOAD_READ || first->nbytes > ADVISED_MAX_NBYTES || fd < 0)
-        return;
-    if (!is_warm && !transfer->is_cold) /* not known yet */
-        is_warm = bth_page_cache_probe(fd, first->offset, requests_span_nbytes(first, n)) ==
-                  BTH_PAGE_CACHE_WARM;
-    transfer->is_advised = !is_warm;
-}
-
 /* Before request number `task`: has the system begin to read what comes after it. */
 static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
 {
@@ -228,40 +212,18 @@ static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
 
-/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
- * range. Z10: sets the CRC of what begins here; bth_transfer_merge_request_results adds the rest.
+/*
+ * Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. T5: they end at a
+ * multiple of every unit, or with the range. Z10: sets the CRC of what begins here;
+ * bth_transfer_merge_request_results adds the rest.
  */
-static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
-                                       uint64_t from, uint64_t to)
-{
-    const bth_transfer *transfer = walk->transfer;
-    size_t nbytes = (size_t)(to - from);
-
-    if (transfer->with_crc32) {
-        /* Else request_walk_sum_and_use_piece counts the time. */
-        bool is_timed = transfer->is_swapped;
-        double begin_seconds = is_timed ? bth_seconds() : 0;
-        walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
-        if (range->offset >= walk->request->offset)
-            range->crc32 = walk->crc32;
-        else
-            walk->request->head_crc32 = walk->crc32;
-        if (is_timed)
-            walk->crc32_seconds += bth_seconds() - begin_seconds;
-    }
-    if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
-        bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
-    if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
-        memcpy(range->memory + (from - range->offset), bytes, nbytes);
-}
-
-/* Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. */
 static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
-    const bth_transfer_calls *calls = &walk->transfer->calls;
+    const bth_transfer *transfer = walk->transfer;
+    const bth_transfer_calls *calls = &transfer->calls;
 
-    for (; walk->range < walk->request->end_range; walk->range++) {
-        bth_range *range = &walk->transfer->requests.ranges[walk->range];
+    for (; walk->range < walk->request->end_range; walk->range++, walk->crc32 = 0) {
+        bth_range *range = &transfer->requests.ranges[walk->range];
         uint64_t from = bth_max(range->offset, begin);
         uint64_t to = bth_min(range->offset + range->nbytes, end);
         if (bth_range_surroundings_begin(range) >= end)
@@ -270,11 +232,29 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
             range->is_unread = true;
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
-        if (bytes && from < to)
-            request_walk_sum_swap_copy(walk, range, bytes + (from - begin), from, to);
+        if (bytes && from < to) {
+            uint8_t *here = bytes + (from - begin);
+            size_t nbytes = (size_t)(to - from);
+            if (transfer->with_crc32) {
+                /* Else request_walk_sum_and_use_piece counts the time. */
+                bool is_timed = transfer->is_swapped;
+                double begin_seconds = is_timed ? bth_seconds() : 0;
+                walk->crc32 = bth_crc32(walk->crc32, here, nbytes);
+                if (range->offset >= walk->request->offset)
+                    range->crc32 = walk->crc32;
+                else
+                    walk->request->head_crc32 = walk->crc32;
+                if (is_timed)
+                    walk->crc32_seconds += bth_seconds() - begin_seconds;
+            }
+            if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
+                bth_swap_bytes(here, here, nbytes - nbytes % range->unit, range->unit);
+            if (transfer->requests.use == BTH_USE_CALLER &&
+                range->memory + (from - range->offset) != here)
+                memcpy(range->memory + (from - range->offset), here, nbytes);
+        }
         if (bth_range_surroundings_end(range) > end)
             return;
-        walk->crc32 = 0;
     }
 }
 
@@ -580,29 +560,6 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
     return max_nbytes > 0 && (uint64_t)max_nbytes < BUFFER_MIN_NBYTES;
 }
 
-/* For ranges without memory of their own. Direct requests, and those to the caller's function, are
- * slow even if short: then a buffer holds a whole request. */
-static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
-{
-    bth_requests *requests = &transfer->requests;
-    uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
-    bool is_long = any_direct || transfer->access->reader->fd < 0;
-
-    if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-        (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
-                        (unsigned long long)max_nbytes,
-                        (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
-    if (max_nbytes > 0)
-        requests->chunk_nbytes =
-            bth_max(bth_min(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
-                    BUFFER_MIN_NBYTES);
-    transfer->buffer_nbytes =
-        is_long ? requests->chunk_nbytes : bth_min(requests->chunk_nbytes, PIECE_NBYTES);
-    return 0;
-}
-
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
@@ -619,9 +576,25 @@ int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
         transfer->any_late |=
             range_is_swapped_after_read(transfer, range) && (range->shift > 0 || range->unit > 1);
     }
-    if ((requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) &&
-        transfer_size_buffers(transfer, any_direct, error) < 0)
-        return error->code;
+    if (requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) {
+        /* Buffers, for ranges without memory of their own. Direct requests, and those to the
+         * caller's function, are slow even if short: then a buffer holds a whole request. */
+        uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
+        bool is_long = any_direct || transfer->access->reader->fd < 0;
+        if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
+            (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
+            return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                            "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are "
+                            "missing",
+                            (unsigned long long)max_nbytes,
+                            (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
+        if (max_nbytes > 0)
+            requests->chunk_nbytes = bth_max(
+                bth_min(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
+                BUFFER_MIN_NBYTES);
+        transfer->buffer_nbytes =
+            is_long ? requests->chunk_nbytes : bth_min(requests->chunk_nbytes, PIECE_NBYTES);
+    }
     if (!bth_requests_measure(requests))
         return bth_fail_memory(error, UINT64_MAX);
     uint64_t n_tasks = requests->n_requests;
@@ -664,8 +637,17 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
         if (range->is_new)
             bth_pages_begin(&transfer->pages, &range->front, range->memory, (size_t)range->nbytes);
     }
-    if (transfer->requests.gap_nbytes > 0)
-        transfer_choose_advice(transfer);
+    const bth_request *first = transfer->list;
+    uint64_t n = transfer->requests.n_requests;
+    int fd = bth_reader_file(transfer->access->reader);
+    if (transfer->requests.gap_nbytes == 0 || n <= 1 || first->method != BERTH_LOAD_READ ||
+        first->nbytes > ADVISED_MAX_NBYTES || fd < 0)
+        return 0;
+    bool is_warm = transfer->is_warm;
+    if (!is_warm && !transfer->is_cold) /* not known yet */
+        is_warm = bth_page_cache_probe(fd, first->offset, requests_span_nbytes(first, n)) ==
+                  BTH_PAGE_CACHE_WARM;
+    transfer->is_advised = !is_warm;
     return 0;
 }
 
