@@ -113,26 +113,6 @@ static bool destination_make_range(const struct load_into *into,
            !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-static int destination_read(const struct load_into *into, const berth_destination *destination,
-                            berth_error *error)
-{
-    berth_checkpoint *checkpoint = into->checkpoint;
-    const berth_tensor *tensor = destination->tensor;
-    const berth_storage *root = bth_storage_root(destination_storage(destination));
-    uint64_t offset;
-
-    /* Z10, also where the checkpoint was opened without it. */
-    if (into->config.load_check >= BTH_CHECK_DATA &&
-        !bth_storage_memory_or_null(checkpoint, root->index) &&
-        bth_storage_verify(checkpoint, root, error) < 0)
-        return bth_error_in_storage(checkpoint, root, error);
-    if (!destination_is_range(destination, &offset))
-        return bth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor),
-                               destination->address, error);
-    return bth_storage_read(checkpoint, destination_storage(destination), destination->address,
-                            (size_t)destination_needed_nbytes(destination), offset, error);
-}
-
 /* ---- the transfer ---- */
 
 static int load_into_part_compare_offsets(const void *a, const void *b)
@@ -195,10 +175,24 @@ static int load_into_read(struct load_into *into, bth_transfer *transfer, berth_
                           error) < 0 ||
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
-    for (size_t i = 0; i < into->n_rest; i++)
-        if (destination_read(into, into->rest[i].destination, error) < 0)
-            return error->code;
-    return 0;
+    for (size_t i = 0; i < into->n_rest && error->code == 0; i++) {
+        const berth_destination *destination = into->rest[i].destination;
+        const berth_storage *storage = destination_storage(destination);
+        const berth_storage *root = bth_storage_root(storage);
+        uint64_t offset;
+        /* Z10, also where the checkpoint was opened without it. */
+        if (checks_data && !bth_storage_memory_or_null(checkpoint, root->index) &&
+            bth_storage_verify(checkpoint, root, error) < 0)
+            return bth_error_in_storage(checkpoint, root, error);
+        if (destination_is_range(destination, &offset))
+            (void)bth_storage_read(checkpoint, storage, destination->address,
+                                   (size_t)destination_needed_nbytes(destination), offset, error);
+        else
+            (void)bth_tensor_read(checkpoint, destination->tensor, 0,
+                                  berth_tensor_numel(destination->tensor), destination->address,
+                                  error);
+    }
+    return error->code;
 }
 
 /* ---- the public function ---- */

@@ -37,15 +37,11 @@ static bool name_walk_next(name_walk *walk, berth_error *error)
     return false;
 }
 
-static bool selection_is_everything(const berth_selection *selection)
+int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                        bth_visit visit, void *context, berth_error *error)
 {
-    return !selection || (!selection->pattern && selection->n_tensors == 0);
-}
-
-static int selection_visit_matching_names(berth_checkpoint *checkpoint, const char *pattern,
-                                          bth_visit visit, void *context, berth_error *error)
-{
-    name_walk walk = {.names = bth_checkpoint_names(checkpoint, error)};
+    const char *pattern = selection->pattern;
+    name_walk walk = {.names = pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
     bool any_fits = false;
 
     while (walk.names && name_walk_next(&walk, error)) {
@@ -55,17 +51,10 @@ static int selection_visit_matching_names(berth_checkpoint *checkpoint, const ch
         if (walk.tensor)
             (void)visit(context, walk.tensor, error);
     }
-    if (any_fits)
-        return error->code;
-    return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
-                           pattern); /* the first error stays */
-}
-
-int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
-                        bth_visit visit, void *context, berth_error *error)
-{
-    if (selection->pattern &&
-        selection_visit_matching_names(checkpoint, selection->pattern, visit, context, error) < 0)
+    if (pattern && !any_fits) /* the first error stays */
+        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
+                              pattern);
+    if (error->code < 0)
         return error->code;
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
@@ -115,7 +104,7 @@ int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_select
     if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
         return error->code;
     /* Visited even if there are no storages: a pattern that fits no name is an error. */
-    if (!selection_is_everything(selection)) {
+    if (selection && (selection->pattern || selection->n_tensors > 0)) { /* else: all */
         is_selected = bth_allocate_zeroed(n_all + 1);
         if (!is_selected)
             return bth_fail_memory(error, n_all + 1);

@@ -417,37 +417,6 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
     return 0;
 }
 
-/* Without rows PyTorch only compares the plain indices with the size. */
-static int compressed_check_rows(compressed_check *c)
-{
-    int64_t begin = 0, end = 0;
-
-    if (c->n_rows == 0)
-        return compressed_check_row(c, c->n, false);
-    for (int64_t row = 0; row <= c->n_rows; row++) {
-        if (compressed_take_row_end(c, row, begin, &end) < 0 ||
-            compressed_check_row(c, end - begin, true) < 0)
-            return c->rows.check->error->code;
-        begin = end;
-    }
-    return 0;
-}
-
-/* A stream of all batches just goes on. */
-static void compressed_begin_batch(compressed_check *c, indices_check *check, bool is_first)
-{
-    int64_t row = 0, column = 0;
-
-    for (int32_t d = 0; d < c->n_batch_dimensions; d++) {
-        row += c->batch[d] * c->compressed->stride[d];
-        column += c->n > 0 ? c->batch[d] * c->plain->stride[d] : 0;
-    }
-    if (is_first || c->n_row_stream == c->n_rows + 1)
-        c->rows = index_stream_begin(check, c->compressed, row, 1, c->n_row_stream, 0, 2);
-    if (is_first || c->n_column_stream == c->n)
-        c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
-}
-
 /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
 static int compressed_check_parts(indices_check *check, const compressed_check *c)
 {
@@ -475,30 +444,29 @@ static int compressed_check_indices(indices_check *check, const sparse_tensor *s
     if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
         return check->error->code;
     for (bool is_first = true;; is_first = false) {
-        compressed_begin_batch(&c, check, is_first);
-        if (compressed_check_rows(&c) < 0)
+        int64_t row_at = 0, column_at = 0, begin = 0, end = 0;
+        for (d = 0; d < c.n_batch_dimensions; d++) {
+            row_at += c.batch[d] * c.compressed->stride[d];
+            column_at += c.n > 0 ? c.batch[d] * c.plain->stride[d] : 0;
+        }
+        /* A stream of all batches just goes on. */
+        if (is_first || c.n_row_stream == c.n_rows + 1)
+            c.rows = index_stream_begin(check, c.compressed, row_at, 1, c.n_row_stream, 0, 2);
+        if (is_first || c.n_column_stream == c.n)
+            c.columns = index_stream_begin(check, c.plain, column_at, 1, c.n_column_stream, 1, 2);
+        /* Without rows PyTorch only compares the plain indices with the size. */
+        if (c.n_rows == 0 && compressed_check_row(&c, c.n, false) < 0)
             return check->error->code;
+        for (int64_t row = 0; c.n_rows > 0 && row <= c.n_rows; row++, begin = end)
+            if (compressed_take_row_end(&c, row, begin, &end) < 0 ||
+                compressed_check_row(&c, end - begin, true) < 0)
+                return check->error->code;
         /* The next batch, as one counts: 0 again, and one more in the dimension before. */
         for (d = c.n_batch_dimensions - 1; d >= 0 && ++c.batch[d] == c.n_batches[d]; d--)
             c.batch[d] = 0;
         if (d < 0)
             return 0;
     }
-}
-
-/* ---- all tensors of a value ---- */
-
-static sparse_tensor value_get_sparse(const berth_value *value)
-{
-    sparse_tensor sparse = {.is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
-    int32_t rank;
-
-    sparse.layout = (berth_layout_kind)bth_value_layout(value);
-    sparse.n_index_parts = sparse.layout == BERTH_SPARSE_COO ? 1 : 2;
-    sparse.shape = berth_as_size(value, &rank);
-    for (int i = 0; i <= sparse.n_index_parts; i++)
-        sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
-    return sparse;
 }
 
 /* The tensor is valid, and of this checkpoint (T2). Adds its cost. */
@@ -533,11 +501,17 @@ static int sparse_plan(indices_check *check, const sparse_tensor *sparse)
 static int enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
     indices_check *check = context;
+    int32_t rank;
 
     (void)walk;
     if (berth_value_kind(value) != BERTH_KIND_SPARSE)
         return 0;
-    sparse_tensor sparse = value_get_sparse(value);
+    sparse_tensor sparse = {.layout = (berth_layout_kind)bth_value_layout(value),
+                            .shape = berth_as_size(value, &rank),
+                            .is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
+    sparse.n_index_parts = sparse.layout == BERTH_SPARSE_COO ? 1 : 2;
+    for (int i = 0; i <= sparse.n_index_parts; i++)
+        sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
     for (int i = 0; i < sparse.n_index_parts; i++)
         if (sparse.parts[i]->flags & BERTH_META) /* indices without bytes cannot be wrong */
             return 0;

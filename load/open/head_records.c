@@ -164,40 +164,13 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 
 /* ---- data.pkl ---- */
 
-/* Finds the pickle's end; extends the head until it holds it. *extent 0: no end found. */
-static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *extent,
-                                berth_error *error)
-{
-    bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
-                              .record = bth_small_names[BTH_DATA_PKL],
-                              .base_offset = at};
-    bth_pickle_survey *survey = &opening->contents->survey;
-    bth_head_cache *cache = &opening->cache;
-
-    *extent = 0;
-    *survey = (bth_pickle_survey){0};
-    for (;;) {
-        int result = BERTH_E_TRUNCATED;
-        if (cache->head_nbytes > at)
-            result = bth_pickle_find_end_and_fetches(cache->head + at, cache->head_nbytes - at,
-                                                     &rules, survey, error);
-        if (result == 0)
-            *extent = survey->extent;
-        bth_error_clear(error);
-        if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
-            return 0;
-        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
-            return error->code;
-    }
-}
-
 static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const char **reason,
                                    berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
     const size_t n_suffix = sizeof suffix - 1;
+    bth_head_cache *cache = &opening->cache;
     head_record record;
-    size_t extent;
 
     if (head_record_read_header(opening, 0, &record, error) < 0)
         return error->code;
@@ -212,10 +185,27 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
     if (!opening->contents->archive)
         return bth_fail_memory(error, n);
     uint64_t at = record.local.data_offset;
+    bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .record = bth_small_names[BTH_DATA_PKL],
+                              .base_offset = at};
+    bth_pickle_survey *survey = &opening->contents->survey;
+    int result = BERTH_E_TRUNCATED;
+    *survey = (bth_pickle_survey){0};
+    for (;;) { /* extends the head until it holds the pickle's end */
+        if (cache->head_nbytes > at)
+            result = bth_pickle_find_end_and_fetches(cache->head + at, cache->head_nbytes - at,
+                                                     &rules, survey, error);
+        bth_error_clear(error);
+        if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
+            break;
+        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
+            return error->code;
+    }
+    size_t extent = result == 0 ? survey->extent : 0;
     *reason = "data.pkl does not show its own end";
-    if (head_find_pickle_end(opening, at, &extent, error) < 0 || extent == 0)
-        return error->code;
-    uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
+    if (extent == 0)
+        return 0;
+    uint32_t crc32 = bth_crc32(0, cache->head + at, extent);
     if (head_record_check_and_keep(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) ==
             0 &&
         record.is_good)

@@ -82,6 +82,12 @@ void bth_container_free(bth_container *container);
 
 /* The entry of a record, or NULL. */
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record);
+/* Entry i in the file's order. */
+static inline bth_zip_entry *bth_container_entry_in_file_order(const bth_container *container,
+                                                               size_t i)
+{
+    return &container->directory.entries[container->directory.by_offset[i]];
+}
 
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
