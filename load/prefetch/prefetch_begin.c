@@ -264,24 +264,6 @@ static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_
     return prefetch_add_range(context, root, offset, end - offset, error);
 }
 
-static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selection *selection,
-                                   berth_error *error)
-{
-    const berth_checkpoint *checkpoint = ranges->checkpoint;
-
-    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
-        return error->code;
-    if (selection && (selection->pattern || selection->n_tensors > 0))
-        return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges,
-                                   error);
-    for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (!storage->root && prefetch_storage_uses_page_cache(ranges, storage))
-            (void)prefetch_add_range(ranges, storage, storage->offset, storage->nbytes, error);
-    }
-    return error->code;
-}
-
 /* ---- method and plan ---- */
 
 /* Sets the method of the options, if the storages allow it. */
@@ -451,7 +433,17 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
     }
     *prefetch = (berth_prefetch){
         .checkpoint = checkpoint, .process = bth_process_unique_number(), .flags = flags};
-    (void)prefetch_collect_ranges(&ranges, selection, error);
+    if (!selection || BTH_CHECK_RESERVED(berth_selection, selection, error) == 0) {
+        if (selection && (selection->pattern || selection->n_tensors > 0))
+            (void)bth_selection_visit(checkpoint, selection, prefetch_add_tensor, &ranges, error);
+        else
+            for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
+                const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+                if (!storage->root && prefetch_storage_uses_page_cache(&ranges, storage))
+                    (void)prefetch_add_range(&ranges, storage, storage->offset, storage->nbytes,
+                                             error);
+            }
+    }
     prefetch->plan.ranges = ranges.items;
     if (error->code < 0 || prefetch_choose_method_and_map(prefetch, &ranges, config, error) < 0 ||
         prefetch_divide_into_passes(prefetch, &ranges, config, error) < 0 ||

@@ -80,8 +80,8 @@ static int rows_divide_memory_into_lines(const berth_rows *rows, const bth_row_t
 
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
 {
-    if (!bth_storage_find_tensor_name(table->checkpoint, table->storage, table->offset, name,
-                                      name_nbytes))
+    if (!bth_tensor_find_name(table->checkpoint, NULL, table->storage, table->offset, name,
+                              name_nbytes))
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
 }
 

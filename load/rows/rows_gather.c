@@ -113,26 +113,6 @@ static int row_gather_begin_part(row_gather *gather, const berth_rows_part *part
     return 0;
 }
 
-/* Checks everything but the ids, and counts them. */
-static int row_gather_count_part(row_gather *gather, const berth_rows_part *part,
-                                 berth_error *error)
-{
-    uint64_t nbytes;
-
-    if (BTH_CHECK_RESERVED(berth_rows_part, part, error) < 0 ||
-        row_gather_begin_part(gather, part, error) < 0)
-        return error->code;
-    if (gather->stride_nbytes < gather->table.row_nbytes)
-        return bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
-                                 (ull)part->stride_nbytes, (ull)gather->table.row_nbytes);
-    if (!bth_try_multiply(part->n, gather->stride_nbytes, &nbytes) || nbytes > PTRDIFF_MAX)
-        return bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
-                                 (ull)gather->table.row_nbytes);
-    gather->n_ids += part->n;
-    gather->total_nbytes += part->n * gather->table.row_nbytes;
-    return 0;
-}
-
 /* Of the gather's memory; as long as the passes are not chosen, without their lists. */
 static uint64_t row_gather_nbytes(const row_gather *gather)
 {
@@ -153,9 +133,25 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
         return error->code;
     if (!gather->parts && gather->n_parts > 0)
         return bth_fail_argument(error, "the parts are NULL");
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
+    for (size_t i = 0; i < gather->n_parts; i++) {
+        const berth_rows_part *part = &gather->parts[i];
+        uint64_t row_nbytes = 0, part_nbytes;
+        if (BTH_CHECK_RESERVED(berth_rows_part, part, error) == 0 &&
+            row_gather_begin_part(gather, part, error) == 0)
+            row_nbytes = gather->table.row_nbytes;
+        if (error->code == 0 && gather->stride_nbytes < row_nbytes)
+            (void)bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
+                                    (ull)part->stride_nbytes, (ull)row_nbytes);
+        else if (error->code == 0 &&
+                 (!bth_try_multiply(part->n, gather->stride_nbytes, &part_nbytes) ||
+                  part_nbytes > PTRDIFF_MAX))
+            (void)bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
+                                    (ull)row_nbytes);
+        if (error->code < 0)
             return bth_error_prefix_index(error, "part", i);
+        gather->n_ids += part->n;
+        gather->total_nbytes += part->n * row_nbytes;
+    }
     const berth_rows_limits *limits = &gather->rows->limits;
     uint64_t limit_nbytes = (uint64_t)config.io_memory_nbytes;
     uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
@@ -179,17 +175,6 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
                     "load.rows_min_pass_ids so that passes are smaller",
                     (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
                     (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
-}
-
-static int row_gather_check_ids(row_gather *gather, const berth_rows_part *part, berth_error *error)
-{
-    if (part->n > 0 && (!part->ids || !part->output))
-        return bth_fail_argument(error, "the ids, or the output, are NULL");
-    if (row_gather_begin_part(gather, part, error) < 0)
-        return error->code;
-    if (bth_row_table_check_ids(&gather->table, &gather->ids, "the part", error) == 0)
-        return 0;
-    return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
 }
 
 /* ---- live tickets ---- */
@@ -374,9 +359,15 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
     BTH_ERROR_BEGIN(error);
     if (row_gather_plan(&gather, error) < 0)
         return error->code;
-    for (size_t i = 0; i < n_parts; i++) /* all, before any byte is written */
-        if (row_gather_check_ids(&gather, &parts[i], error) < 0)
+    for (size_t i = 0; i < n_parts; i++) { /* all ids, before any byte is written */
+        if (parts[i].n > 0 && (!parts[i].ids || !parts[i].output))
+            (void)bth_fail_argument(error, "the ids, or the output, are NULL");
+        else if (row_gather_begin_part(&gather, &parts[i], error) == 0 &&
+                 bth_row_table_check_ids(&gather.table, &gather.ids, "the part", error) < 0)
+            (void)bth_error_prefix(error, gather.table.checkpoint->source.reader.name);
+        if (error->code < 0)
             return bth_error_prefix_index(error, "part", i);
+    }
     if (gather.n_ids == 0)
         return 0;
     bth_trace_scope traced = {0};

@@ -68,12 +68,18 @@ static const char *choice_read_reason(const struct berth_config *config,
     return conditions->no_direct;
 }
 
-static bth_choice choice_auto_at_once(const struct berth_config *config,
-                                      const bth_conditions *conditions, const char *no_map)
+static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
 {
-    berth_load_method in_place =
-        no_map || conditions_exclude_map(conditions) ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
+    bool excludes_map = conditions_exclude_map(conditions);
+    const char *no_map = excludes_map ? NULL : choice_no_map_reason(config, conditions);
+    berth_load_method in_place = no_map || excludes_map ? BERTH_LOAD_READ : BERTH_LOAD_MAP;
 
+    /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
+    if (conditions->file_system == BTH_REMOTE)
+        return choice_make(BERTH_LOAD_READ, "the file system belongs to a network or a process");
+    if (!conditions->at_once)
+        return no_map ? choice_make(BERTH_LOAD_READ, no_map)
+                      : choice_make(BERTH_LOAD_MAP, "the source is a file");
     if (conditions->file_system == BTH_IN_MEMORY || conditions->page_cache == BTH_PAGE_CACHE_WARM)
         return choice_make(in_place, no_map ? no_map : "the file is in memory");
     if (conditions->use == BTH_USE_MEMORY &&
@@ -83,21 +89,6 @@ static bth_choice choice_auto_at_once(const struct berth_config *config,
     if (reason)
         return choice_make(BERTH_LOAD_READ, reason);
     return choice_make(BERTH_LOAD_DIRECT, "the file is on a disk, and not in memory");
-}
-
-static bth_choice choice_auto(const struct berth_config *config, const bth_conditions *conditions)
-{
-    const char *no_map =
-        conditions_exclude_map(conditions) ? NULL : choice_no_map_reason(config, conditions);
-
-    /* A process that touches a truncated map is killed (F2). Here other machines may truncate. */
-    if (conditions->file_system == BTH_REMOTE)
-        return choice_make(BERTH_LOAD_READ, "the file system belongs to a network or a process");
-    if (conditions->at_once)
-        return choice_auto_at_once(config, conditions, no_map);
-    if (no_map)
-        return choice_make(BERTH_LOAD_READ, no_map);
-    return choice_make(BERTH_LOAD_MAP, "the source is a file");
 }
 
 bth_choice bth_choose(const struct berth_config *config, const bth_conditions *conditions,

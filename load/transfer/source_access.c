@@ -90,25 +90,6 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
     access_trace("look into the page cache", begin_seconds);
 }
 
-/* Why direct reads are impossible; NULL: they are possible. */
-static const char *access_try_open_direct(bth_access *access)
-{
-    if (!access->direct_is_tried) {
-        BTH_HOLD_CANCEL(true);
-        access->direct.fd = -1;
-        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
-            access->no_direct = "the file system is in memory";
-        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
-            access->no_direct = NULL;
-        access->direct_n_forks =
-            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
-        atomic_store(&access->direct_is_tried, true);
-    }
-    if (atomic_load(&access->direct_is_refused))
-        access->no_direct = "a direct read was refused";
-    return access->no_direct;
-}
-
 /*
  * The hashes of about 64 files that this process has loaded past the page cache (load.reuse=auto).
  * Each is at its own remainder: two files there replace each other.
@@ -148,7 +129,20 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
-    conditions->no_direct = access_try_open_direct(access);
+    if (!access->direct_is_tried) {
+        BTH_HOLD_CANCEL(true);
+        access->direct.fd = -1;
+        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
+            access->no_direct = "the file system is in memory";
+        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
+            access->no_direct = NULL;
+        access->direct_n_forks =
+            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
+        atomic_store(&access->direct_is_tried, true);
+    }
+    if (atomic_load(&access->direct_is_refused))
+        access->no_direct = "a direct read was refused";
+    conditions->no_direct = access->no_direct;
     if (!conditions->no_direct && requested == BERTH_LOAD_AUTO &&
         config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS)
         conditions->loaded_before = access_was_loaded_before(access);
