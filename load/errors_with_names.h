@@ -5,6 +5,7 @@
 
 #include "load/checkpoint.h"
 
+/* The storage that has the bytes, from `root_offset` on; of a root in a file that is 0. */
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
     return storage->root ? storage->root : storage;

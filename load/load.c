@@ -341,7 +341,7 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
     const berth_storage *storage = tensor ? tensor->storage : NULL;
     if (storage && !bth_storage_deflated_record(storage)) {
         (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
-        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+        offset += bth_storage_root(storage)->offset + storage->root_offset;
     }
     const berth_value *inner = berth_value_kind(value) == BERTH_KIND_SUBCLASS
                                    ? berth_value_part(value, BERTH_PART_INNER)

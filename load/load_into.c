@@ -92,7 +92,7 @@ static bool destination_make_range(const struct load_into *into,
 
     if (!destination_is_range(destination, &offset))
         return false;
-    offset += storage->root ? storage->root_offset : 0;
+    offset += storage->root_offset;
     if (stored->deflated && (destination_needed_nbytes(destination) != root->nbytes ||
                              !into->checkpoint->config.load_inflate))
         return false; /* Z12: only a whole one can be inflated in place */
@@ -113,15 +113,6 @@ static bool destination_make_range(const struct load_into *into,
            !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-/* ---- the transfer ---- */
-
-static int load_into_part_compare_offsets(const void *a, const void *b)
-{
-    const struct into_part *first = a, *second = b;
-
-    return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
 /*
  * Sorts those that have bytes in the file's order: to `ranges` if one transfer can read them, which
  * is without overlaps; else to `rest`.
@@ -138,11 +129,11 @@ static void load_into_sort_destinations(struct load_into *into)
         if (nbytes == 0)
             continue;
         (void)destination_is_range(destination, &offset);
-        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+        offset += bth_storage_root(storage)->offset + storage->root_offset;
         into->rest[n++] = (struct into_part){offset, destination};
         into->requested_nbytes += nbytes;
     }
-    qsort(into->rest, n, sizeof *into->rest, load_into_part_compare_offsets);
+    qsort(into->rest, n, sizeof *into->rest, bth_compare_offsets);
     for (size_t i = 0; i < n; i++) {
         bth_range *range = &into->ranges[into->n_ranges];
         if (destination_make_range(into, into->rest[i].destination, range) &&

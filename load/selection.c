@@ -253,17 +253,33 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
 
 /* ---- all storages ---- */
 
-/* A storage that is loaded or being loaded keeps its target. */
-static int rules_publish_choices(const struct applied_rules *applied_rules, berth_error *error)
+/* The caller's functions are called without the lock. */
+static int rules_apply(struct applied_rules *applied_rules, berth_error *error)
 {
-    bth_storages *storages = &applied_rules->checkpoint->storages;
-    const struct chosen *chosen = applied_rules->chosen;
+    berth_checkpoint *checkpoint = applied_rules->checkpoint;
+    bth_storages *storages = &checkpoint->storages;
+    struct chosen *chosen = applied_rules->chosen;
+    size_t n_rules = applied_rules->n_rules;
     size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
     bool any_device = false;
 
+    for (size_t r = 0; r < n_rules; r++)
+        if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
+            rule_check_method(applied_rules->rules[r].method, error) < 0)
+            return bth_error_prefix_index(error, "rule", r);
+    if (rules_find_first_for_storages(applied_rules, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < storages->n; i++) {
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        size_t first = applied_rules->first[i];
+        if (!storage->root && first < n_rules &&
+            rule_apply_to_storage(&applied_rules->rules[first], storage, &chosen[i], error) < 0)
+            return bth_error_in_storage(checkpoint, storage, error);
+    }
+    /* Published. A storage that is loaded or being loaded keeps its target. */
     for (size_t i = 0; i < storages->n; i++)
         any_device = any_device || chosen[i].target.device;
-    bth_checkpoint_lock(applied_rules->checkpoint);
+    bth_checkpoint_lock(checkpoint);
     if (!storages->targets && any_device) { /* made with the first one that goes to a device */
         storages->targets = bth_allocate_zeroed(nbytes);
         if (!storages->targets)
@@ -277,31 +293,8 @@ static int rules_publish_choices(const struct applied_rules *applied_rules, bert
             !atomic_load(&stored->memory))
             storages->targets[i].range = chosen[i].target;
     }
-    bth_checkpoint_unlock(applied_rules->checkpoint);
+    bth_checkpoint_unlock(checkpoint);
     return error->code;
-}
-
-/* The caller's functions are called without the lock. */
-static int rules_apply(struct applied_rules *applied_rules, berth_error *error)
-{
-    berth_checkpoint *checkpoint = applied_rules->checkpoint;
-    size_t n_rules = applied_rules->n_rules;
-
-    for (size_t r = 0; r < n_rules; r++)
-        if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
-            rule_check_method(applied_rules->rules[r].method, error) < 0)
-            return bth_error_prefix_index(error, "rule", r);
-    if (rules_find_first_for_storages(applied_rules, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        size_t first = applied_rules->first[i];
-        if (!storage->root && first < n_rules &&
-            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
-                                  error) < 0)
-            return bth_error_in_storage(checkpoint, storage, error);
-    }
-    return rules_publish_choices(applied_rules, error);
 }
 
 int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,

@@ -190,7 +190,7 @@ __attribute__((format(printf, 2, 3))) static int index_stream_fail(const index_s
 
     if (stream->n_read > 0 && !bth_storage_deflated_record(root)) {
         int64_t element = stream->first + index_stream_last(stream) * stream->stride;
-        offset = root->offset + (storage->root ? storage->root_offset : 0) +
+        offset = root->offset + storage->root_offset +
                  (uint64_t)element * berth_dtype_nbytes(part->dtype);
     }
     va_start(arguments, format);
@@ -417,32 +417,25 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
     return 0;
 }
 
-/* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
-static int compressed_check_parts(indices_check *check, const compressed_check *c)
+static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
-    const index_stream wholes[] = {{.check = check, .part = c->compressed},
-                                   {.check = check, .part = c->plain}};
-    int32_t last = c->n_batch_dimensions;
+    compressed_check c = compressed_begin(sparse);
+    const index_stream wholes[] = {{.check = check, .part = c.compressed},
+                                   {.check = check, .part = c.plain}};
+    int32_t d, last = c.n_batch_dimensions;
 
-    if (c->compressed->dtype != c->plain->dtype)
-        return index_stream_fail(&wholes[0], "%s are %s, but %s are %s", c->compressed_name,
-                                 berth_dtype_name(c->compressed->dtype), c->plain_name,
-                                 berth_dtype_name(c->plain->dtype));
+    /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
+    if (c.compressed->dtype != c.plain->dtype)
+        return index_stream_fail(&wholes[0], "%s are %s, but %s are %s", c.compressed_name,
+                                 berth_dtype_name(c.compressed->dtype), c.plain_name,
+                                 berth_dtype_name(c.plain->dtype));
     for (int i = 0; i < 2; i++)
         if (wholes[i].part->shape[last] > 1 && wholes[i].part->stride[last] != 1)
             return index_stream_fail(
                 &wholes[i], "%s have the stride %" PRId64 " in the last dimension, but must have 1",
-                i == 0 ? c->compressed_name : c->plain_name, wholes[i].part->stride[last]);
-    return 0;
-}
-
-static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
-{
-    compressed_check c = compressed_begin(sparse);
-    int32_t d;
-
-    if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
-        return check->error->code;
+                i == 0 ? c.compressed_name : c.plain_name, wholes[i].part->stride[last]);
+    if (compressed_cost(&c) == 0)
+        return 0;
     for (bool is_first = true;; is_first = false) {
         int64_t row_at = 0, column_at = 0, begin = 0, end = 0;
         for (d = 0; d < c.n_batch_dimensions; d++) {

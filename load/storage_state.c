@@ -37,34 +37,6 @@ static void storage_add_swap_unit_of_dtype(bth_storage_state *stored, berth_dtyp
         stored->unit = (uint8_t)unit;
 }
 
-/* Only for foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
- * tensors that view the storage do. */
-static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *error)
-{
-    bool any_untyped = false;
-
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->dtype);
-        if (storage_may_hold_any_dtype(storage)) {
-            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->element);
-            any_untyped = true;
-        }
-    }
-    if (!any_untyped)
-        return 0;
-    if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < bth_names_tensor_count(checkpoint->contents.names); i++) {
-        const berth_tensor *tensor =
-            berth_as_tensor(bth_names_tensor_value(checkpoint->contents.names, i));
-        if (tensor && tensor->storage && storage_may_hold_any_dtype(tensor->storage))
-            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[tensor->storage->index],
-                                           tensor->dtype);
-    }
-    return 0;
-}
-
 /* Through these hooks save/ reads storages of a checkpoint, and views of them, without including
  * load/. */
 static int storage_read_for_save(const berth_storage *storage, void *buffer, size_t nbytes,
@@ -92,6 +64,7 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
     bth_storages *storages = &checkpoint->storages;
     const bth_zip_directory *directory = &contents->container.directory;
     bool is_foreign = contents->is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    bool any_untyped = false;
 
     storages->n = bth_tree_n_storages(contents->tree);
     if (storages->n == 0)
@@ -115,7 +88,27 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         if (storage)
             storages->stored[storage->index].deflated = entry;
     }
-    return is_foreign ? storages_set_swap_units(checkpoint, error) : 0;
+    /* Foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
+     * tensors that view the storage do. */
+    for (size_t i = 0; is_foreign && i < storages->n; i++) {
+        const berth_storage *storage = bth_tree_storage(contents->tree, i);
+        storage_add_swap_unit_of_dtype(&storages->stored[i], storage->dtype);
+        if (storage_may_hold_any_dtype(storage)) {
+            storage_add_swap_unit_of_dtype(&storages->stored[i], storage->element);
+            any_untyped = true;
+        }
+    }
+    if (!any_untyped)
+        return 0;
+    if (bth_names_new(contents->root, &contents->names, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < bth_names_tensor_count(contents->names); i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(contents->names, i));
+        if (tensor && tensor->storage && storage_may_hold_any_dtype(tensor->storage))
+            storage_add_swap_unit_of_dtype(&storages->stored[tensor->storage->index],
+                                           tensor->dtype);
+    }
+    return 0;
 }
 
 void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
@@ -465,7 +458,7 @@ int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage,
 {
     bth_trace_scope traced = {0};
     const berth_storage *root = bth_storage_root(storage);
-    uint64_t begin = storage->root ? storage->root_offset : 0;
+    uint64_t begin = storage->root_offset;
     const bth_zip_entry *deflated = checkpoint->storages.stored[root->index].deflated;
     bool is_part = nbytes > 0 && nbytes != root->nbytes, names_storage = false;
     const uint8_t *memory;

@@ -343,31 +343,25 @@ end:
     return error->code;
 }
 
-/* The longest request to a device: what one staging buffer holds. */
-static uint64_t device_request_nbytes(const struct berth_config *config)
-{
-    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
-    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
-    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
-
-    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
-        chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
-    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
-        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
-    if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
-        return BTH_MAX_DIRECT_BLOCK_NBYTES;
-    return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
-}
-
 static int phase_run(struct phase *phase, berth_error *error)
 {
     bth_transfer host = phase_make_transfer(phase, &phase->host, BTH_USE_MEMORY);
     bth_to_device device = {.transfer = phase_make_transfer(phase, &phase->device, BTH_USE_DEVICE)};
+    const struct berth_config *config = phase->request->config;
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
+    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
+    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
     berth_stats *stats = phase->stats;
     double begin_seconds = bth_seconds();
 
     BTH_HOLD_CANCEL(true);
-    device.transfer.requests.chunk_nbytes = device_request_nbytes(phase->request->config);
+    /* The longest request to a device: what one staging buffer holds. */
+    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
+        chunk_nbytes = bth_min(staging_nbytes, UINT32_MAX / 2);
+    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
+        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
+    device.transfer.requests.chunk_nbytes = bth_max(
+        chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES);
     if (bth_transfer_measure_requests(&host, error) < 0 ||
         bth_transfer_measure_requests(&device.transfer, error) < 0)
         return error->code;

@@ -40,18 +40,11 @@ bool bth_verify_is_verdict(const berth_error *error)
 /* Whether the error is about one record, and the others can still be checked. */
 static bool verify_can_continue_after(const verification *v, const berth_error *error)
 {
-    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
+    return bth_verify_is_verdict(error) ||
+           (v->request->scan.goes_on && bth_error_is_of_bad_disk(error));
 }
 
 /* ---- the records to scan ---- */
-
-/* The storage of an entry, or NULL. */
-static const berth_storage *verification_storage_of_entry(const verification *v,
-                                                          const bth_zip_entry *entry)
-{
-    assert(v->container);
-    return v->storages[entry - v->container->directory.entries];
-}
 
 /* Whether a later load reads its bytes and sums them. */
 static bool verify_leaves_storage_to_load(const verification *v, const berth_storage *storage)
@@ -69,7 +62,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = bth_container_entry_in_file_order(v->container, i);
     const bth_contents *contents = v->checkpoint ? &v->checkpoint->contents : NULL;
-    const berth_storage *storage = verification_storage_of_entry(v, entry);
+    const berth_storage *storage = v->storages[entry - v->container->directory.entries];
     bth_scan_record *record = &v->records[i];
     uint64_t computed = 0; /* 0: the layout has no such entry, or is not used */
 
@@ -113,13 +106,6 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-static int scan_record_compare(const void *a, const void *b)
-{
-    const bth_scan_record *first = a, *second = b;
-
-    return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
 /* ---- results ---- */
 
 /* Counts and reports one record. Keeps the error of the first bad one. */
@@ -129,7 +115,7 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
     const berth_storage *storage = /* an archive has none */
-        entry && v->checkpoint ? verification_storage_of_entry(v, entry) : NULL;
+        entry && v->checkpoint ? v->storages[entry - v->container->directory.entries] : NULL;
     berth_verdict *verdict = &v->request->verdict;
     berth_value *name, *value;
 
@@ -267,7 +253,7 @@ static int verify_other(verification *v, berth_error *error)
             v->records[v->n_records++] = (bth_scan_record){
                 .storage = storage, .offset = storage->offset, .nbytes = storage->nbytes};
     }
-    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
+    qsort(v->records, v->n_records, sizeof *v->records, bth_compare_offsets);
     if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
         0)
         return error->code;

@@ -343,7 +343,7 @@ static int storage_load_and_get_device_address(berth_checkpoint *checkpoint,
     if (bth_device_check_life(target.range.device, target.range.life, error) < 0 ||
         bth_device_check_memory(target.range.device, target.range.address, 1, error) < 0)
         return bth_error_in_storage(checkpoint, root, error);
-    *address = target.range.address + (uintptr_t)(storage->root ? storage->root_offset : 0);
+    *address = target.range.address + (uintptr_t)storage->root_offset;
     return 0;
 }
 

@@ -121,20 +121,44 @@ static int opening_check_records(bth_opening *opening, int64_t load_check, berth
 }
 
 /*
- * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
- * local header and descriptor agrees with the directory.
+ * Compares a file that is read by its directory with the layout, because PyTorch may read it by
+ * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
+ * is an error.
  */
-static int contents_accept_repacked(bth_opening *opening, berth_error *error)
+static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 {
     static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
                                    " NEW.pt", "mends it",
                                    "debug=off and load.repacked=accept read it", false};
+    bth_contents *contents = opening->contents;
     const struct berth_config *config = opening->config;
 
+    if (contents->format_version < 1)
+        return 0;
+    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
+    if (!config->load_calculate_storage_offsets) {
+        /* Only the directory counts. Debug mode logs how the layout differs. */
+        if (error->code == BERTH_E_MEMORY)
+            return error->code;
+        bth_error_clear(error);
+        if (!config->debug || contents->has_longer_record ||
+            bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
+            return error->code;
+        bth_log("%s: %s", opening->cache.reader->name, error->message);
+        bth_error_clear(error);
+        return 0;
+    }
+    if (!contents->repacked) {
+        if (opening->difference.code < 0)
+            *error = opening->difference;
+        if (error->code < 0 || config->load_check < BTH_CHECK_DIRECTORY)
+            return error->code;
+        return bth_layout_check(contents, error);
+    }
+    /* Z13: it has one reading if every local header and descriptor agrees with the directory. */
     if (opening->difference.code == 0)
         opening->difference = *error;
     bth_error_clear(error);
-    opening->contents->repacked = true;
     if ((!opening->looks_repacked &&
          opening_check_records(opening, BTH_CHECK_HEADERS, error) < 0) ||
         (!config->debug && config->load_repacked != BTH_REPACKED_REFUSE))
@@ -143,40 +167,6 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
     (void)bth_error_append(error, "; the file was repacked, which debug mode and "
                                   "load.repacked=refuse refuse");
     return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
-}
-
-/*
- * Compares a file that is read by its directory with the layout, because PyTorch may read it by
- * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
- * is an error.
- */
-static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-
-    if (contents->format_version < 1)
-        return 0;
-    bool differs = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
-    if (opening->config->load_calculate_storage_offsets) {
-        if (differs)
-            return contents_accept_repacked(opening, error);
-        if (opening->difference.code < 0)
-            *error = opening->difference;
-        if (error->code < 0 || opening->config->load_check < BTH_CHECK_DIRECTORY)
-            return error->code;
-        return bth_layout_check(contents, error);
-    }
-    /* Only the directory counts. Debug mode logs how the layout differs. */
-    contents->repacked = differs;
-    if (error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_error_clear(error);
-    if (!opening->config->debug || contents->has_longer_record ||
-        bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_log("%s: %s", opening->cache.reader->name, error->message);
-    bth_error_clear(error);
-    return 0;
 }
 
 /* Estimated bytes of the directory for entries that are not storages. */
@@ -547,13 +537,6 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
     (void)bth_container_read(&contents->container, &cache,
                              contents_tail_nbytes(contents, reader->nbytes), error);
     bth_head_cache_free(&cache);
-    return error->code;
-}
-
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
-{
-    if (!contents->counts.known && bth_contents_need_directory(contents, reader, error) == 0)
-        contents->counts = bth_directory_count_records(contents);
     return error->code;
 }
 

@@ -90,12 +90,6 @@ bool bth_local_has_name(const bth_zip_local *local, const char *archive, const c
            memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
 }
 
-/* All entries, folders too. */
-static size_t container_count_entries_and_folders(const bth_container *container)
-{
-    return container->directory.n_entries + container->directory.n_folders;
-}
-
 /* Usually enough for a local header. */
 static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
 {
@@ -109,7 +103,7 @@ static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
  */
 static uint64_t headers_find_end_of_one_read(const bth_container *container, size_t i, size_t *last)
 {
-    size_t n = container_count_entries_and_folders(container);
+    size_t n = container->directory.n_entries + container->directory.n_folders;
     const bth_zip_entry *first, *next;
 
     if (i == n)
@@ -130,7 +124,7 @@ int bth_container_check_records_from(bth_container *container, bth_head_cache *c
                                      int64_t load_check, berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
-    size_t n = container_count_entries_and_folders(container), last = 0;
+    size_t n = container->directory.n_entries + container->directory.n_folders, last = 0;
 
     for (size_t i = first; i < n; i++) {
         bth_zip_entry *entry = bth_container_entry_in_file_order(container, i);

@@ -101,45 +101,6 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
     return error->code;
 }
 
-/* ---- the small texts ---- */
-
-/*
- * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
- * not as PyTorch writes it, sets *reason: the record must not count as absent.
- */
-static int small_text_read_if_next(bth_opening *opening, int which, uint64_t *cursor,
-                                   const char **reason, berth_error *error)
-{
-    head_record record;
-    const uint8_t *bytes;
-    uint8_t text[TEXT_MAX_NBYTES];
-    size_t n = 0;
-
-    if (head_record_read_header(opening, *cursor, &record, error) < 0 || !record.is_good ||
-        !bth_local_has_name(&record.local, opening->contents->archive, bth_small_names[which]))
-        return error->code;
-    uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
-    size_t most = left < sizeof text ? (size_t)left : sizeof text;
-    if (opening_get_bytes(opening, at, most, &bytes, error) < 0)
-        return error->code;
-    /* Its length by its grammar: little, or big, or digits. */
-    if (which != BTH_BYTEORDER)
-        while (n < most && bytes[n] >= '0' && bytes[n] <= '9')
-            n++;
-    else if (most >= 6 && memcmp(bytes, "little", 6) == 0)
-        n = 6;
-    else if (most >= 3 && memcmp(bytes, "big", 3) == 0)
-        n = 3;
-    memcpy(text, bytes, n);
-    if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n), cursor,
-                                   error) < 0)
-        return error->code;
-    if (record.is_good)
-        return bth_small_record_parse(opening->contents, which, text, n, at, error);
-    *reason = "a small record after data.pkl is not as PyTorch writes it";
-    return 0;
-}
-
 /* Z11 */
 int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *bytes, size_t nbytes,
                            uint64_t offset, berth_error *error)
@@ -216,15 +177,43 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
 int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reason,
                   berth_error *error)
 {
-    const bth_contents *contents = opening->contents;
+    bth_contents *contents = opening->contents;
 
     *reason = NULL;
     if (head_find_pickle_record(opening, next_offset, reason, error) < 0 || *reason)
         return error->code;
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
-        if (small_text_read_if_next(opening, which, next_offset, reason, error) < 0 || *reason)
+        head_record record;
+        const uint8_t *bytes;
+        uint8_t text[TEXT_MAX_NBYTES];
+        if (head_record_read_header(opening, *next_offset, &record, error) < 0)
             return error->code;
-        bool found = bth_contents_small_record(contents, which);
+        bool found = record.is_good &&
+                     bth_local_has_name(&record.local, contents->archive, bth_small_names[which]);
+        if (found) {
+            uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
+            size_t n = 0, most = left < sizeof text ? (size_t)left : sizeof text;
+            if (opening_get_bytes(opening, at, most, &bytes, error) < 0)
+                return error->code;
+            /* Its length by its grammar: little, or big, or digits. */
+            if (which != BTH_BYTEORDER)
+                while (n < most && bytes[n] >= '0' && bytes[n] <= '9')
+                    n++;
+            else if (most >= 6 && memcmp(bytes, "little", 6) == 0)
+                n = 6;
+            else if (most >= 3 && memcmp(bytes, "big", 3) == 0)
+                n = 3;
+            memcpy(text, bytes, n);
+            if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n),
+                                           next_offset, error) < 0)
+                return error->code;
+            if (!record.is_good) { /* it must not count as absent */
+                *reason = "a small record after data.pkl is not as PyTorch writes it";
+                return 0;
+            }
+            if (bth_small_record_parse(contents, which, text, n, at, error) < 0)
+                return error->code;
+        }
         if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;

@@ -183,8 +183,6 @@ void bth_contents_free(bth_contents *contents);
 
 /* Reads the directory if opening did not (load.check=none). Under the lock. */
 int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
-/* Counts the records. Under the lock. */
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
  * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
@@ -241,5 +239,7 @@ int bth_entries_find_storages(const bth_contents *contents, const berth_storage 
  * records, then storages. The first difference is BERTH_E_OFFSETS.
  */
 int bth_layout_check(const bth_contents *contents, berth_error *error);
+/* Counts the records. Under the lock. */
+int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 #endif

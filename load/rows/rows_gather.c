@@ -12,21 +12,16 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-static uint64_t round_up_quotient(uint64_t n, uint64_t by)
-{
-    return n / by + (n % by != 0);
-}
-
 void bth_row_passes_choose(bth_row_passes *passes, uint64_t n_ids,
                            const bth_row_pass_limits *limits)
 {
-    uint64_t pass_ids = limits->n_passes ? round_up_quotient(n_ids, limits->n_passes)
+    uint64_t pass_ids = limits->n_passes ? bth_divide_up(n_ids, limits->n_passes)
                                          : limits->memory_nbytes / BTH_ROWS_PASS_ID_NBYTES;
 
     pass_ids = bth_max(bth_min(bth_max(pass_ids, limits->min_pass_ids), n_ids), 1);
     *passes = (bth_row_passes){.pass_ids = pass_ids, .n_passes = 1, .list_ids = pass_ids};
     if (pass_ids < n_ids) {
-        passes->n_passes = round_up_quotient(n_ids, pass_ids);
+        passes->n_passes = bth_divide_up(n_ids, pass_ids);
         passes->list_ids += pass_ids / 4;
     }
     passes->nbytes = passes->list_ids * BTH_ROWS_LIST_ID_NBYTES;

@@ -94,10 +94,9 @@ bool bth_requests_measure(bth_requests *requests)
             requests->ranges[first].region_at =
                 all.at + (requests->ranges[first].offset - all.offset);
         uint64_t nbytes = all.at % requests->chunk_nbytes + all.nbytes;
-        requests->n_requests +=
-            requests->ranges[all.first].deflated
-                ? 1
-                : nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
+        requests->n_requests += requests->ranges[all.first].deflated
+                                    ? 1
+                                    : bth_divide_up(nbytes, requests->chunk_nbytes);
         requests->nbytes += all.nbytes;
     }
     return true;

@@ -109,11 +109,6 @@ bool bth_error_is_of_bad_disk(const berth_error *error)
     return reason == EIO || reason == ENODATA || reason == EILSEQ;
 }
 
-bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error)
-{
-    return scan->goes_on && bth_error_is_of_bad_disk(error);
-}
-
 static int scan_add_record_to_error(void *context, const bth_range *range, berth_error *error)
 {
     const bth_scan_record *record = range->owner;
@@ -131,7 +126,7 @@ static int scan_skip_or_fail_request(void *context, const bth_range *range, bert
         bth_error_clear(error);
         return 0;
     }
-    if (!bth_scan_goes_on(scan->options, error))
+    if (!scan->options->goes_on || !bth_error_is_of_bad_disk(error))
         return error->code;
     (void)scan_add_record_to_error(context, range, error);
     if (!atomic_exchange(&scan->has_unread, true))

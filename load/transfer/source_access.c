@@ -66,13 +66,6 @@ void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditi
     conditions->file_system = access->file_system;
 }
 
-/* Calls of the system that can take long. */
-static void access_trace(const char *name, double begin_seconds)
-{
-    BTH_TRACE(.category = "system", .name = name, .begin_seconds = begin_seconds,
-              .end_seconds = bth_seconds());
-}
-
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
                         uint64_t end, uint64_t requested_nbytes)
 {
@@ -87,7 +80,8 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
         return;
     double begin_seconds = bth_trace_seconds();
     conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
-    access_trace("look into the page cache", begin_seconds);
+    BTH_TRACE(.category = "system", .name = "look into the page cache",
+              .begin_seconds = begin_seconds, .end_seconds = bth_seconds());
 }
 
 /*
@@ -183,7 +177,8 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
         double begin_seconds = bth_trace_seconds();
         bth_error_clear(&refusal);
         int status = bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal);
-        access_trace("mmap", begin_seconds);
+        BTH_TRACE(.category = "system", .name = "mmap", .begin_seconds = begin_seconds,
+                  .end_seconds = bth_seconds());
         /* Some file systems, limits of address space: bytes are read from now on. */
         access->map_is_refused = status < 0;
         if (status < 0)

@@ -75,15 +75,10 @@ static int transfer_end_read(bth_transfer *transfer, double begin_seconds, uint6
 /* Shorter gaps hold one whole page at most: a disk reads that in less time than another request. */
 #define ADVISED_GAP_NBYTES (2 * BTH_PAGE_NBYTES)
 
-static uint64_t request_end(const bth_request *request)
-{
-    return request->offset + request->nbytes;
-}
-
 /* The bytes from the first to the last of n requests. */
 static uint64_t requests_span_nbytes(const bth_request *requests, uint64_t n)
 {
-    return request_end(&requests[n - 1]) - requests[0].offset;
+    return requests[n - 1].offset + requests[n - 1].nbytes - requests[0].offset;
 }
 
 /* Before request number `task`: has the system begin to read what comes after it. */
@@ -95,9 +90,11 @@ static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
     if (task % STEP != 0)
         return;
     for (uint64_t i = task == 0 ? 0 : task + STEP, n; i < end; i += n) {
-        for (n = 1; i + n < end; n++)
-            if (list[i + n].offset - request_end(&list[i + n - 1]) >= ADVISED_GAP_NBYTES)
+        for (n = 1; i + n < end; n++) {
+            const bth_request *before = &list[i + n - 1];
+            if (list[i + n].offset - (before->offset + before->nbytes) >= ADVISED_GAP_NBYTES)
                 break;
+        }
         (void)bth_system.posix_fadvise(
             bth_reader_file(transfer->access->reader), (off_t)list[i].offset,
             (off_t)requests_span_nbytes(&list[i], n), POSIX_FADV_WILLNEED);
@@ -297,26 +294,6 @@ static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *
     return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
 }
 
-/*
- * The end of the piece that begins here; the request's bytes end at `end`. A direct read is one
- * piece. So is a read to final memory without sums or swaps. Else the piece ends at an address that
- * is aligned for elements.
- */
-static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
-                                  const uint8_t *memory, uint64_t begin, uint64_t end)
-{
-    bool is_looked_at = transfer->with_crc32 || transfer->is_swapped;
-
-    if (request->method == BERTH_LOAD_DIRECT)
-        return end;
-    if (!memory)
-        return bth_min(end, begin + transfer->buffer_nbytes);
-    if (!is_looked_at || end - begin <= PIECE_NBYTES)
-        return end;
-    begin += PIECE_NBYTES;
-    return begin - ((uintptr_t)memory + (begin - request->offset)) % BTH_MEMORY_ALIGNMENT;
-}
-
 /* Before a request writes to its memory. */
 static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
 {
@@ -404,8 +381,15 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
     const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
     uint64_t end = bth_min(bth_range_surroundings_end(last), request->offset + request->nbytes);
     for (uint64_t at = request->offset, next; at < end; at = next) {
-        next = request_piece_end(transfer, request, memory, at, end);
+        /* A direct read is one piece. So is a read to final memory without sums or swaps. Else the
+         * piece ends at an address that is aligned for elements. */
         uint8_t *bytes = buffer ? buffer->bytes : memory + (at - request->offset);
+        next = end;
+        if (request->method != BERTH_LOAD_DIRECT && buffer)
+            next = bth_min(end, at + transfer->buffer_nbytes);
+        else if (request->method != BERTH_LOAD_DIRECT && end - at > PIECE_NBYTES &&
+                 (transfer->with_crc32 || transfer->is_swapped))
+            next = at + PIECE_NBYTES - (uintptr_t)(bytes + PIECE_NBYTES) % BTH_MEMORY_ALIGNMENT;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0) {
             request_walk_sum_and_use_piece(&walk, bytes, at, next);
             continue;
