@@ -84,6 +84,9 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0) {
+        for (size_t i = 0; i < checkpoint->storages.n; i++)
+            bth_tree_storage(checkpoint->contents.tree, i)->read_elements =
+                bth_storage_read_elements_for_save;
         /*
          * load.check=data: compares mapped storages now. Storages that are read are compared when
          * they are loaded, so that nothing is read twice; only the indices of sparse tensors are

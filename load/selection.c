@@ -196,43 +196,13 @@ static int rule_check_method(berth_load_method method, berth_error *error)
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }
 
-static int device_target_set_from_choice(const berth_storage_choice *choice,
-                                         const berth_storage *storage, bth_range_target *target,
-                                         berth_error *error)
-{
-    const char *device = choice->device;
-
-    if (!device)
-        return bth_fail_argument(error, "the caller's function set device to NULL");
-    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
-        device = storage->location;
-    if (strcmp(device, "cpu") != 0 && bth_wing_device.open(device, &target->device, error) < 0)
-        return error->code;
-    if (choice->address == 0)
-        return 0;
-    /* The caller's memory on a device. */
-    if (!target->device)
-        return bth_fail_argument(
-            error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
-                   "memory of the host");
-    if (choice->nbytes < storage->nbytes)
-        return bth_fail_argument(
-            error, "%s: the memory at the address has %llu bytes, but %llu are needed",
-            bth_wing_device.name(target->device), (unsigned long long)choice->nbytes,
-            (unsigned long long)storage->nbytes);
-    target->address = choice->address;
-    target->life = bth_wing_device.life(target->device);
-    target->ready = choice->ready;
-    return bth_wing_device.check_memory(target->device, choice->address, (size_t)storage->nbytes,
-                                        error);
-}
-
 static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,
                                  struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
                                    .device = rule->device ? rule->device : "cpu"};
     int result = rule->choose ? rule->choose(rule->context, storage, &choice) : 0;
+    bth_range_target *target = &chosen->target;
 
     if (result != 0) {
         const char *text = result > 0 ? bth_errno_text(result) : NULL;
@@ -248,7 +218,30 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
         chosen->chosen_by = rule->choose ? "the caller's function chose it" : "a rule chose it";
     if (rule_check_method(choice.method, error) < 0)
         return error->code;
-    return device_target_set_from_choice(&choice, storage, &chosen->target, error);
+    const char *device = choice.device;
+    if (!device)
+        return bth_fail_argument(error, "the caller's function set device to NULL");
+    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
+        device = storage->location;
+    if (strcmp(device, "cpu") != 0 && bth_wing_device.open(device, &target->device, error) < 0)
+        return error->code;
+    if (choice.address == 0)
+        return 0;
+    /* The caller's memory on a device. */
+    if (!target->device)
+        return bth_fail_argument(
+            error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
+                   "memory of the host");
+    if (choice.nbytes < storage->nbytes)
+        return bth_fail_argument(
+            error, "%s: the memory at the address has %llu bytes, but %llu are needed",
+            bth_wing_device.name(target->device), (unsigned long long)choice.nbytes,
+            (unsigned long long)storage->nbytes);
+    target->address = choice.address;
+    target->life = bth_wing_device.life(target->device);
+    target->ready = choice.ready;
+    return bth_wing_device.check_memory(target->device, choice.address, (size_t)storage->nbytes,
+                                        error);
 }
 
 /* ---- all storages ---- */

@@ -37,24 +37,13 @@ static void storage_add_swap_unit_of_dtype(bth_storage_state *stored, berth_dtyp
         stored->unit = (uint8_t)unit;
 }
 
-/* Through these hooks save/ reads storages of a checkpoint, and views of them, without including
- * load/. */
+/* Through this hook save/ reads storages of a checkpoint without including load/. */
 static int storage_read_for_save(const berth_storage *storage, void *buffer, size_t nbytes,
                                  uint64_t offset, berth_error *error)
 {
     bth_storage_state *stored = storage->context;
 
     (void)bth_storage_read(stored->checkpoint, storage, buffer, nbytes, offset, error);
-    return bth_error_in_checkpoint(stored->checkpoint, error);
-}
-
-static int storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
-                                          int64_t first, int64_t n, void *buffer,
-                                          berth_error *error)
-{
-    bth_storage_state *stored = storage->context;
-
-    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
     return bth_error_in_checkpoint(stored->checkpoint, error);
 }
 
@@ -77,7 +66,6 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         storages->stored[i] = (bth_storage_state){.checkpoint = checkpoint, .unit = 1};
         storage->context = &storages->stored[i];
         storage->read = storage_read_for_save;
-        storage->read_elements = storage_read_elements_for_save;
     }
     for (size_t i = 0; contents->n_deflated > 0 && i < directory->n_entries; i++) { /* Z12 */
         const bth_zip_entry *entry = &directory->entries[i];

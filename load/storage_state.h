@@ -75,5 +75,8 @@ int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, ber
 /* berth_tensor_read with checked arguments. */
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error);
+/* The hook by which save/ reads views of storages. */
+int bth_storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                       int64_t first, int64_t n, void *buffer, berth_error *error);
 
 #endif

@@ -257,6 +257,15 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
+int bth_storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                       int64_t first, int64_t n, void *buffer, berth_error *error)
+{
+    bth_storage_state *stored = storage->context;
+
+    (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
+    return bth_error_in_checkpoint(stored->checkpoint, error);
+}
+
 /* ---- slices ---- */
 
 /* Shorter runs are read together with all gaps between them, */

@@ -305,25 +305,6 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
     return bth_container_check_version(container, cache, error);
 }
 
-static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-    const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
-
-    if (bth_layout_check_small_records(contents, cursor, error) < 0 ||
-        values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
-                    pickle->data_offset, &contents->survey, error) < 0 ||
-        bth_layout_compute_storage_offsets(opening, cursor, error) < 0)
-        return error->code;
-    contents->calculated_offsets = true;
-    /* The directory first: then the message has both offsets. */
-    if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
-         contents_check_computed_offsets(opening, error) < 0) ||
-        !contents->calculated_offsets)
-        return error->code;
-    return bth_layout_check_first_storage(opening, cursor, error);
-}
-
 static int contents_read_listed(bth_opening *opening, const char *reason, berth_error *error)
 {
     bth_contents *contents = opening->contents;
@@ -369,6 +350,7 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
 
 static int contents_read_zip(bth_opening *opening, berth_error *error)
 {
+    bth_contents *contents = opening->contents;
     const char *reason = "load.calculate_storage_offsets=off";
     uint64_t cursor = 0;
 
@@ -378,8 +360,19 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         bth_head_read(opening, &cursor, &reason, error) < 0)
         return error->code;
     if (!reason) {
-        if (contents_read_computed(opening, cursor, error) == 0 ||
-            !opening_may_be_repacked(opening, error))
+        const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
+        if (bth_layout_check_small_records(contents, cursor, error) == 0 &&
+            values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
+                        pickle->data_offset, &contents->survey, error) == 0 &&
+            bth_layout_compute_storage_offsets(opening, cursor, error) == 0) {
+            contents->calculated_offsets = true;
+            /* The directory first: then the message has both offsets. */
+            if (opening->config->load_check >= BTH_CHECK_DIRECTORY)
+                (void)contents_check_computed_offsets(opening, error);
+            if (error->code == 0 && contents->calculated_offsets)
+                (void)bth_layout_check_first_storage(opening, cursor, error);
+        }
+        if (error->code == 0 || !opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
             opening->difference = *error;
@@ -387,8 +380,8 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         bth_error_clear(error);
     }
     /* Discards what was found without the directory. */
-    bth_contents_free(opening->contents);
-    *opening->contents = (bth_contents){.keeps_directory = opening->contents->keeps_directory};
+    bth_contents_free(contents);
+    *contents = (bth_contents){.keeps_directory = contents->keeps_directory};
     if (contents_begin(opening, error) < 0)
         return error->code;
     return contents_read_listed(opening, reason, error);

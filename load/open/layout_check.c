@@ -274,6 +274,12 @@ static int layout_walk_compute_entry(layout_walk *walk, const char *record, size
     return 0;
 }
 
+static int layout_walk_compute_storage(layout_walk *walk, berth_error *error)
+{
+    return layout_walk_compute_entry(walk, walk->record, walk->record_nbytes, walk->storage->nbytes,
+                                     error);
+}
+
 /* Faster for records that follow each other in the directory than bth_container_find. */
 static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char *record,
                                                    size_t record_nbytes)
@@ -376,9 +382,7 @@ int bth_layout_compute_storage_offsets(bth_opening *opening, uint64_t cursor, be
     const bth_layout_entry *layout = &walk.layout;
 
     while (layout_walk_next_storage(&walk, error)) {
-        if (layout_walk_compute_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
-                                      error) == 0 &&
-            layout->next_offset > file_nbytes)
+        if (layout_walk_compute_storage(&walk, error) == 0 && layout->next_offset > file_nbytes)
             (void)bth_fail(error, BERTH_E_TRUNCATED, walk.record, layout->data_offset,
                            "its %llu bytes do not fit into the file's %llu" BTH_CUT_OFF,
                            (ull)walk.storage->nbytes, (ull)file_nbytes);
@@ -425,9 +429,7 @@ int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, 
     const bth_head_cache *cache = &opening->cache;
     layout_walk walk = layout_walk_begin(opening->contents, cursor);
 
-    if (layout_walk_next_storage(&walk, error) &&
-        layout_walk_compute_entry(&walk, walk.record, walk.record_nbytes, walk.storage->nbytes,
-                                  error) == 0 &&
+    if (layout_walk_next_storage(&walk, error) && layout_walk_compute_storage(&walk, error) == 0 &&
         walk.layout.data_offset <= cache->head_nbytes)
         (void)storage_compare_header(&walk, cache, error);
     bth_release(walk.record);

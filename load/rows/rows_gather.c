@@ -315,35 +315,6 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
     return 0;
 }
 
-static void row_gather_run(row_gather *gather, berth_error *error)
-{
-    berth_rows *rows = gather->rows;
-    const bth_row_passes *passes = &gather->passes;
-
-    if (bth_region_new(row_gather_nbytes(gather), sizeof(uint64_t), false, &gather->pages,
-                       &gather->region, error) < 0)
-        return;
-    gather->keys = (uint64_t *)(void *)gather->region.bytes;
-    gather->spare = gather->keys + passes->list_ids;
-    gather->tickets = (bth_row_ticket *)(void *)(gather->spare + passes->list_ids);
-    gather->slots = (uint32_t *)(void *)(gather->tickets + gather->max_tickets);
-    gather->missing = gather->slots + gather->max_rows;
-    if (passes->n_passes > 1)
-        gather->buckets = (bth_row_buckets *)(void *)(gather->missing + gather->max_rows);
-    (void)bth_lock_acquire(&rows->lock);
-    gather->stamp = ++rows->cache.stamp;
-    bth_lock_release(&rows->lock);
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_run_part(gather, &gather->parts[i], error) < 0)
-            break;
-    (void)row_gather_finish_tickets(gather, error); /* also after an error */
-    (void)bth_lock_acquire(&rows->lock);
-    rows->stats.n_requests++;
-    rows->stats.n_passes += gather->n_passes;
-    bth_lock_release(&rows->lock);
-    bth_region_free(&gather->region);
-}
-
 /* ---- public ---- */
 
 int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
@@ -367,7 +338,28 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
         return 0;
     bth_trace_scope traced = {0};
     bth_trace_enter_outermost(&traced, rows->trace, "gather rows", NULL);
-    row_gather_run(&gather, error);
+    if (bth_region_new(row_gather_nbytes(&gather), sizeof(uint64_t), false, &gather.pages,
+                       &gather.region, error) == 0) {
+        const bth_row_passes *passes = &gather.passes;
+        gather.keys = (uint64_t *)(void *)gather.region.bytes;
+        gather.spare = gather.keys + passes->list_ids;
+        gather.tickets = (bth_row_ticket *)(void *)(gather.spare + passes->list_ids);
+        gather.slots = (uint32_t *)(void *)(gather.tickets + gather.max_tickets);
+        gather.missing = gather.slots + gather.max_rows;
+        if (passes->n_passes > 1)
+            gather.buckets = (bth_row_buckets *)(void *)(gather.missing + gather.max_rows);
+        (void)bth_lock_acquire(&rows->lock);
+        gather.stamp = ++rows->cache.stamp;
+        bth_lock_release(&rows->lock);
+        for (size_t i = 0; i < n_parts && error->code == 0; i++)
+            (void)row_gather_run_part(&gather, &parts[i], error);
+        (void)row_gather_finish_tickets(&gather, error); /* also after an error */
+        (void)bth_lock_acquire(&rows->lock);
+        rows->stats.n_requests++;
+        rows->stats.n_passes += gather.n_passes;
+        bth_lock_release(&rows->lock);
+        bth_region_free(&gather.region);
+    }
     bth_trace_leave_lazily(&traced);
     return error->code;
 }

@@ -667,55 +667,46 @@ void bth_transfer_end(bth_transfer *transfer)
     transfer->list = NULL;
 }
 
-/* ---- a transfer with an access of its own ---- */
-
-/* One choice for all ranges; *map where it is a map. */
-static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, bth_choice *choice,
-                                   const uint8_t **map, berth_error *error)
-{
-    bth_requests *requests = &transfer->requests;
-    bth_access *access = transfer->access;
-    bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
-    berth_load_method requested = (berth_load_method)transfer->config->load_method;
-    uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
-    uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
-    uint64_t nbytes = 0;
-
-    requests->is_separate =
-        requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
-    if (requests->is_separate)
-        requested = BERTH_LOAD_READ;
-    for (size_t i = 0; i < requests->n_ranges; i++)
-        nbytes += bth_range_surroundings_end(&requests->ranges[i]) -
-                  bth_range_surroundings_begin(&requests->ranges[i]);
-    bth_access_set_known_conditions(access, &conditions);
-    if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, nbytes);
-    transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
-    transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
-    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
-    if (choice->method != BERTH_LOAD_MAP ||
-        bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)
-        return error->code;
-    conditions.cannot_map = true;
-    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
-    return 0;
-}
-
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error)
 {
+    bth_requests *requests = &transfer->requests;
+    bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
+    uint64_t nbytes = 0;
     bth_access access;
 
-    if (transfer->requests.n_ranges == 0)
+    if (requests->n_ranges == 0)
         return 0;
     bth_access_initialize(&access, reader);
     transfer->access = &access;
-    if (map || transfer_choose_and_map(transfer, through_cache, &choice, &map, error) == 0) {
-        for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
-            bth_range *range = &transfer->requests.ranges[i];
+    if (!map) { /* one choice for all ranges */
+        berth_load_method requested = (berth_load_method)transfer->config->load_method;
+        uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
+        uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
+        requests->is_separate =
+            requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
+        if (requests->is_separate)
+            requested = BERTH_LOAD_READ;
+        for (size_t i = 0; i < requests->n_ranges; i++)
+            nbytes += bth_range_surroundings_end(&requests->ranges[i]) -
+                      bth_range_surroundings_begin(&requests->ranges[i]);
+        bth_access_set_known_conditions(&access, &conditions);
+        if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
+            bth_access_measure(&access, &conditions, begin, end, nbytes);
+        transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
+        transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
+        choice = bth_access_choose(&access, transfer->config, &conditions, requested, NULL);
+        if (choice.method == BERTH_LOAD_MAP &&
+            bth_access_map(&access, BTH_MMAP_SHARED, begin, &map, error) == 0 && !map) {
+            conditions.cannot_map = true;
+            choice = bth_access_choose(&access, transfer->config, &conditions, requested, NULL);
+        }
+    }
+    if (error->code == 0) {
+        for (size_t i = 0; i < requests->n_ranges; i++) {
+            bth_range *range = &requests->ranges[i];
             range->choice = range->deflated ? bth_choice_for_deflated() : choice;
         }
         if (bth_transfer_measure_requests(transfer, error) == 0 &&
