@@ -178,7 +178,7 @@ static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
 
-/* ---- before anything is read ---- */
+/* ---- the steps ---- */
 
 /* Fills empty contents with what is so before anything is read. */
 static int contents_begin(bth_opening *opening, berth_error *error)
@@ -192,8 +192,6 @@ static int contents_begin(bth_opening *opening, berth_error *error)
     opening->contents->tree = berth_tree_new(error);
     return error->code;
 }
-
-/* ---- the steps ---- */
 
 static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,
                        const bth_pickle_survey *survey, berth_error *error)

@@ -28,12 +28,6 @@ typedef struct head_record {
     bool is_good; /* its local header and all bytes so far are as PyTorch writes them */
 } head_record;
 
-static int opening_get_bytes(bth_opening *opening, uint64_t offset, uint64_t nbytes,
-                             const uint8_t **bytes, berth_error *error)
-{
-    return bth_head_cache_get_or_read(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
-}
-
 static int head_record_read_header(bth_opening *opening, uint64_t at, head_record *record,
                                    berth_error *error)
 {
@@ -45,7 +39,8 @@ static int head_record_read_header(bth_opening *opening, uint64_t at, head_recor
     *record = (head_record){.header_offset = at};
     if (left < BTH_ZIP_LOCAL_NBYTES)
         return 0;
-    if (opening_get_bytes(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
+    if (bth_head_cache_get_or_read(&opening->cache, at, BTH_ZIP_LOCAL_NBYTES, AHEAD_NBYTES, &bytes,
+                                   error) < 0)
         return error->code;
     if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
         return 0;
@@ -84,7 +79,8 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
     if (entry.next_offset > opening->cache.reader->nbytes)
         return 0;
     if (entry.next_offset > end) {
-        if (opening_get_bytes(opening, end, entry.next_offset - end, &bytes, error) < 0)
+        if (bth_head_cache_get_or_read(&opening->cache, end, entry.next_offset - end, AHEAD_NBYTES,
+                                       &bytes, error) < 0)
             return error->code;
         bth_cursor cursor = bth_cursor_make(bytes + CRC32_AT, sizeof entry.crc32);
         entry.crc32 = bth_cursor_u32(&cursor);
@@ -193,7 +189,8 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
         if (found) {
             uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
             size_t n = 0, most = left < sizeof text ? (size_t)left : sizeof text;
-            if (opening_get_bytes(opening, at, most, &bytes, error) < 0)
+            if (bth_head_cache_get_or_read(&opening->cache, at, most, AHEAD_NBYTES, &bytes, error) <
+                0)
                 return error->code;
             /* Its length by its grammar: little, or big, or digits. */
             if (which != BTH_BYTEORDER)

@@ -134,8 +134,6 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
     return prefetch_consume_to_offset_and_wait(prefetch, UINT64_MAX, error);
 }
 
-/* ---- statistics ---- */
-
 int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
                              berth_error *error)
 {

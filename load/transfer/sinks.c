@@ -71,8 +71,6 @@ struct scan {
     bth_transfer transfer;
 };
 
-/* ---- headers and descriptors ---- */
-
 /* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
  * is not checked. */
 static void scan_check_header_and_descriptor(void *context, const bth_range *range,
@@ -99,8 +97,6 @@ static void scan_check_header_and_descriptor(void *context, const bth_range *ran
             bth_zip_check_record_descriptor(&input, 0, &entry, &ignored) == 0;
     }
 }
-
-/* ---- failures ---- */
 
 bool bth_error_is_of_bad_disk(const berth_error *error)
 {

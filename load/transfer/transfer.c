@@ -276,23 +276,7 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
               .nbytes = end - begin, .crc32_seconds = walk->crc32_seconds);
 }
 
-/* ---- the memory for one request ---- */
-
-/* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
-static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *request)
-{
-    const bth_range *range = &transfer->requests.ranges[request->first_range];
-    uint64_t begin = request->offset, end = begin + request->nbytes;
-
-    if (request->memory)
-        return request->memory;
-    if (transfer->requests.use != BTH_USE_CALLER || begin < range->offset ||
-        end > range->offset + range->nbytes)
-        return NULL;
-    uint8_t *memory = range->memory + (begin - range->offset);
-    bool is_aligned = (uintptr_t)memory % transfer->requests.block_nbytes == 0;
-    return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
-}
+/* ---- one request ---- */
 
 /* Before a request writes to its memory. */
 static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
@@ -312,8 +296,6 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
         bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
     }
 }
-
-/* ---- one request ---- */
 
 /* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
  * without O_DIRECT. */
@@ -367,7 +349,18 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
 
     if (request->end_range == request->first_range) /* the tail of a block, without any range */
         return 0;
-    uint8_t *memory = request_memory(transfer, request);
+    /* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
+    const bth_range *first = &transfer->requests.ranges[request->first_range];
+    const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+    uint8_t *memory = request->memory;
+    if (!memory && transfer->requests.use == BTH_USE_CALLER && begin >= first->offset &&
+        end <= first->offset + first->nbytes) {
+        memory = first->memory + (begin - first->offset);
+        if (request->method == BERTH_LOAD_DIRECT &&
+            (uintptr_t)memory % transfer->requests.block_nbytes != 0)
+            memory = NULL;
+    }
     bth_region *buffer = memory ? NULL : &transfer->buffers[worker];
     if (buffer && !buffer->bytes) {
         bth_pages pages = {.wanted = transfer->config->io_large_pages};
@@ -378,9 +371,8 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
             return error->code;
     }
     /* The last range's end: the file may end before the block does. */
-    const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
-    uint64_t end = bth_min(bth_range_surroundings_end(last), request->offset + request->nbytes);
-    for (uint64_t at = request->offset, next; at < end; at = next) {
+    end = bth_min(bth_range_surroundings_end(last), end);
+    for (uint64_t at = begin, next; at < end; at = next) {
         /* A direct read is one piece. So is a read to final memory without sums or swaps. Else the
          * piece ends at an address that is aligned for elements. */
         uint8_t *bytes = buffer ? buffer->bytes : memory + (at - request->offset);
