@@ -387,16 +387,22 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
 
 /* ---- the legacy format ---- */
 
-/* Reads the five pickles. Extends the head until it holds them. */
-static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
+static int legacy_read(bth_opening *opening, berth_error *error)
 {
     bth_pickle_rules common = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
                                .latin1 = opening->config->load_old_text == BTH_OLD_TEXT_LATIN1};
+    bth_contents *contents = opening->contents;
     bth_head_cache *cache = &opening->cache;
+    uint64_t at, max_tail_nbytes = 0, file_nbytes = cache->reader->nbytes;
+    bth_legacy legacy = {0};
+    const berth_storage *last = NULL;
+    const uint8_t *bytes;
 
-    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, &common,
-                                   opening->contents->tree, legacy, error) == BERTH_E_TRUNCATED &&
-           cache->head_nbytes < cache->reader->nbytes) {
+    contents->kind = BTH_CONTAINER_LEGACY;
+    /* The five pickles: the head is extended until it holds them. */
+    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, &common, contents->tree,
+                                   &legacy, error) == BERTH_E_TRUNCATED &&
+           cache->head_nbytes < file_nbytes) {
         bth_error_clear(error);
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
@@ -405,19 +411,7 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
         (void)bth_legacy_explain_refusal(cache, error);
     if (error->code == BERTH_E_TRUNCATED && !strstr(error->message, "; it names"))
         (void)bth_error_append(error, BTH_CUT_OFF);
-    return error->code;
-}
-
-static int legacy_read(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-    uint64_t at, max_tail_nbytes = 0, file_nbytes = opening->cache.reader->nbytes;
-    bth_legacy legacy = {0};
-    const berth_storage *last = NULL;
-    const uint8_t *bytes;
-
-    contents->kind = BTH_CONTAINER_LEGACY;
-    if (legacy_read_pickles(opening, &legacy, error) < 0)
+    if (error->code < 0)
         return error->code;
     contents->root = legacy.root;
     /* PyTorch writes and reads the elements little-endian on every machine, even if little_endian
