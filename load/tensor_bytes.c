@@ -392,30 +392,29 @@ int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *te
                             const int64_t *starts, const int64_t *lengths, void *buffer,
                             berth_error *error)
 {
-    berth_tensor slice = {0};
-    bool is_empty = false;
-
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
+        berth_tensor slice = *tensor; /* a view of it, with the shape `lengths` */
+        bool is_empty = false;
+        slice.shape = lengths;
         if (tensor->rank > 0 && (!starts || !lengths))
             (void)bth_fail_argument(error, "berth_tensor_read_slice needs starts and lengths");
-        slice = *tensor; /* a view of it, with the shape `lengths` */
-        slice.shape = lengths;
+        for (int32_t d = 0; d < tensor->rank && error->code == 0; d++) {
+            if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
+                lengths[d] > tensor->shape[d] - starts[d])
+                (void)bth_fail_argument(error,
+                                        "dimension %d: %lld elements from index %lld on were "
+                                        "requested, but it has %lld",
+                                        (int)d, (long long)lengths[d], (long long)starts[d],
+                                        (long long)tensor->shape[d]);
+            is_empty = is_empty || lengths[d] == 0;
+        }
+        /* T2: an empty one may lie outside. */
+        for (int32_t d = 0; d < tensor->rank && error->code == 0 && !is_empty; d++)
+            slice.storage_offset += starts[d] * tensor->stride[d];
+        if (error->code == 0 && slice_read(checkpoint, &slice, buffer, error) == 0)
+            (void)bth_tensor_resolve_bits(&slice, berth_tensor_numel(&slice), buffer, error);
     }
-    for (int32_t d = 0; d < slice.rank && error->code == 0; d++) {
-        if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
-            lengths[d] > tensor->shape[d] - starts[d])
-            (void)bth_fail_argument(
-                error,
-                "dimension %d: %lld elements from index %lld on were requested, but it has %lld",
-                (int)d, (long long)lengths[d], (long long)starts[d], (long long)tensor->shape[d]);
-        is_empty = is_empty || lengths[d] == 0;
-    }
-    /* T2: an empty one may lie outside. */
-    for (int32_t d = 0; d < slice.rank && error->code == 0 && !is_empty; d++)
-        slice.storage_offset += starts[d] * tensor->stride[d];
-    if (error->code == 0 && slice_read(checkpoint, &slice, buffer, error) == 0)
-        (void)bth_tensor_resolve_bits(&slice, berth_tensor_numel(&slice), buffer, error);
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -46,6 +46,14 @@ static bool verify_can_continue_after(const verification *v, const berth_error *
 
 /* ---- the records to scan ---- */
 
+/* The storage of an entry, or NULL. */
+static const berth_storage *verification_storage_of_entry(const verification *v,
+                                                          const bth_zip_entry *entry)
+{
+    assert(v->container);
+    return v->storages[entry - v->container->directory.entries];
+}
+
 /* Whether a later load reads its bytes and sums them. */
 static bool verify_leaves_storage_to_load(const verification *v, const berth_storage *storage)
 {
@@ -62,7 +70,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 {
     bth_zip_entry *entry = bth_container_entry_in_file_order(v->container, i);
     const bth_contents *contents = v->checkpoint ? &v->checkpoint->contents : NULL;
-    const berth_storage *storage = v->storages[entry - v->container->directory.entries];
+    const berth_storage *storage = verification_storage_of_entry(v, entry);
     bth_scan_record *record = &v->records[i];
     uint64_t computed = 0; /* 0: the layout has no such entry, or is not used */
 
@@ -115,7 +123,7 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     const bth_zip_entry *entry = record->entry;
     uint64_t nbytes = entry ? entry->nbytes : record->nbytes;
     const berth_storage *storage = /* an archive has none */
-        entry && v->checkpoint ? v->storages[entry - v->container->directory.entries] : NULL;
+        entry && v->checkpoint ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
     berth_value *name, *value;
 
@@ -132,6 +140,7 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
         v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
     if (!v->request->report)
         return;
+    assert(entry || v->checkpoint);
     berth_record_verdict report = {.offset = record->offset,
                                    .nbytes = nbytes,
                                    .crc32 = crc32,

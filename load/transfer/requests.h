@@ -8,6 +8,7 @@
 #ifndef BTH_LOAD_TRANSFER_REQUESTS_H
 #define BTH_LOAD_TRANSFER_REQUESTS_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "format/zip/zip.h"
@@ -30,6 +31,7 @@
 
 static inline uint64_t bth_divide_up(uint64_t n, uint64_t by)
 {
+    assert(by > 0);
     return n / by + (n % by != 0);
 }
 
