@@ -186,61 +186,54 @@ static int load_into_read(struct load_into *into, bth_transfer *transfer, berth_
     return error->code;
 }
 
-/* ---- the public function ---- */
-
-static int load_into(struct load_into *into, berth_error *error)
+int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *destinations, size_t n,
+                    const berth_params *params, berth_error *error)
 {
-    const berth_checkpoint *checkpoint = into->checkpoint;
+    struct load_into into = {
+        .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
+    size_t nbytes = (n + 1) * (sizeof *into.ranges + sizeof *into.rest);
     double begin_seconds = bth_seconds();
-    bth_traced_call traced;
-    size_t nbytes = (into->n + 1) * (sizeof *into->ranges + sizeof *into->rest);
     bth_transfer transfer = {0};
-    bth_choice choice = {.reason = "the destinations were read one by one"};
+    bth_traced_call traced;
 
-    for (size_t i = 0; i < into->n; i++)
-        if (destination_check(into, &into->destinations[i], error) < 0) {
-            (void)bth_error_in_tensor(checkpoint, into->destinations[i].tensor, error);
-            return bth_error_prefix_index(error, "destination", i);
+    BTH_ERROR_BEGIN(error);
+    bth_params_initialize_stats(params);
+    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
+        return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
+    if (bth_checkpoint_choose_call_config(checkpoint, params, &into.config, error) < 0)
+        return bth_error_in_checkpoint(checkpoint, error);
+    for (size_t i = 0; i < n; i++)
+        if (destination_check(&into, &destinations[i], error) < 0) {
+            (void)bth_error_in_tensor(checkpoint, destinations[i].tensor, error);
+            (void)bth_error_prefix_index(error, "destination", i);
+            return bth_error_in_checkpoint(checkpoint, error);
         }
-    into->ranges = bth_allocate(nbytes);
-    if (!into->ranges)
-        return bth_fail_memory(error, nbytes);
-    into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
-    load_into_sort_destinations(into);
-    into->params =
-        bth_traced_call_begin(&traced, into->config.trace, "load into memory",
-                              checkpoint->source.reader.name, begin_seconds, into->params);
-    (void)load_into_read(into, &transfer, error);
-    berth_stats *stats = into->params ? into->params->stats : NULL;
+    into.ranges = bth_allocate(nbytes);
+    if (!into.ranges) {
+        (void)bth_fail_memory(error, nbytes);
+        return bth_error_in_checkpoint(checkpoint, error);
+    }
+    into.rest = (struct into_part *)(void *)(into.ranges + n + 1);
+    load_into_sort_destinations(&into);
+    into.params = bth_traced_call_begin(&traced, into.config.trace, "load into memory",
+                                        checkpoint->source.reader.name, begin_seconds, params);
+    (void)load_into_read(&into, &transfer, error);
+    berth_stats *stats = into.params ? into.params->stats : NULL;
     if (stats) {
-        if (into->n_ranges > 0)
-            choice = into->ranges[0].choice;
+        bth_choice choice = {.reason = "the destinations were read one by one"};
+        if (into.n_ranges > 0)
+            choice = into.ranges[0].choice;
         stats->method = bth_choice_method_name(choice, false, false);
         stats->reason = choice.reason ? choice.reason : "nothing was read";
         stats->total_seconds = bth_seconds() - begin_seconds;
-        stats->requested_nbytes = into->requested_nbytes;
-        stats->n_storages = stats->n_records = into->n;
+        stats->requested_nbytes = into.requested_nbytes;
+        stats->n_storages = stats->n_records = n;
         stats->calculated_offsets = checkpoint->contents.calculated_offsets;
         stats->repacked = checkpoint->contents.repacked;
         stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         bth_stats_add_transfer(stats, &transfer);
     }
     bth_traced_call_end(&traced, error);
-    bth_release(into->ranges);
-    return error->code;
-}
-
-int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *destinations, size_t n,
-                    const berth_params *params, berth_error *error)
-{
-    struct load_into into = {
-        .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
-
-    BTH_ERROR_BEGIN(error);
-    bth_params_initialize_stats(params);
-    if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
-        return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
-    if (bth_checkpoint_choose_call_config(checkpoint, params, &into.config, error) == 0)
-        (void)load_into(&into, error);
+    bth_release(into.ranges);
     return bth_error_in_checkpoint(checkpoint, error);
 }

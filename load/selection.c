@@ -135,15 +135,6 @@ struct chosen {
     bth_range_target target;
 };
 
-/* By the index of a storage. */
-struct applied_rules {
-    berth_checkpoint *checkpoint;
-    const berth_storage_rule *rules;
-    size_t n_rules;
-    size_t *first; /* the rule that applies; n_rules: none */
-    struct chosen *chosen;
-};
-
 /* ---- which rule applies ---- */
 
 /* Compares all conditions except the pattern. */
@@ -154,35 +145,32 @@ static bool rule_matches_storage(const berth_storage_rule *rule, const berth_sto
            (!rule->location || fnmatch(rule->location, root->location, 0) == 0);
 }
 
-/* The first rule that fits applies. */
-static int rules_find_first_for_storages(struct applied_rules *applied_rules, berth_error *error)
+/* Sets first[index of a storage] to the first rule that fits, which applies; n_rules: none. */
+static int rules_find_first_for_storages(berth_checkpoint *checkpoint,
+                                         const berth_storage_rule *rules, size_t n_rules,
+                                         size_t *first, berth_error *error)
 {
-    berth_checkpoint *checkpoint = applied_rules->checkpoint;
     bool any_pattern = false;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) { /* rules without a pattern */
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        size_t *first = &applied_rules->first[i];
-        for (*first = 0; *first < applied_rules->n_rules; ++*first) {
-            const berth_storage_rule *rule = &applied_rules->rules[*first];
+        for (first[i] = 0; first[i] < n_rules; first[i]++) {
+            const berth_storage_rule *rule = &rules[first[i]];
             if (!rule->pattern && rule_matches_storage(rule, storage))
                 break;
         }
     }
-    for (size_t r = 0; r < applied_rules->n_rules; r++)
-        any_pattern = any_pattern || applied_rules->rules[r].pattern;
+    for (size_t r = 0; r < n_rules; r++)
+        any_pattern = any_pattern || rules[r].pattern;
     name_walk walk = {.names = any_pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
     while (walk.names && name_walk_next(&walk, error)) {
         if (!walk.tensor)
             continue;
         const berth_storage *root = bth_storage_root(walk.tensor->storage);
-        size_t *first = &applied_rules->first[root->index];
-        for (size_t r = 0; r < *first; r++) {
-            const berth_storage_rule *rule = &applied_rules->rules[r];
-            if (rule->pattern && rule_matches_storage(rule, root) &&
-                fnmatch(rule->pattern, walk.name.text, 0) == 0)
-                *first = r;
-        }
+        for (size_t r = 0; r < first[root->index]; r++)
+            if (rules[r].pattern && rule_matches_storage(&rules[r], root) &&
+                fnmatch(rules[r].pattern, walk.name.text, 0) == 0)
+                first[root->index] = r;
     }
     return error->code;
 }
@@ -244,69 +232,54 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
                                         error);
 }
 
-/* ---- all storages ---- */
-
-/* The caller's functions are called without the lock. */
-static int rules_apply(struct applied_rules *applied_rules, berth_error *error)
+int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
+                            size_t n_rules, berth_error *error)
 {
-    berth_checkpoint *checkpoint = applied_rules->checkpoint;
-    bth_storages *storages = &checkpoint->storages;
-    struct chosen *chosen = applied_rules->chosen;
-    size_t n_rules = applied_rules->n_rules;
-    size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
     bool any_device = false;
 
-    for (size_t r = 0; r < n_rules; r++)
-        if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
-            rule_check_method(applied_rules->rules[r].method, error) < 0)
-            return bth_error_prefix_index(error, "rule", r);
-    if (rules_find_first_for_storages(applied_rules, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < storages->n; i++) {
+    BTH_ERROR_BEGIN(error);
+    if (!checkpoint || (!rules && n_rules > 0))
+        return bth_fail_argument(error, "berth_set_storage_rules needs a checkpoint and rules");
+    bth_storages *storages = &checkpoint->storages;
+    size_t n = storages->n + 1;
+    size_t *first = bth_allocate_zeroed(n * sizeof *first);
+    struct chosen *chosen = bth_allocate_zeroed(n * sizeof *chosen);
+    if (!first || !chosen)
+        (void)bth_fail_memory(error, n * sizeof *chosen);
+    for (size_t r = 0; r < n_rules && error->code == 0; r++)
+        if (BTH_CHECK_RESERVED(berth_storage_rule, &rules[r], error) < 0 ||
+            rule_check_method(rules[r].method, error) < 0)
+            (void)bth_error_prefix_index(error, "rule", r);
+    if (error->code < 0 ||
+        rules_find_first_for_storages(checkpoint, rules, n_rules, first, error) < 0)
+        goto cleanup;
+    for (size_t i = 0; i < storages->n; i++) { /* without the lock: calls the caller's functions */
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        size_t first = applied_rules->first[i];
-        if (!storage->root && first < n_rules &&
-            rule_apply_to_storage(&applied_rules->rules[first], storage, &chosen[i], error) < 0)
-            return bth_error_in_storage(checkpoint, storage, error);
-    }
-    /* Published. A storage that is loaded or being loaded keeps its target. */
-    for (size_t i = 0; i < storages->n; i++)
+        if (!storage->root && first[i] < n_rules &&
+            rule_apply_to_storage(&rules[first[i]], storage, &chosen[i], error) < 0) {
+            (void)bth_error_in_storage(checkpoint, storage, error);
+            goto cleanup;
+        }
         any_device = any_device || chosen[i].target.device;
+    }
     bth_checkpoint_lock(checkpoint);
     if (!storages->targets && any_device) { /* made with the first one that goes to a device */
-        storages->targets = bth_allocate_zeroed(nbytes);
+        storages->targets = bth_allocate_zeroed(n * sizeof *storages->targets);
         if (!storages->targets)
-            (void)bth_fail_memory(error, nbytes);
+            (void)bth_fail_memory(error, n * sizeof *storages->targets);
     }
     for (size_t i = 0; i < storages->n && error->code == 0; i++) {
         bth_storage_state *stored = &storages->stored[i];
         stored->chosen = chosen[i].method;
         stored->chosen_by = chosen[i].chosen_by;
+        /* A storage that is loaded or being loaded keeps its target. */
         if (storages->targets && !storages->targets[i].is_there && !stored->is_loading &&
             !atomic_load(&stored->memory))
             storages->targets[i].range = chosen[i].target;
     }
     bth_checkpoint_unlock(checkpoint);
-    return error->code;
-}
-
-int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
-                            size_t n_rules, berth_error *error)
-{
-    struct applied_rules applied_rules = {
-        .checkpoint = checkpoint, .rules = rules, .n_rules = n_rules};
-
-    BTH_ERROR_BEGIN(error);
-    if (!checkpoint || (!rules && n_rules > 0))
-        return bth_fail_argument(error, "berth_set_storage_rules needs a checkpoint and rules");
-    size_t n = checkpoint->storages.n + 1;
-    applied_rules.first = bth_allocate_zeroed(n * sizeof *applied_rules.first);
-    applied_rules.chosen = bth_allocate_zeroed(n * sizeof *applied_rules.chosen);
-    if (!applied_rules.first || !applied_rules.chosen)
-        (void)bth_fail_memory(error, n * sizeof *applied_rules.chosen);
-    else
-        (void)rules_apply(&applied_rules, error);
-    bth_release(applied_rules.first);
-    bth_release(applied_rules.chosen);
+cleanup:
+    bth_release(first);
+    bth_release(chosen);
     return bth_error_in_checkpoint(checkpoint, error);
 }

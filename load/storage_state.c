@@ -103,7 +103,8 @@ void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
 {
     for (bth_kept_region *kept = checkpoint->storages.regions, *next; kept; kept = next) {
         next = kept->next;
-        bth_kept_region_free(kept);
+        bth_region_free(&kept->region);
+        bth_release(kept);
     }
     checkpoint->storages.regions = NULL;
     bth_device_memory_list_free(checkpoint->storages.device_memory);

@@ -65,7 +65,6 @@ typedef struct bth_load_request {
 /* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 
 /* ---- tensor_bytes.c ---- */
 

@@ -411,13 +411,6 @@ static void phase_publish_range(const struct phase *phase, const bth_range *rang
     target->is_there = true;
 }
 
-void bth_kept_region_free(bth_kept_region *kept)
-{
-    if (kept)
-        bth_region_free(&kept->region);
-    bth_release(kept);
-}
-
 /* The checkpoint owns the phase's memory from now on; after a failure it is freed. */
 static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
@@ -426,7 +419,9 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 
     phase_mark_claims(phase, false);
     if (!is_good) {
-        bth_kept_region_free(phase->region);
+        if (phase->region)
+            bth_region_free(&phase->region->region);
+        bth_release(phase->region);
         bth_device_memory_list_free(phase->device_memory);
         phase_release_inflated(phase);
         return;
