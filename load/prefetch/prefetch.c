@@ -184,8 +184,8 @@ static void prefetch_consume_own(berth_prefetch *own, const berth_storage *stora
                                  const berth_tensor *tensor, int64_t first, int64_t n)
 {
     bth_prefetches *all = &own->checkpoint->prefetches;
-    uint64_t offset,
-        end = bth_storage_root(storage)->offset + storage->root_offset + storage->nbytes;
+    uint64_t end = bth_storage_root(storage)->offset + storage->root_offset + storage->nbytes;
+    uint64_t offset;
 
     if (tensor ? !bth_prefetch_tensor_extent(tensor, first, n, &offset, &end)
                : bth_storage_deflated_record(storage) != NULL)
