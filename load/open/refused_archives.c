@@ -232,7 +232,6 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
 {
     static const char suffix[] = ".distcp";
     const bth_reader *reader = cache->reader;
-    size_t n_name = strlen(reader->name), n_suffix = sizeof suffix - 1;
     char before[40];
     const bth_step takes_out = BTH_STEP(before, " >NEW.pt", "takes it out");
     uint64_t tail_at = reader->nbytes - nbytes, begin, end;
@@ -261,6 +260,7 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
         memcmp(bytes, "PK\3\4", 4) != 0)
         return error->code;
     /* Several archives. */
+    size_t n_name = strlen(reader->name), n_suffix = sizeof suffix - 1;
     bth_error_clear(error);
     if (n_name > n_suffix && strcmp(reader->name + n_name - n_suffix, suffix) == 0) {
         (void)bth_fail_status(
