@@ -52,23 +52,20 @@ int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *sel
             (void)visit(context, walk.tensor, error);
     }
     if (pattern && !any_fits) /* the first error stays */
-        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
-                              pattern);
-    if (error->code < 0)
-        return error->code;
+        return bth_fail_status(error, BERTH_E_NOT_FOUND,
+                               "no tensor has a name that fits \"%.100s\"", pattern);
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
                                  selection->n_tensors);
-    for (size_t i = 0; i < selection->n_tensors; i++) {
+    for (size_t i = 0; i < selection->n_tensors && error->code == 0; i++) {
         const berth_tensor *tensor = selection->tensors[i];
         if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0) {
             (void)bth_error_in_tensor(checkpoint, tensor, error);
             return bth_error_prefix_index(error, "selected tensor", i);
         }
-        if (visit(context, tensor, error) < 0)
-            return error->code;
+        (void)visit(context, tensor, error);
     }
-    return 0;
+    return error->code;
 }
 
 /* ---- storages ---- */

@@ -196,6 +196,21 @@ static void staging_close(struct staging_run *run)
     bth_release(run->workers);
 }
 
+static int staging_wait_for_slot(struct staging_run *run, struct staging_worker *mine, size_t slot,
+                                 berth_error *error)
+{
+    if (!run->pending[slot])
+        return 0;
+    double begin_seconds = bth_seconds();
+    (void)bth_device_event_wait(run->pending[slot], error);
+    double end_seconds = bth_seconds();
+    mine->wait_seconds += end_seconds - begin_seconds;
+    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
+              .end_seconds = end_seconds);
+    run->pending[slot] = NULL;
+    return error->code;
+}
+
 /* The bytes of a request that one copy moves: of a range, or of ranges with equal distances. */
 struct range_part {
     uint64_t from, to; /* in the file */
@@ -259,19 +274,9 @@ static int staging_load_request(void *context, uint64_t task, unsigned worker, b
     bth_device_event *event = &run->events[slot * run->n_devices + number];
     mine->next = (mine->next + 1) % run->n_slots;
     if ((!stream->stream.native && bth_device_stream_open(device, &stream->stream, error) < 0) ||
-        (!event->native && bth_device_event_open(device, event, error) < 0))
+        (!event->native && bth_device_event_open(device, event, error) < 0) ||
+        staging_wait_for_slot(run, mine, slot, error) < 0)
         return error->code;
-    if (run->pending[slot]) { /* waits for the copies from the slot */
-        double begin_seconds = bth_seconds();
-        (void)bth_device_event_wait(run->pending[slot], error);
-        double end_seconds = bth_seconds();
-        mine->wait_seconds += end_seconds - begin_seconds;
-        BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
-                  .end_seconds = end_seconds);
-        run->pending[slot] = NULL;
-        if (error->code < 0)
-            return error->code;
-    }
     request->memory = run->ring.buffers[slot].bytes + request->phase;
     if (bth_transfer_run_request(transfer, task, worker, error) < 0 ||
         request_copy(run, request, stream, error) < 0 ||

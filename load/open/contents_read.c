@@ -100,17 +100,16 @@ static bool opening_may_be_repacked(bth_opening *opening, berth_error *error)
     berth_error found;
 
     bth_error_clear(&found);
-    if (error->code == BERTH_E_FORBIDDEN) {
-        (void)bth_container_read(&damaged, &opening->cache, BTH_ZIP_TAIL_NBYTES, &found);
-        bth_container_free(&damaged);
-        if (found.code == BERTH_E_ARCHIVE || found.code == BERTH_E_TRUNCATED)
-            *error = found;
-        return false;
-    }
-    if (error->code != BERTH_E_TRUNCATED || container->known)
+    if (error->code == BERTH_E_TRUNCATED && !container->known)
+        return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
+                                                  &directory, &found) == 0;
+    if (error->code != BERTH_E_FORBIDDEN)
         return error->code == BERTH_E_OFFSETS;
-    return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
-                                              &directory, &found) == 0;
+    (void)bth_container_read(&damaged, &opening->cache, BTH_ZIP_TAIL_NBYTES, &found);
+    bth_container_free(&damaged);
+    if (found.code == BERTH_E_ARCHIVE || found.code == BERTH_E_TRUNCATED)
+        *error = found;
+    return false;
 }
 
 /* Z5 to Z7 for every record, as this load.check says. */

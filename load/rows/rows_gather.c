@@ -269,18 +269,35 @@ static int row_gather_begin_pass(row_gather *gather, berth_error *error)
     return row_gather_finish_tickets(gather, error);
 }
 
-/* Ids that fit one list at a time. If one pass has no room for them, takes as many as are needed.
- */
-static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
+/* Gathers ids that fit one list. If one pass has no room for all, takes as many as are needed. */
+static int row_gather_run_ids(row_gather *gather, berth_error *error)
 {
     const bth_row_passes *passes = &gather->passes;
+    bth_row_selection selection = {.end_row = gather->table.n_rows};
+
+    if (gather->ids.n <= passes->list_ids) {
+        if ((gather->n_passes == 0 || gather->n_list_ids + gather->ids.n > passes->list_ids) &&
+            row_gather_begin_pass(gather, error) < 0)
+            return error->code;
+        return row_gather_request_rows(gather, &selection, error);
+    }
+    bth_row_buckets_count(gather->buckets, &gather->ids, gather->table.n_rows);
+    while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
+        while (selection.first_id < gather->ids.n)
+            if (row_gather_begin_pass(gather, error) < 0 ||
+                row_gather_request_rows(gather, &selection, error) < 0)
+                return error->code;
+    return 0;
+}
+
+static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
+{
     size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
 
     if (row_gather_begin_part(gather, part, error) < 0)
         return error->code;
     size_t max = bth_rows_max_list_ids(gather->table.n_rows);
     for (size_t from = 0; from < part->n; from += gather->ids.n) {
-        bth_row_selection selection = {.end_row = gather->table.n_rows};
         uint64_t n_pruned = 0;
         gather->ids.items = (const uint8_t *)part->ids + from * id_nbytes;
         gather->ids.n = (size_t)bth_min(part->n - from, max);
@@ -290,21 +307,9 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
                 memset(gather->output + i * gather->stride_nbytes, 0, gather->table.row_nbytes);
                 n_pruned++;
             }
-        if (row_gather_report_progress(gather, n_pruned * gather->table.row_nbytes, error) < 0)
+        if (row_gather_report_progress(gather, n_pruned * gather->table.row_nbytes, error) < 0 ||
+            row_gather_run_ids(gather, error) < 0)
             return error->code;
-        if (gather->ids.n <= passes->list_ids) {
-            bool is_full = gather->n_list_ids + gather->ids.n > passes->list_ids;
-            if (((gather->n_passes == 0 || is_full) && row_gather_begin_pass(gather, error) < 0) ||
-                row_gather_request_rows(gather, &selection, error) < 0)
-                return error->code;
-            continue;
-        }
-        bth_row_buckets_count(gather->buckets, &gather->ids, gather->table.n_rows);
-        while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
-            while (selection.first_id < gather->ids.n)
-                if (row_gather_begin_pass(gather, error) < 0 ||
-                    row_gather_request_rows(gather, &selection, error) < 0)
-                    return error->code;
     }
     return 0;
 }
