@@ -21,22 +21,6 @@ struct berth_archive {
     bth_container container;
 };
 
-static int archive_check_kind(bth_head_cache *cache, uint64_t head_nbytes, berth_error *error)
-{
-    if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
-        return error->code;
-    if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return bth_fail_status(
-            error, BERTH_E_NOT_CHECKPOINT,
-            "a file in the legacy format, from before PyTorch 1.6, has values but no records");
-    if (bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes) > 0)
-        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
-                               "a safetensors file has tensors but no records");
-    if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
-        return bth_refuse_kind(cache, error);
-    return bth_archive_check_first_name(cache, error);
-}
-
 /* ---- where records lie ---- */
 
 /* The number in a small record; 0: no record, or no valid number. */
@@ -105,7 +89,18 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
     /* Of the first read, and of the read at the file's end. */
     uint64_t nbytes = bth_max((uint64_t)archive->config.load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
-    if (archive_check_kind(cache, nbytes, error) < 0 ||
+    if (bth_head_cache_extend_head(cache, nbytes, error) < 0)
+        return error->code;
+    if (bth_is_legacy(cache->head, cache->head_nbytes))
+        return bth_fail_status(
+            error, BERTH_E_NOT_CHECKPOINT,
+            "a file in the legacy format, from before PyTorch 1.6, has values but no records");
+    if (bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes) > 0)
+        return bth_fail_status(error, BERTH_E_NOT_CHECKPOINT,
+                               "a safetensors file has tensors but no records");
+    if (cache->head_nbytes < 4 || memcmp(cache->head, "PK\3\4", 4) != 0)
+        return bth_refuse_kind(cache, error);
+    if (bth_archive_check_first_name(cache, error) < 0 ||
         bth_container_read(container, cache, nbytes, error) < 0)
         return error->code;
     if (check < BTH_CHECK_HEADERS && archive_compute_offsets(archive, cache))

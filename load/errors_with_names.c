@@ -64,10 +64,9 @@ const bth_names *bth_checkpoint_names(const berth_checkpoint *constant, berth_er
     return names;
 }
 
-/* The name of `tensor`; if it is NULL or has none, of the first that views the storage there. */
-static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
-                                           const berth_tensor *tensor, const berth_storage *storage,
-                                           uint64_t offset, char *name, size_t name_nbytes)
+bool bth_tensor_find_name(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                          const berth_storage *storage, uint64_t offset, char *name,
+                          size_t name_nbytes)
 {
     berth_error ignored = {0};
     const bth_names *names = bth_checkpoint_names(checkpoint, &ignored);
@@ -96,12 +95,6 @@ static bool tensor_find_own_or_viewer_name(const berth_checkpoint *checkpoint,
     return name[0] != '\0'; /* "": the root is a tensor */
 }
 
-bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                  uint64_t offset, char *name, size_t name_nbytes)
-{
-    return tensor_find_own_or_viewer_name(checkpoint, NULL, storage, offset, name, name_nbytes);
-}
-
 /* ---- errors ---- */
 
 /* The storage may be NULL (a meta tensor); the tensor, too. */
@@ -117,7 +110,7 @@ static int error_add_record_and_tensor_name(const berth_checkpoint *checkpoint,
         (void)snprintf(record, sizeof record, format, bth_storage_root(storage)->key);
         (void)bth_error_add_record(error, record);
     }
-    if (!tensor_find_own_or_viewer_name(checkpoint, tensor, storage, offset, name, sizeof name))
+    if (!bth_tensor_find_name(checkpoint, tensor, storage, offset, name, sizeof name))
         return error->code;
     (void)snprintf(quoted, sizeof quoted, "\"%s\"", name);
     return bth_error_prefix(error, quoted);

@@ -5,6 +5,7 @@
 
 #include "load/checkpoint.h"
 
+/* The storage that has the bytes, from `root_offset` on; of a root in a file that is 0. */
 static inline const berth_storage *bth_storage_root(const berth_storage *storage)
 {
     return storage->root ? storage->root : storage;
@@ -29,11 +30,13 @@ const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_
 /* The same with the lock held. */
 const bth_names *bth_checkpoint_names_locked(berth_checkpoint *checkpoint, berth_error *error);
 /*
- * Writes the name of a tensor that begins at byte `offset` of the storage (BERTH_NO_OFFSET: at any
- * byte). False: there is none. Not under the lock: it is slow.
+ * Writes the name of the tensor; if it is NULL or has none, of the first that begins at byte
+ * `offset` of the storage (BERTH_NO_OFFSET: at any byte). False: there is none. Not under the lock:
+ * it is slow.
  */
-bool bth_storage_find_tensor_name(const berth_checkpoint *checkpoint, const berth_storage *storage,
-                                  uint64_t offset, char *name, size_t name_nbytes);
+bool bth_tensor_find_name(const berth_checkpoint *checkpoint, const berth_tensor *tensor,
+                          const berth_storage *storage, uint64_t offset, char *name,
+                          size_t name_nbytes);
 /*
  * Adds the storage's record (in a legacy file: its key) to the error that is set, and the name of a
  * tensor that views the storage. Returns the code. Not under the lock.

@@ -94,84 +94,42 @@ static bool name_is_pickle(const char *name, size_t nbytes)
     return nbytes > n && memcmp(name + nbytes - n, end, n) == 0;
 }
 
-/* Of an archive without a good directory: the pickle that torch.save writes first. */
-static int list_from_first_record(global_list *list, bth_head_cache *cache, berth_error *error)
-{
-    const uint8_t *head = cache->head;
-    size_t n = (size_t)head[26] | (size_t)head[27] << 8;
-    size_t extra = (size_t)head[28] | (size_t)head[29] << 8;
-
-    if ((head[8] | head[9]) != 0 || n > cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES ||
-        !name_is_pickle((const char *)head + BTH_ZIP_LOCAL_NBYTES, n))
-        return 0;
-    return list_from_head(list, cache, BTH_ZIP_LOCAL_NBYTES + n + extra, 1, error);
-}
-
-/* A record that cannot be read names nothing: what is wrong with it is told by others. */
-static int list_from_record(global_list *list, bth_container *container, bth_head_cache *cache,
-                            size_t i, berth_error *error)
-{
-    const bth_zip_entry *entry = &container->directory.entries[container->directory.by_offset[i]];
-    const uint8_t *bytes;
-    uint8_t *owned = NULL;
-    berth_error broken;
-    bool is_whole;
-
-    bth_error_clear(&broken);
-    if (bth_container_check_entry(container, cache, i, &broken) < 0 ||
-        bth_entry_read_data(entry, cache, &bytes, &owned, &broken) < 0) {
-        if (broken.code == BERTH_E_MEMORY)
-            *error = broken;
-        return error->code;
-    }
-    (void)bth_pickle_list_globals(bytes, (size_t)entry->nbytes, 1, list_add, list, &is_whole,
-                                  error);
-    bth_release(owned);
-    return error->code;
-}
-
 static int list_from_zip(global_list *list, bth_head_cache *cache, berth_error *error)
 {
     bth_container container = {0};
-    berth_error broken;
+    berth_error broken; /* what is wrong with the file is told by others, except a lack of memory */
+    bool is_whole;
 
     bth_error_clear(&broken);
-    if (bth_container_read(&container, cache, BTH_ZIP_TAIL_NBYTES, &broken) < 0)
-        (void)(broken.code == BERTH_E_MEMORY ? (*error = broken).code
-                                             : list_from_first_record(list, cache, error));
-    for (size_t i = 0; broken.code == 0 && error->code == 0 && i < container.directory.n_entries;
+    if (bth_container_read(&container, cache, BTH_ZIP_TAIL_NBYTES, &broken) < 0) {
+        /* Without a good directory: the pickle that torch.save writes first. */
+        const uint8_t *head = cache->head;
+        size_t n = (size_t)head[26] | (size_t)head[27] << 8;
+        size_t extra = (size_t)head[28] | (size_t)head[29] << 8;
+        if (broken.code != BERTH_E_MEMORY && (head[8] | head[9]) == 0 &&
+            n <= cache->head_nbytes - BTH_ZIP_LOCAL_NBYTES &&
+            name_is_pickle((const char *)head + BTH_ZIP_LOCAL_NBYTES, n))
+            (void)list_from_head(list, cache, BTH_ZIP_LOCAL_NBYTES + n + extra, 1, error);
+    }
+    for (size_t i = 0; container.known && error->code == 0 && i < container.directory.n_entries;
          i++) {
-        const bth_zip_entry *entry = &container.directory.entries[container.directory.by_offset[i]];
-        if (name_is_pickle(entry->record, strlen(entry->record)))
-            (void)list_from_record(list, &container, cache, i, error);
+        const bth_zip_entry *entry = bth_container_entry_in_file_order(&container, i);
+        const uint8_t *bytes;
+        uint8_t *owned = NULL;
+        if (!name_is_pickle(entry->record, strlen(entry->record)))
+            continue;
+        bth_error_clear(&broken);
+        if (bth_container_check_entry(&container, cache, i, &broken) == 0 &&
+            bth_entry_read_data(entry, cache, &bytes, &owned, &broken) == 0)
+            (void)bth_pickle_list_globals(bytes, (size_t)entry->nbytes, 1, list_add, list,
+                                          &is_whole, error);
+        bth_release(owned);
+        if (broken.code == BERTH_E_MEMORY)
+            break;
     }
+    if (broken.code == BERTH_E_MEMORY)
+        *error = broken;
     bth_container_free(&container);
-    return error->code;
-}
-
-static int list_from_file(global_list *list, bth_reader *reader, berth_error *error)
-{
-    bth_found_global found = {0};
-    bth_head_cache cache;
-
-    bth_head_cache_initialize(&cache, reader, BTH_LARGE_PAGES_OFF);
-    if (bth_head_cache_extend_head(&cache, BTH_HEAD_MIN_NBYTES, error) < 0)
-        goto end;
-    size_t n = (size_t)cache.head_nbytes;
-    if (n > BTH_ZIP_LOCAL_NBYTES && memcmp(cache.head, "PK\3\4", 4) == 0) {
-        (void)list_from_zip(list, &cache, error);
-        goto end;
-    }
-    if (bth_is_legacy(cache.head, n)) {
-        (void)list_from_head(list, &cache, 0, BTH_LEGACY_N_PICKLES, error);
-        goto end;
-    }
-    bth_pickle_find_global(cache.head, n, false, &found);
-    bool is_pickle = n > 2 && cache.head[0] == 0x80 && cache.head[1] <= 5;
-    if (is_pickle || found.is_pickle) /* a bare one, or the legacy format in another protocol */
-        (void)list_from_head(list, &cache, 0, BTH_LEGACY_N_PICKLES, error);
-end:
-    bth_head_cache_free(&cache);
     return error->code;
 }
 
@@ -179,6 +137,8 @@ int berth_list_globals(const berth_source *source, berth_global_function report,
                        berth_error *error)
 {
     global_list list = {0};
+    bth_found_global found = {0};
+    bth_head_cache cache;
     bth_reader reader;
 
     BTH_ERROR_BEGIN(error);
@@ -188,7 +148,22 @@ int berth_list_globals(const berth_source *source, berth_global_function report,
         return error->code;
     if (bth_reader_open_source(source, &reader, error) < 0)
         return bth_error_prefix(error, bth_source_name(source));
-    if (list_from_file(&list, &reader, error) == 0 && list.is_short)
+    bth_head_cache_initialize(&cache, &reader, BTH_LARGE_PAGES_OFF);
+    if (bth_head_cache_extend_head(&cache, BTH_HEAD_MIN_NBYTES, error) == 0) {
+        size_t n = (size_t)cache.head_nbytes;
+        bool is_pickle = n > 2 && cache.head[0] == 0x80 && cache.head[1] <= 5;
+        if (n > BTH_ZIP_LOCAL_NBYTES && memcmp(cache.head, "PK\3\4", 4) == 0) {
+            (void)list_from_zip(&list, &cache, error);
+        } else {
+            /* A bare one, or the legacy format in another protocol, shows in its first bytes. */
+            if (!is_pickle && !bth_is_legacy(cache.head, n))
+                bth_pickle_find_global(cache.head, n, false, &found);
+            if (is_pickle || bth_is_legacy(cache.head, n) || found.is_pickle)
+                (void)list_from_head(&list, &cache, 0, BTH_LEGACY_N_PICKLES, error);
+        }
+    }
+    bth_head_cache_free(&cache);
+    if (error->code == 0 && list.is_short)
         (void)bth_fail_memory(error, 2 * list.capacity * sizeof *list.globals);
     if (error->code < 0)
         (void)bth_error_prefix(error, reader.name);

@@ -84,7 +84,9 @@ static int checkpoint_open_and_read(berth_checkpoint *checkpoint, const berth_so
     if (bth_contents_read(&checkpoint->contents, &checkpoint->source.reader, &checkpoint->config,
                           error) == 0 &&
         bth_storages_initialize_states(checkpoint, error) == 0) {
-        bth_storages_set_read_elements(checkpoint);
+        for (size_t i = 0; i < checkpoint->storages.n; i++)
+            bth_tree_storage(checkpoint->contents.tree, i)->read_elements =
+                bth_storage_read_elements_for_save;
         /*
          * load.check=data: compares mapped storages now. Storages that are read are compared when
          * they are loaded, so that nothing is read twice; only the indices of sparse tensors are
@@ -224,18 +226,22 @@ static void load_stats_set_common_method(berth_checkpoint *checkpoint,
     bth_checkpoint_unlock(checkpoint);
 }
 
-static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *selection,
-                           const berth_params *params, berth_error *error)
+int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
+               const berth_params *params, berth_error *error)
 {
     double begin_seconds = bth_seconds();
     const berth_storage **roots = NULL;
     struct berth_config config;
-    bth_load_request request = {.config = &config, .params = params, .at_once = true};
+    bth_load_request request = {.config = &config, .at_once = true};
+    bth_traced_call traced;
     size_t n = 0;
 
+    BTH_ERROR_BEGIN(error);
+    bth_params_initialize_stats(params);
+    if (!checkpoint)
+        return bth_fail_argument(error, "the checkpoint is NULL");
     if (bth_checkpoint_choose_call_config(checkpoint, params, &config, error) < 0)
-        return error->code;
-    bth_traced_call traced;
+        return bth_error_in_checkpoint(checkpoint, error);
     request.params = params = bth_traced_call_begin(
         &traced, config.trace, "load", checkpoint->source.reader.name, begin_seconds, params);
     if (bth_selection_list_storages(checkpoint, selection, &roots, &n, error) == 0)
@@ -260,17 +266,6 @@ static int checkpoint_load(berth_checkpoint *checkpoint, const berth_selection *
     }
     bth_traced_call_end(&traced, error);
     bth_release(roots);
-    return error->code;
-}
-
-int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
-               const berth_params *params, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    bth_params_initialize_stats(params);
-    if (!checkpoint)
-        return bth_fail_argument(error, "the checkpoint is NULL");
-    (void)checkpoint_load(checkpoint, selection, params, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
@@ -322,25 +317,6 @@ size_t berth_tensor_count(const berth_checkpoint *checkpoint)
     return names ? bth_names_tensor_count(names) : 0;
 }
 
-/* Under the lock: makes the texts, which live until the next call. */
-static const berth_value *checkpoint_get_value_and_name_at(berth_checkpoint *checkpoint, size_t i,
-                                                           berth_error *error)
-{
-    const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
-
-    if (!names)
-        return NULL;
-    if (i >= bth_names_tensor_count(names)) {
-        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "there is no tensor %zu among %zu", i,
-                              bth_names_tensor_count(names));
-        return NULL;
-    }
-    if (bth_names_write_tensor_name_and_path(names, i, &checkpoint->shown_name,
-                                             &checkpoint->shown_path, error) < 0)
-        return NULL;
-    return bth_names_tensor_value(names, i);
-}
-
 int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *named,
                     berth_error *error)
 {
@@ -353,15 +329,22 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
         return bth_fail_argument(error,
                                  "berth_tensor_at needs a checkpoint and a pointer for the tensor");
     bth_checkpoint_lock(checkpoint);
-    const berth_value *value = checkpoint_get_value_and_name_at(checkpoint, i, error);
+    const bth_names *names = bth_checkpoint_names_locked(checkpoint, error);
+    if (names && i >= bth_names_tensor_count(names))
+        (void)bth_fail_status(error, BERTH_E_NOT_FOUND, "there is no tensor %zu among %zu", i,
+                              bth_names_tensor_count(names));
+    else if (names) /* texts that live until the next call */
+        (void)bth_names_write_tensor_name_and_path(names, i, &checkpoint->shown_name,
+                                                   &checkpoint->shown_path, error);
     bth_checkpoint_unlock(checkpoint);
     if (error->code < 0)
         return bth_error_in_checkpoint(checkpoint, error);
+    const berth_value *value = bth_names_tensor_value(names, i);
     const berth_tensor *tensor = berth_as_tensor(value);
     const berth_storage *storage = tensor ? tensor->storage : NULL;
     if (storage && !bth_storage_deflated_record(storage)) {
         (void)bth_tensor_begins_at_whole_byte(tensor, &offset);
-        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+        offset += bth_storage_root(storage)->offset + storage->root_offset;
     }
     const berth_value *inner = berth_value_kind(value) == BERTH_KIND_SUBCLASS
                                    ? berth_value_part(value, BERTH_PART_INNER)

@@ -92,7 +92,7 @@ static bool destination_make_range(const struct load_into *into,
 
     if (!destination_is_range(destination, &offset))
         return false;
-    offset += storage->root ? storage->root_offset : 0;
+    offset += storage->root_offset;
     if (stored->deflated && (destination_needed_nbytes(destination) != root->nbytes ||
                              !into->checkpoint->config.load_inflate))
         return false; /* Z12: only a whole one can be inflated in place */
@@ -113,35 +113,6 @@ static bool destination_make_range(const struct load_into *into,
            !bth_storage_get_target(into->checkpoint, root).is_there;
 }
 
-static int destination_read(const struct load_into *into, const berth_destination *destination,
-                            berth_error *error)
-{
-    berth_checkpoint *checkpoint = into->checkpoint;
-    const berth_tensor *tensor = destination->tensor;
-    const berth_storage *root = bth_storage_root(destination_storage(destination));
-    uint64_t offset;
-
-    /* Z10, also where the checkpoint was opened without it. */
-    if (into->config.load_check >= BTH_CHECK_DATA &&
-        !bth_storage_memory_or_null(checkpoint, root->index) &&
-        bth_storage_verify(checkpoint, root, error) < 0)
-        return bth_error_in_storage(checkpoint, root, error);
-    if (!destination_is_range(destination, &offset))
-        return bth_tensor_read(checkpoint, tensor, 0, berth_tensor_numel(tensor),
-                               destination->address, error);
-    return bth_storage_read(checkpoint, destination_storage(destination), destination->address,
-                            (size_t)destination_needed_nbytes(destination), offset, error);
-}
-
-/* ---- the transfer ---- */
-
-static int load_into_part_compare_offsets(const void *a, const void *b)
-{
-    const struct into_part *first = a, *second = b;
-
-    return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
 /*
  * Sorts those that have bytes in the file's order: to `ranges` if one transfer can read them, which
  * is without overlaps; else to `rest`.
@@ -158,11 +129,11 @@ static void load_into_sort_destinations(struct load_into *into)
         if (nbytes == 0)
             continue;
         (void)destination_is_range(destination, &offset);
-        offset += bth_storage_root(storage)->offset + (storage->root ? storage->root_offset : 0);
+        offset += bth_storage_root(storage)->offset + storage->root_offset;
         into->rest[n++] = (struct into_part){offset, destination};
         into->requested_nbytes += nbytes;
     }
-    qsort(into->rest, n, sizeof *into->rest, load_into_part_compare_offsets);
+    qsort(into->rest, n, sizeof *into->rest, bth_compare_offsets);
     for (size_t i = 0; i < n; i++) {
         bth_range *range = &into->ranges[into->n_ranges];
         if (destination_make_range(into, into->rest[i].destination, range) &&
@@ -195,53 +166,23 @@ static int load_into_read(struct load_into *into, bth_transfer *transfer, berth_
                           error) < 0 ||
         bth_ranges_check_crc32s(checkpoint, transfer, error) < 0)
         return error->code;
-    for (size_t i = 0; i < into->n_rest; i++)
-        if (destination_read(into, into->rest[i].destination, error) < 0)
-            return error->code;
-    return 0;
-}
-
-/* ---- the public function ---- */
-
-static int load_into(struct load_into *into, berth_error *error)
-{
-    const berth_checkpoint *checkpoint = into->checkpoint;
-    double begin_seconds = bth_seconds();
-    bth_traced_call traced;
-    size_t nbytes = (into->n + 1) * (sizeof *into->ranges + sizeof *into->rest);
-    bth_transfer transfer = {0};
-    bth_choice choice = {.reason = "the destinations were read one by one"};
-
-    for (size_t i = 0; i < into->n; i++)
-        if (destination_check(into, &into->destinations[i], error) < 0) {
-            (void)bth_error_in_tensor(checkpoint, into->destinations[i].tensor, error);
-            return bth_error_prefix_index(error, "destination", i);
-        }
-    into->ranges = bth_allocate(nbytes);
-    if (!into->ranges)
-        return bth_fail_memory(error, nbytes);
-    into->rest = (struct into_part *)(void *)(into->ranges + into->n + 1);
-    load_into_sort_destinations(into);
-    into->params =
-        bth_traced_call_begin(&traced, into->config.trace, "load into memory",
-                              checkpoint->source.reader.name, begin_seconds, into->params);
-    (void)load_into_read(into, &transfer, error);
-    berth_stats *stats = into->params ? into->params->stats : NULL;
-    if (stats) {
-        if (into->n_ranges > 0)
-            choice = into->ranges[0].choice;
-        stats->method = bth_choice_method_name(choice, false, false);
-        stats->reason = choice.reason ? choice.reason : "nothing was read";
-        stats->total_seconds = bth_seconds() - begin_seconds;
-        stats->requested_nbytes = into->requested_nbytes;
-        stats->n_storages = stats->n_records = into->n;
-        stats->calculated_offsets = checkpoint->contents.calculated_offsets;
-        stats->repacked = checkpoint->contents.repacked;
-        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
-        bth_stats_add_transfer(stats, &transfer);
+    for (size_t i = 0; i < into->n_rest && error->code == 0; i++) {
+        const berth_destination *destination = into->rest[i].destination;
+        const berth_storage *storage = destination_storage(destination);
+        const berth_storage *root = bth_storage_root(storage);
+        uint64_t offset;
+        /* Z10, also where the checkpoint was opened without it. */
+        if (checks_data && !bth_storage_memory_or_null(checkpoint, root->index) &&
+            bth_storage_verify(checkpoint, root, error) < 0)
+            return bth_error_in_storage(checkpoint, root, error);
+        if (destination_is_range(destination, &offset))
+            (void)bth_storage_read(checkpoint, storage, destination->address,
+                                   (size_t)destination_needed_nbytes(destination), offset, error);
+        else
+            (void)bth_tensor_read(checkpoint, destination->tensor, 0,
+                                  berth_tensor_numel(destination->tensor), destination->address,
+                                  error);
     }
-    bth_traced_call_end(&traced, error);
-    bth_release(into->ranges);
     return error->code;
 }
 
@@ -250,12 +191,49 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
 {
     struct load_into into = {
         .checkpoint = checkpoint, .params = params, .destinations = destinations, .n = n};
+    size_t nbytes = (n + 1) * (sizeof *into.ranges + sizeof *into.rest);
+    double begin_seconds = bth_seconds();
+    bth_transfer transfer = {0};
+    bth_traced_call traced;
 
     BTH_ERROR_BEGIN(error);
     bth_params_initialize_stats(params);
     if (!checkpoint || (!destinations && n > 0) || n > SIZE_MAX / (2 * sizeof(bth_range)))
         return bth_fail_argument(error, "berth_load_into needs a checkpoint and n destinations");
-    if (bth_checkpoint_choose_call_config(checkpoint, params, &into.config, error) == 0)
-        (void)load_into(&into, error);
+    if (bth_checkpoint_choose_call_config(checkpoint, params, &into.config, error) < 0)
+        return bth_error_in_checkpoint(checkpoint, error);
+    for (size_t i = 0; i < n; i++)
+        if (destination_check(&into, &destinations[i], error) < 0) {
+            (void)bth_error_in_tensor(checkpoint, destinations[i].tensor, error);
+            (void)bth_error_prefix_index(error, "destination", i);
+            return bth_error_in_checkpoint(checkpoint, error);
+        }
+    into.ranges = bth_allocate(nbytes);
+    if (!into.ranges) {
+        (void)bth_fail_memory(error, nbytes);
+        return bth_error_in_checkpoint(checkpoint, error);
+    }
+    into.rest = (struct into_part *)(void *)(into.ranges + n + 1);
+    load_into_sort_destinations(&into);
+    into.params = bth_traced_call_begin(&traced, into.config.trace, "load into memory",
+                                        checkpoint->source.reader.name, begin_seconds, params);
+    (void)load_into_read(&into, &transfer, error);
+    berth_stats *stats = into.params ? into.params->stats : NULL;
+    if (stats) {
+        bth_choice choice = {.reason = "the destinations were read one by one"};
+        if (into.n_ranges > 0)
+            choice = into.ranges[0].choice;
+        stats->method = bth_choice_method_name(choice, false, false);
+        stats->reason = choice.reason ? choice.reason : "nothing was read";
+        stats->total_seconds = bth_seconds() - begin_seconds;
+        stats->requested_nbytes = into.requested_nbytes;
+        stats->n_storages = stats->n_records = n;
+        stats->calculated_offsets = checkpoint->contents.calculated_offsets;
+        stats->repacked = checkpoint->contents.repacked;
+        stats->behind_nbytes = checkpoint->contents.behind_nbytes;
+        bth_stats_add_transfer(stats, &transfer);
+    }
+    bth_traced_call_end(&traced, error);
+    bth_release(into.ranges);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -37,15 +37,11 @@ static bool name_walk_next(name_walk *walk, berth_error *error)
     return false;
 }
 
-static bool selection_is_everything(const berth_selection *selection)
+int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
+                        bth_visit visit, void *context, berth_error *error)
 {
-    return !selection || (!selection->pattern && selection->n_tensors == 0);
-}
-
-static int selection_visit_matching_names(berth_checkpoint *checkpoint, const char *pattern,
-                                          bth_visit visit, void *context, berth_error *error)
-{
-    name_walk walk = {.names = bth_checkpoint_names(checkpoint, error)};
+    const char *pattern = selection->pattern;
+    name_walk walk = {.names = pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
     bool any_fits = false;
 
     while (walk.names && name_walk_next(&walk, error)) {
@@ -55,31 +51,21 @@ static int selection_visit_matching_names(berth_checkpoint *checkpoint, const ch
         if (walk.tensor)
             (void)visit(context, walk.tensor, error);
     }
-    if (any_fits)
-        return error->code;
-    return bth_fail_status(error, BERTH_E_NOT_FOUND, "no tensor has a name that fits \"%.100s\"",
-                           pattern); /* the first error stays */
-}
-
-int bth_selection_visit(berth_checkpoint *checkpoint, const berth_selection *selection,
-                        bth_visit visit, void *context, berth_error *error)
-{
-    if (selection->pattern &&
-        selection_visit_matching_names(checkpoint, selection->pattern, visit, context, error) < 0)
-        return error->code;
+    if (pattern && !any_fits) /* the first error stays */
+        return bth_fail_status(error, BERTH_E_NOT_FOUND,
+                               "no tensor has a name that fits \"%.100s\"", pattern);
     if (selection->n_tensors > 0 && !selection->tensors)
         return bth_fail_argument(error, "%zu tensors are selected, but there is no list of them",
                                  selection->n_tensors);
-    for (size_t i = 0; i < selection->n_tensors; i++) {
+    for (size_t i = 0; i < selection->n_tensors && error->code == 0; i++) {
         const berth_tensor *tensor = selection->tensors[i];
         if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0) {
             (void)bth_error_in_tensor(checkpoint, tensor, error);
             return bth_error_prefix_index(error, "selected tensor", i);
         }
-        if (visit(context, tensor, error) < 0)
-            return error->code;
+        (void)visit(context, tensor, error);
     }
-    return 0;
+    return error->code;
 }
 
 /* ---- storages ---- */
@@ -115,7 +101,7 @@ int bth_selection_list_storages(berth_checkpoint *checkpoint, const berth_select
     if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
         return error->code;
     /* Visited even if there are no storages: a pattern that fits no name is an error. */
-    if (!selection_is_everything(selection)) {
+    if (selection && (selection->pattern || selection->n_tensors > 0)) { /* else: all */
         is_selected = bth_allocate_zeroed(n_all + 1);
         if (!is_selected)
             return bth_fail_memory(error, n_all + 1);
@@ -146,15 +132,6 @@ struct chosen {
     bth_range_target target;
 };
 
-/* By the index of a storage. */
-struct applied_rules {
-    berth_checkpoint *checkpoint;
-    const berth_storage_rule *rules;
-    size_t n_rules;
-    size_t *first; /* the rule that applies; n_rules: none */
-    struct chosen *chosen;
-};
-
 /* ---- which rule applies ---- */
 
 /* Compares all conditions except the pattern. */
@@ -165,35 +142,32 @@ static bool rule_matches_storage(const berth_storage_rule *rule, const berth_sto
            (!rule->location || fnmatch(rule->location, root->location, 0) == 0);
 }
 
-/* The first rule that fits applies. */
-static int rules_find_first_for_storages(struct applied_rules *applied_rules, berth_error *error)
+/* Sets first[index of a storage] to the first rule that fits, which applies; n_rules: none. */
+static int rules_find_first_for_storages(berth_checkpoint *checkpoint,
+                                         const berth_storage_rule *rules, size_t n_rules,
+                                         size_t *first, berth_error *error)
 {
-    berth_checkpoint *checkpoint = applied_rules->checkpoint;
     bool any_pattern = false;
 
     for (size_t i = 0; i < checkpoint->storages.n; i++) { /* rules without a pattern */
         const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        size_t *first = &applied_rules->first[i];
-        for (*first = 0; *first < applied_rules->n_rules; ++*first) {
-            const berth_storage_rule *rule = &applied_rules->rules[*first];
+        for (first[i] = 0; first[i] < n_rules; first[i]++) {
+            const berth_storage_rule *rule = &rules[first[i]];
             if (!rule->pattern && rule_matches_storage(rule, storage))
                 break;
         }
     }
-    for (size_t r = 0; r < applied_rules->n_rules; r++)
-        any_pattern = any_pattern || applied_rules->rules[r].pattern;
+    for (size_t r = 0; r < n_rules; r++)
+        any_pattern = any_pattern || rules[r].pattern;
     name_walk walk = {.names = any_pattern ? bth_checkpoint_names(checkpoint, error) : NULL};
     while (walk.names && name_walk_next(&walk, error)) {
         if (!walk.tensor)
             continue;
         const berth_storage *root = bth_storage_root(walk.tensor->storage);
-        size_t *first = &applied_rules->first[root->index];
-        for (size_t r = 0; r < *first; r++) {
-            const berth_storage_rule *rule = &applied_rules->rules[r];
-            if (rule->pattern && rule_matches_storage(rule, root) &&
-                fnmatch(rule->pattern, walk.name.text, 0) == 0)
-                *first = r;
-        }
+        for (size_t r = 0; r < first[root->index]; r++)
+            if (rules[r].pattern && rule_matches_storage(&rules[r], root) &&
+                fnmatch(rules[r].pattern, walk.name.text, 0) == 0)
+                first[root->index] = r;
     }
     return error->code;
 }
@@ -207,43 +181,13 @@ static int rule_check_method(berth_load_method method, berth_error *error)
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }
 
-static int device_target_set_from_choice(const berth_storage_choice *choice,
-                                         const berth_storage *storage, bth_range_target *target,
-                                         berth_error *error)
-{
-    const char *device = choice->device;
-
-    if (!device)
-        return bth_fail_argument(error, "the caller's function set device to NULL");
-    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
-        device = storage->location;
-    if (strcmp(device, "cpu") != 0 && bth_wing_device.open(device, &target->device, error) < 0)
-        return error->code;
-    if (choice->address == 0)
-        return 0;
-    /* The caller's memory on a device. */
-    if (!target->device)
-        return bth_fail_argument(
-            error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
-                   "memory of the host");
-    if (choice->nbytes < storage->nbytes)
-        return bth_fail_argument(
-            error, "%s: the memory at the address has %llu bytes, but %llu are needed",
-            bth_wing_device.name(target->device), (unsigned long long)choice->nbytes,
-            (unsigned long long)storage->nbytes);
-    target->address = choice->address;
-    target->life = bth_wing_device.life(target->device);
-    target->ready = choice->ready;
-    return bth_wing_device.check_memory(target->device, choice->address, (size_t)storage->nbytes,
-                                        error);
-}
-
 static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_storage *storage,
                                  struct chosen *chosen, berth_error *error)
 {
     berth_storage_choice choice = {.method = rule->method,
                                    .device = rule->device ? rule->device : "cpu"};
     int result = rule->choose ? rule->choose(rule->context, storage, &choice) : 0;
+    bth_range_target *target = &chosen->target;
 
     if (result != 0) {
         const char *text = result > 0 ? bth_errno_text(result) : NULL;
@@ -259,79 +203,80 @@ static int rule_apply_to_storage(const berth_storage_rule *rule, const berth_sto
         chosen->chosen_by = rule->choose ? "the caller's function chose it" : "a rule chose it";
     if (rule_check_method(choice.method, error) < 0)
         return error->code;
-    return device_target_set_from_choice(&choice, storage, &chosen->target, error);
-}
-
-/* ---- all storages ---- */
-
-/* A storage that is loaded or being loaded keeps its target. */
-static int rules_publish_choices(const struct applied_rules *applied_rules, berth_error *error)
-{
-    bth_storages *storages = &applied_rules->checkpoint->storages;
-    const struct chosen *chosen = applied_rules->chosen;
-    size_t nbytes = (storages->n + 1) * sizeof *storages->targets;
-    bool any_device = false;
-
-    for (size_t i = 0; i < storages->n; i++)
-        any_device = any_device || chosen[i].target.device;
-    bth_checkpoint_lock(applied_rules->checkpoint);
-    if (!storages->targets && any_device) { /* made with the first one that goes to a device */
-        storages->targets = bth_allocate_zeroed(nbytes);
-        if (!storages->targets)
-            (void)bth_fail_memory(error, nbytes);
-    }
-    for (size_t i = 0; i < storages->n && error->code == 0; i++) {
-        bth_storage_state *stored = &storages->stored[i];
-        stored->chosen = chosen[i].method;
-        stored->chosen_by = chosen[i].chosen_by;
-        if (storages->targets && !storages->targets[i].is_there && !stored->is_loading &&
-            !atomic_load(&stored->memory))
-            storages->targets[i].range = chosen[i].target;
-    }
-    bth_checkpoint_unlock(applied_rules->checkpoint);
-    return error->code;
-}
-
-/* The caller's functions are called without the lock. */
-static int rules_apply(struct applied_rules *applied_rules, berth_error *error)
-{
-    berth_checkpoint *checkpoint = applied_rules->checkpoint;
-    size_t n_rules = applied_rules->n_rules;
-
-    for (size_t r = 0; r < n_rules; r++)
-        if (BTH_CHECK_RESERVED(berth_storage_rule, &applied_rules->rules[r], error) < 0 ||
-            rule_check_method(applied_rules->rules[r].method, error) < 0)
-            return bth_error_prefix_index(error, "rule", r);
-    if (rules_find_first_for_storages(applied_rules, error) < 0)
+    const char *device = choice.device;
+    if (!device)
+        return bth_fail_argument(error, "the caller's function set device to NULL");
+    if (strcmp(device, BERTH_DEVICE_SAVED) == 0)
+        device = storage->location;
+    if (strcmp(device, "cpu") != 0 && bth_wing_device.open(device, &target->device, error) < 0)
         return error->code;
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        size_t first = applied_rules->first[i];
-        if (!storage->root && first < n_rules &&
-            rule_apply_to_storage(&applied_rules->rules[first], storage, &applied_rules->chosen[i],
-                                  error) < 0)
-            return bth_error_in_storage(checkpoint, storage, error);
-    }
-    return rules_publish_choices(applied_rules, error);
+    if (choice.address == 0)
+        return 0;
+    /* The caller's memory on a device. */
+    if (!target->device)
+        return bth_fail_argument(
+            error, "an address must be on a device, not on \"cpu\": berth_load_into fills "
+                   "memory of the host");
+    if (choice.nbytes < storage->nbytes)
+        return bth_fail_argument(
+            error, "%s: the memory at the address has %llu bytes, but %llu are needed",
+            bth_wing_device.name(target->device), (unsigned long long)choice.nbytes,
+            (unsigned long long)storage->nbytes);
+    target->address = choice.address;
+    target->life = bth_wing_device.life(target->device);
+    target->ready = choice.ready;
+    return bth_wing_device.check_memory(target->device, choice.address, (size_t)storage->nbytes,
+                                        error);
 }
 
 int berth_set_storage_rules(berth_checkpoint *checkpoint, const berth_storage_rule *rules,
                             size_t n_rules, berth_error *error)
 {
-    struct applied_rules applied_rules = {
-        .checkpoint = checkpoint, .rules = rules, .n_rules = n_rules};
+    bool any_device = false;
 
     BTH_ERROR_BEGIN(error);
     if (!checkpoint || (!rules && n_rules > 0))
         return bth_fail_argument(error, "berth_set_storage_rules needs a checkpoint and rules");
-    size_t n = checkpoint->storages.n + 1;
-    applied_rules.first = bth_allocate_zeroed(n * sizeof *applied_rules.first);
-    applied_rules.chosen = bth_allocate_zeroed(n * sizeof *applied_rules.chosen);
-    if (!applied_rules.first || !applied_rules.chosen)
-        (void)bth_fail_memory(error, n * sizeof *applied_rules.chosen);
-    else
-        (void)rules_apply(&applied_rules, error);
-    bth_release(applied_rules.first);
-    bth_release(applied_rules.chosen);
+    bth_storages *storages = &checkpoint->storages;
+    size_t n = storages->n + 1;
+    size_t *first = bth_allocate_zeroed(n * sizeof *first);
+    struct chosen *chosen = bth_allocate_zeroed(n * sizeof *chosen);
+    if (!first || !chosen)
+        (void)bth_fail_memory(error, n * sizeof *chosen);
+    for (size_t r = 0; r < n_rules && error->code == 0; r++)
+        if (BTH_CHECK_RESERVED(berth_storage_rule, &rules[r], error) < 0 ||
+            rule_check_method(rules[r].method, error) < 0)
+            (void)bth_error_prefix_index(error, "rule", r);
+    if (error->code < 0 ||
+        rules_find_first_for_storages(checkpoint, rules, n_rules, first, error) < 0)
+        goto cleanup;
+    for (size_t i = 0; i < storages->n; i++) { /* without the lock: calls the caller's functions */
+        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+        if (!storage->root && first[i] < n_rules &&
+            rule_apply_to_storage(&rules[first[i]], storage, &chosen[i], error) < 0) {
+            (void)bth_error_in_storage(checkpoint, storage, error);
+            goto cleanup;
+        }
+        any_device = any_device || chosen[i].target.device;
+    }
+    bth_checkpoint_lock(checkpoint);
+    if (!storages->targets && any_device) { /* made with the first one that goes to a device */
+        storages->targets = bth_allocate_zeroed(n * sizeof *storages->targets);
+        if (!storages->targets)
+            (void)bth_fail_memory(error, n * sizeof *storages->targets);
+    }
+    for (size_t i = 0; i < storages->n && error->code == 0; i++) {
+        bth_storage_state *stored = &storages->stored[i];
+        stored->chosen = chosen[i].method;
+        stored->chosen_by = chosen[i].chosen_by;
+        /* A storage that is loaded or being loaded keeps its target. */
+        if (storages->targets && !storages->targets[i].is_there && !stored->is_loading &&
+            !atomic_load(&stored->memory))
+            storages->targets[i].range = chosen[i].target;
+    }
+    bth_checkpoint_unlock(checkpoint);
+cleanup:
+    bth_release(first);
+    bth_release(chosen);
     return bth_error_in_checkpoint(checkpoint, error);
 }

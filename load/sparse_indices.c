@@ -190,7 +190,7 @@ __attribute__((format(printf, 2, 3))) static int index_stream_fail(const index_s
 
     if (stream->n_read > 0 && !bth_storage_deflated_record(root)) {
         int64_t element = stream->first + index_stream_last(stream) * stream->stride;
-        offset = root->offset + (storage->root ? storage->root_offset : 0) +
+        offset = root->offset + storage->root_offset +
                  (uint64_t)element * berth_dtype_nbytes(part->dtype);
     }
     va_start(arguments, format);
@@ -433,49 +433,36 @@ static int compressed_check_rows(compressed_check *c)
     return 0;
 }
 
-/* A stream of all batches just goes on. */
-static void compressed_begin_batch(compressed_check *c, indices_check *check, bool is_first)
+static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
-    int64_t row = 0, column = 0;
+    compressed_check c = compressed_begin(sparse);
+    const index_stream wholes[] = {{.check = check, .part = c.compressed},
+                                   {.check = check, .part = c.plain}};
+    int32_t d, last = c.n_batch_dimensions;
 
-    for (int32_t d = 0; d < c->n_batch_dimensions; d++) {
-        row += c->batch[d] * c->compressed->stride[d];
-        column += c->n > 0 ? c->batch[d] * c->plain->stride[d] : 0;
-    }
-    if (is_first || c->n_row_stream == c->n_rows + 1)
-        c->rows = index_stream_begin(check, c->compressed, row, 1, c->n_row_stream, 0, 2);
-    if (is_first || c->n_column_stream == c->n)
-        c->columns = index_stream_begin(check, c->plain, column, 1, c->n_column_stream, 1, 2);
-}
-
-/* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
-static int compressed_check_parts(indices_check *check, const compressed_check *c)
-{
-    const index_stream wholes[] = {{.check = check, .part = c->compressed},
-                                   {.check = check, .part = c->plain}};
-    int32_t last = c->n_batch_dimensions;
-
-    if (c->compressed->dtype != c->plain->dtype)
-        return index_stream_fail(&wholes[0], "%s are %s, but %s are %s", c->compressed_name,
-                                 berth_dtype_name(c->compressed->dtype), c->plain_name,
-                                 berth_dtype_name(c->plain->dtype));
+    /* As PyTorch: the parts have one dtype, and each batch's indices lie side by side. */
+    if (c.compressed->dtype != c.plain->dtype)
+        return index_stream_fail(&wholes[0], "%s are %s, but %s are %s", c.compressed_name,
+                                 berth_dtype_name(c.compressed->dtype), c.plain_name,
+                                 berth_dtype_name(c.plain->dtype));
     for (int i = 0; i < 2; i++)
         if (wholes[i].part->shape[last] > 1 && wholes[i].part->stride[last] != 1)
             return index_stream_fail(
                 &wholes[i], "%s have the stride %" PRId64 " in the last dimension, but must have 1",
-                i == 0 ? c->compressed_name : c->plain_name, wholes[i].part->stride[last]);
-    return 0;
-}
-
-static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
-{
-    compressed_check c = compressed_begin(sparse);
-    int32_t d;
-
-    if (compressed_check_parts(check, &c) < 0 || compressed_cost(&c) == 0)
-        return check->error->code;
+                i == 0 ? c.compressed_name : c.plain_name, wholes[i].part->stride[last]);
+    if (compressed_cost(&c) == 0)
+        return 0;
     for (bool is_first = true;; is_first = false) {
-        compressed_begin_batch(&c, check, is_first);
+        int64_t row = 0, column = 0;
+        for (d = 0; d < c.n_batch_dimensions; d++) {
+            row += c.batch[d] * c.compressed->stride[d];
+            column += c.n > 0 ? c.batch[d] * c.plain->stride[d] : 0;
+        }
+        /* A stream of all batches just goes on. */
+        if (is_first || c.n_row_stream == c.n_rows + 1)
+            c.rows = index_stream_begin(check, c.compressed, row, 1, c.n_row_stream, 0, 2);
+        if (is_first || c.n_column_stream == c.n)
+            c.columns = index_stream_begin(check, c.plain, column, 1, c.n_column_stream, 1, 2);
         if (compressed_check_rows(&c) < 0)
             return check->error->code;
         /* The next batch, as one counts: 0 again, and one more in the dimension before. */
@@ -484,21 +471,6 @@ static int compressed_check_indices(indices_check *check, const sparse_tensor *s
         if (d < 0)
             return 0;
     }
-}
-
-/* ---- all tensors of a value ---- */
-
-static sparse_tensor value_get_sparse(const berth_value *value)
-{
-    sparse_tensor sparse = {.is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
-    int32_t rank;
-
-    sparse.layout = (berth_layout_kind)bth_value_layout(value);
-    sparse.n_index_parts = sparse.layout == BERTH_SPARSE_COO ? 1 : 2;
-    sparse.shape = berth_as_size(value, &rank);
-    for (int i = 0; i <= sparse.n_index_parts; i++)
-        sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
-    return sparse;
 }
 
 /* The tensor is valid, and of this checkpoint (T2). Adds its cost. */
@@ -533,11 +505,17 @@ static int sparse_plan(indices_check *check, const sparse_tensor *sparse)
 static int enter_value(void *context, const berth_walk *walk, const berth_value *value)
 {
     indices_check *check = context;
+    int32_t rank;
 
     (void)walk;
     if (berth_value_kind(value) != BERTH_KIND_SPARSE)
         return 0;
-    sparse_tensor sparse = value_get_sparse(value);
+    sparse_tensor sparse = {.layout = (berth_layout_kind)bth_value_layout(value),
+                            .shape = berth_as_size(value, &rank),
+                            .is_coalesced = berth_value_flags(value) & BERTH_COALESCED};
+    sparse.n_index_parts = sparse.layout == BERTH_SPARSE_COO ? 1 : 2;
+    for (int i = 0; i <= sparse.n_index_parts; i++)
+        sparse.parts[i] = berth_as_tensor(bth_tensor_part(value, (uint32_t)i));
     for (int i = 0; i < sparse.n_index_parts; i++)
         if (sparse.parts[i]->flags & BERTH_META) /* indices without bytes cannot be wrong */
             return 0;

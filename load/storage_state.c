@@ -37,34 +37,6 @@ static void storage_add_swap_unit_of_dtype(bth_storage_state *stored, berth_dtyp
         stored->unit = (uint8_t)unit;
 }
 
-/* Only for foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
- * tensors that view the storage do. */
-static int storages_set_swap_units(berth_checkpoint *checkpoint, berth_error *error)
-{
-    bool any_untyped = false;
-
-    for (size_t i = 0; i < checkpoint->storages.n; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->dtype);
-        if (storage_may_hold_any_dtype(storage)) {
-            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[i], storage->element);
-            any_untyped = true;
-        }
-    }
-    if (!any_untyped)
-        return 0;
-    if (bth_names_new(checkpoint->contents.root, &checkpoint->contents.names, error) < 0)
-        return error->code;
-    for (size_t i = 0; i < bth_names_tensor_count(checkpoint->contents.names); i++) {
-        const berth_tensor *tensor =
-            berth_as_tensor(bth_names_tensor_value(checkpoint->contents.names, i));
-        if (tensor && tensor->storage && storage_may_hold_any_dtype(tensor->storage))
-            storage_add_swap_unit_of_dtype(&checkpoint->storages.stored[tensor->storage->index],
-                                           tensor->dtype);
-    }
-    return 0;
-}
-
 /* Through this hook save/ reads storages of a checkpoint without including load/. */
 static int storage_read_for_save(const berth_storage *storage, void *buffer, size_t nbytes,
                                  uint64_t offset, berth_error *error)
@@ -81,6 +53,7 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
     bth_storages *storages = &checkpoint->storages;
     const bth_zip_directory *directory = &contents->container.directory;
     bool is_foreign = contents->is_big != (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__);
+    bool any_untyped = false;
 
     storages->n = bth_tree_n_storages(contents->tree);
     if (storages->n == 0)
@@ -103,14 +76,35 @@ int bth_storages_initialize_states(berth_checkpoint *checkpoint, berth_error *er
         if (storage)
             storages->stored[storage->index].deflated = entry;
     }
-    return is_foreign ? storages_set_swap_units(checkpoint, error) : 0;
+    /* Foreign byte order. The class of a storage sets its unit; if the class has no dtype, the
+     * tensors that view the storage do. */
+    for (size_t i = 0; is_foreign && i < storages->n; i++) {
+        const berth_storage *storage = bth_tree_storage(contents->tree, i);
+        storage_add_swap_unit_of_dtype(&storages->stored[i], storage->dtype);
+        if (storage_may_hold_any_dtype(storage)) {
+            storage_add_swap_unit_of_dtype(&storages->stored[i], storage->element);
+            any_untyped = true;
+        }
+    }
+    if (!any_untyped)
+        return 0;
+    if (bth_names_new(contents->root, &contents->names, error) < 0)
+        return error->code;
+    for (size_t i = 0; i < bth_names_tensor_count(contents->names); i++) {
+        const berth_tensor *tensor = berth_as_tensor(bth_names_tensor_value(contents->names, i));
+        if (tensor && tensor->storage && storage_may_hold_any_dtype(tensor->storage))
+            storage_add_swap_unit_of_dtype(&storages->stored[tensor->storage->index],
+                                           tensor->dtype);
+    }
+    return 0;
 }
 
 void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
 {
     for (bth_kept_region *kept = checkpoint->storages.regions, *next; kept; kept = next) {
         next = kept->next;
-        bth_kept_region_free(kept);
+        bth_region_free(&kept->region);
+        bth_release(kept);
     }
     checkpoint->storages.regions = NULL;
     bth_device_memory_list_free(checkpoint->storages.device_memory);
@@ -143,7 +137,7 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
             if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
                 atomic_store(&storages->stored[i].memory, NULL);
         }
-    bth_access_forget_direct(&checkpoint->source.access);
+    bth_access_forget_in_child(&checkpoint->source.access, state == BTH_LOCK_TORN);
     /*
      * A thread of the parent was changing something, maybe one of these. No one knows which parts
      * are whole: all are dropped, not freed, and made again when they are needed. All other state
@@ -153,7 +147,6 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
         if (!checkpoint->contents.container.known)
             checkpoint->contents.container = (bth_container){0};
         checkpoint->contents.counts.known = false;
-        bth_access_forget_all(&checkpoint->source.access);
         checkpoint->shown_name = (bth_name_text){0};
         checkpoint->shown_path = (bth_name_text){0};
     }
@@ -396,19 +389,46 @@ static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storag
                                           offset + head + middle, error);
 }
 
-/* Reads from the file, in this machine's order. Of a deflated one: the whole. */
-static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_storage *root,
-                                  void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
+/* Reads from memory or the device if it is loaded, else from the file, in this machine's order. Of
+ * a deflated one in the file: the whole. */
+static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
+                                       void *buffer, size_t nbytes, uint64_t offset,
+                                       berth_error *error)
 {
     const bth_storage_state *stored = &checkpoint->storages.stored[root->index];
+    bth_reader *reader = &checkpoint->source.reader;
+    /* Memory first: the caller may have changed the bytes there. */
+    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
 
+    if (memory && bth_read_is_long(&checkpoint->config, nbytes)) {
+        bth_checkpoint_lock(checkpoint);
+        bool is_mapped = bth_map_holds(&checkpoint->source.access.map, memory);
+        bth_checkpoint_unlock(checkpoint);
+        return bth_copy_range(reader, &checkpoint->config, memory + offset, is_mapped, buffer,
+                              nbytes, root->offset + offset, error);
+    }
+    if (memory) {
+        memcpy(buffer, memory + offset, nbytes);
+        return 0;
+    }
+    bth_storage_target target = bth_storage_get_target(checkpoint, root);
+    const bth_range_target *there = &target.range;
+    if (target.is_there) {
+        /* The caller may have freed its device memory by now. */
+        if (bth_wing_device.check_life(there->device, there->life, error) < 0 ||
+            bth_wing_device.check_memory(there->device, there->address, (size_t)root->nbytes,
+                                         error) < 0)
+            return error->code;
+        return bth_wing_device.copy_to_host_and_wait(
+            there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
+    }
     if (stored->is_ambiguous)
         return bth_storage_fail_ambiguous_swap(root, error);
     if (stored->deflated) {
         nbytes = (size_t)root->nbytes;
         if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
-            bth_read_inflated_range(&checkpoint->source.reader, &checkpoint->config,
-                                    stored->deflated, buffer, nbytes, 0, error) < 0)
+            bth_read_inflated_range(reader, &checkpoint->config, stored->deflated, buffer, nbytes,
+                                    0, error) < 0)
             return error->code;
         if (stored->unit > 1)
             bth_swap_bytes(buffer, buffer, nbytes - nbytes % stored->unit, stored->unit);
@@ -422,44 +442,12 @@ static int storage_read_from_file(berth_checkpoint *checkpoint, const berth_stor
     return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
 }
 
-/* Reads from memory or the device if it is loaded, else from the file. */
-static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
-                                       void *buffer, size_t nbytes, uint64_t offset,
-                                       berth_error *error)
-{
-    /* Memory first: the caller may have changed the bytes there. */
-    const uint8_t *memory = bth_storage_memory_or_null(checkpoint, root->index);
-
-    if (memory && bth_read_is_long(&checkpoint->config, nbytes)) {
-        bth_checkpoint_lock(checkpoint);
-        bool is_mapped = bth_map_holds(&checkpoint->source.access.map, memory);
-        bth_checkpoint_unlock(checkpoint);
-        return bth_copy_range(&checkpoint->source.reader, &checkpoint->config, memory + offset,
-                              is_mapped, buffer, nbytes, root->offset + offset, error);
-    }
-    if (memory) {
-        memcpy(buffer, memory + offset, nbytes);
-        return 0;
-    }
-    bth_storage_target target = bth_storage_get_target(checkpoint, root);
-    const bth_range_target *there = &target.range;
-    if (!target.is_there)
-        return storage_read_from_file(checkpoint, root, buffer, nbytes, offset, error);
-    /* The caller may have freed its device memory by now. */
-    if (bth_wing_device.check_life(there->device, there->life, error) < 0 ||
-        bth_wing_device.check_memory(there->device, there->address, (size_t)root->nbytes, error) <
-            0)
-        return error->code;
-    return bth_wing_device.copy_to_host_and_wait(
-        there->device, buffer, there->address + (uintptr_t)offset, nbytes, NULL, error);
-}
-
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,
                      size_t nbytes, uint64_t offset, berth_error *error)
 {
     bth_trace_scope traced = {0};
     const berth_storage *root = bth_storage_root(storage);
-    uint64_t begin = storage->root ? storage->root_offset : 0;
+    uint64_t begin = storage->root_offset;
     const bth_zip_entry *deflated = checkpoint->storages.stored[root->index].deflated;
     bool is_part = nbytes > 0 && nbytes != root->nbytes, names_storage = false;
     const uint8_t *memory;

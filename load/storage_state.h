@@ -65,7 +65,6 @@ typedef struct bth_load_request {
 /* Loads all of these roots, or none: each is listed once, in the file's order. Thread-safe. */
 int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *request,
                       const berth_storage *const *roots, size_t n, berth_error *error);
-void bth_kept_region_free(bth_kept_region *kept); /* NULL: nothing */
 
 /* ---- tensor_bytes.c ---- */
 
@@ -75,7 +74,8 @@ int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, ber
 /* berth_tensor_read with checked arguments. */
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error);
-/* Sets the hook for views of all storages, so that they can be saved. */
-void bth_storages_set_read_elements(berth_checkpoint *checkpoint);
+/* The hook by which save/ reads views of storages. */
+int bth_storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                       int64_t first, int64_t n, void *buffer, berth_error *error);
 
 #endif

@@ -85,51 +85,12 @@ static bool phase_leaves_storage_to_others(const struct phase *phase, const bert
     return stored->is_loading || (!phase->is_second && stored->n_waiting > 0);
 }
 
-/* Sets the conditions of the choice. */
-static void phase_measure_conditions(struct phase *phase, const berth_storage *const *roots,
-                                     size_t n)
-{
-    bth_access *access = &phase->checkpoint->source.access;
-    uint64_t begin = UINT64_MAX, end = 0, requested_nbytes = 0;
-
-    bth_access_set_known_conditions(access, &phase->conditions);
-    phase->conditions.at_once = phase->request->at_once;
-    if (!phase->request->at_once)
-        return;
-    for (size_t i = 0; i < n; i++) {
-        if (roots[i]->nbytes == 0 || storage_is_loaded(phase->checkpoint, roots[i]) ||
-            phase_leaves_storage_to_others(phase, roots[i]))
-            continue;
-        requested_nbytes += roots[i]->nbytes;
-        begin = roots[i]->offset < begin ? roots[i]->offset : begin;
-        end = roots[i]->offset + roots[i]->nbytes;
-    }
-    bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
-}
-
 static void storage_publish(bth_storage_state *stored, const char *method, const char *reason,
                             const uint8_t *memory)
 {
     stored->method = method;
     stored->reason = reason;
     atomic_store(&stored->memory, memory);
-}
-
-/* T5: its address on the device is aligned; in the file its elements may not be. */
-static void phase_claim_for_device(struct phase *phase, const berth_storage *root, bth_range range)
-{
-    phase->conditions.use = BTH_USE_DEVICE;
-    range.choice =
-        bth_storage_choose(phase->checkpoint, phase->request->config, &phase->conditions, root);
-    phase->conditions.use = BTH_USE_MEMORY;
-    range.shift = (uint8_t)(range.unit > 1 ? root->offset % range.unit : 0);
-    if (range.shift > 0)
-        range.choice = (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    /* Z10: sums it even if it was summed before: the file may have changed since. */
-    if (phase->checks_crc32 &&
-        storage_get_state(phase->checkpoint, root)->crc32 != BERTH_CRC_ABSENT)
-        phase->with_crc32 = true;
-    phase->device.ranges[phase->device.n++] = range;
 }
 
 /*
@@ -230,7 +191,18 @@ static int phase_claim_storage(struct phase *phase, const berth_storage *root, b
         return stored->deflated ? phase_claim_to_inflate(phase, root, range, error)
                                 : phase_claim_storage_for_host(phase, root, range, error);
     range.target = target->range;
-    phase_claim_for_device(phase, root, range);
+    phase->conditions.use = BTH_USE_DEVICE;
+    range.choice =
+        bth_storage_choose(phase->checkpoint, phase->request->config, &phase->conditions, root);
+    phase->conditions.use = BTH_USE_MEMORY;
+    /* T5: its address on the device is aligned; in the file its elements may not be. */
+    range.shift = (uint8_t)(range.unit > 1 ? root->offset % range.unit : 0);
+    if (range.shift > 0)
+        range.choice = (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
+    /* Z10: sums it even if it was summed before: the file may have changed since. */
+    if (phase->checks_crc32 && stored->crc32 != BERTH_CRC_ABSENT)
+        phase->with_crc32 = true;
+    phase->device.ranges[phase->device.n++] = range;
     return 0;
 }
 
@@ -262,6 +234,8 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
                                          size_t n, berth_error *error)
 {
     berth_checkpoint *checkpoint = phase->checkpoint;
+    bth_access *access = &checkpoint->source.access;
+    uint64_t begin = UINT64_MAX, end = 0, requested_nbytes = 0;
     const berth_storage *failed = NULL;
 
     bth_checkpoint_lock(checkpoint);
@@ -273,7 +247,17 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
         (void)pthread_cond_wait(&checkpoint->storages.finished, &checkpoint->lock.mutex);
         i = 0; /* again from the start: the wait released the lock */
     }
-    phase_measure_conditions(phase, roots, n);
+    bth_access_set_known_conditions(access, &phase->conditions);
+    for (size_t i = 0; phase->request->at_once && i < n; i++) {
+        if (roots[i]->nbytes == 0 || storage_is_loaded(checkpoint, roots[i]) ||
+            phase_leaves_storage_to_others(phase, roots[i]))
+            continue;
+        requested_nbytes += roots[i]->nbytes;
+        begin = bth_min(begin, roots[i]->offset);
+        end = roots[i]->offset + roots[i]->nbytes;
+    }
+    if (phase->request->at_once)
+        bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
     if (phase->checks_crc32)
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     for (size_t i = 0; i < n && error->code == 0; i++)
@@ -359,61 +343,47 @@ end:
     return error->code;
 }
 
-static int phase_run_device(struct phase *phase, bth_to_device *to, berth_error *error)
-{
-    berth_stats *stats = phase->stats;
-
-    if (phase->device.n == 0)
-        return 0;
-    if (bth_transfer_cut(&to->transfer, NULL, NULL, error) == 0 &&
-        bth_wing_to_device.run(to, error) == 0)
-        (void)bth_ranges_check_crc32s(phase->checkpoint, &to->transfer, error);
-    phase->device_memory = to->memory;
-    if (stats) {
-        bth_stats_add_transfer(stats, &to->transfer);
-        stats->device_seconds += to->device_seconds;
-        stats->memory_nbytes += to->staging_nbytes;
-        for (size_t i = 0; i < phase->device.n && error->code == 0; i++)
-            stats->device_nbytes += phase->device.ranges[i].nbytes;
-    }
-    bth_transfer_end(&to->transfer);
-    return error->code;
-}
-
-/* The longest request to a device: what one staging buffer holds. */
-static uint64_t device_request_nbytes(const struct berth_config *config)
-{
-    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
-    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
-    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
-
-    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
-        chunk_nbytes = staging_nbytes < UINT32_MAX / 2 ? staging_nbytes : UINT32_MAX / 2;
-    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
-        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
-    if (chunk_nbytes < BTH_MAX_DIRECT_BLOCK_NBYTES)
-        return BTH_MAX_DIRECT_BLOCK_NBYTES;
-    return chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
-}
-
 static int phase_run(struct phase *phase, berth_error *error)
 {
     bth_transfer host = phase_make_transfer(phase, &phase->host, BTH_USE_MEMORY);
     bth_to_device device = {.transfer = phase_make_transfer(phase, &phase->device, BTH_USE_DEVICE)};
+    const struct berth_config *config = phase->request->config;
+    uint64_t chunk_nbytes = bth_workers_chunk_nbytes(config);
+    uint64_t staging_nbytes = (uint64_t)config->device_staging_nbytes;
+    uint64_t memory_nbytes = (uint64_t)config->io_memory_nbytes;
+    berth_stats *stats = phase->stats;
     double begin_seconds = bth_seconds();
 
     BTH_HOLD_CANCEL(true);
-    device.transfer.requests.chunk_nbytes = device_request_nbytes(phase->request->config);
+    /* The longest request to a device: what one staging buffer holds. */
+    if (staging_nbytes && (staging_nbytes < chunk_nbytes || !config->io_chunk_nbytes))
+        chunk_nbytes = bth_min(staging_nbytes, UINT32_MAX / 2);
+    if (memory_nbytes && memory_nbytes < chunk_nbytes && chunk_nbytes > BTH_LARGE_PAGE_NBYTES)
+        chunk_nbytes = BTH_LARGE_PAGE_NBYTES; /* the minimum size of a buffer */
+    device.transfer.requests.chunk_nbytes = bth_max(
+        chunk_nbytes - chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES);
     if (bth_transfer_measure_requests(&host, error) < 0 ||
         bth_transfer_measure_requests(&device.transfer, error) < 0)
         return error->code;
     host.later_nbytes = device.transfer.requests.nbytes;
     device.transfer.earlier_nbytes = host.requests.nbytes;
-    if (phase_run_host(phase, &host, error) == 0)
-        (void)phase_run_device(phase, &device, error);
+    if (phase_run_host(phase, &host, error) == 0 && phase->device.n > 0) {
+        if (bth_transfer_cut(&device.transfer, NULL, NULL, error) == 0 &&
+            bth_wing_to_device.run(&device, error) == 0)
+            (void)bth_ranges_check_crc32s(phase->checkpoint, &device.transfer, error);
+        phase->device_memory = device.memory;
+        if (stats) {
+            bth_stats_add_transfer(stats, &device.transfer);
+            stats->device_seconds += device.device_seconds;
+            stats->memory_nbytes += device.staging_nbytes;
+            for (size_t i = 0; i < phase->device.n && error->code == 0; i++)
+                stats->device_nbytes += phase->device.ranges[i].nbytes;
+        }
+        bth_transfer_end(&device.transfer);
+    }
     double end_seconds = bth_seconds();
-    if (phase->stats)
-        phase->stats->transfer_seconds += end_seconds - begin_seconds;
+    if (stats)
+        stats->transfer_seconds += end_seconds - begin_seconds;
     BTH_TRACE(.category = "stage", .name = "transfer", .begin_seconds = begin_seconds,
               .end_seconds = end_seconds);
     return error->code;
@@ -441,13 +411,6 @@ static void phase_publish_range(const struct phase *phase, const bth_range *rang
     target->is_there = true;
 }
 
-void bth_kept_region_free(bth_kept_region *kept)
-{
-    if (kept)
-        bth_region_free(&kept->region);
-    bth_release(kept);
-}
-
 /* The checkpoint owns the phase's memory from now on; after a failure it is freed. */
 static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 {
@@ -456,7 +419,9 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
 
     phase_mark_claims(phase, false);
     if (!is_good) {
-        bth_kept_region_free(phase->region);
+        if (phase->region)
+            bth_region_free(&phase->region->region);
+        bth_release(phase->region);
         bth_device_memory_list_free(phase->device_memory);
         phase_release_inflated(phase);
         return;

@@ -33,7 +33,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
 
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
-        bth_prefetch_consume_tensor(checkpoint, tensor, 0, berth_tensor_numel(tensor));
+        bth_prefetch_consume(checkpoint, tensor->storage, tensor, 0, berth_tensor_numel(tensor));
         if (bth_tensor_find_first_byte(tensor, &offset, error) == 0 &&
             bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
             /* T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at
@@ -74,47 +74,43 @@ static void shape_write(const int64_t *shape, int32_t rank, char *text, size_t t
     (void)snprintf(text + n, text_nbytes - n, "]");
 }
 
-/* It must be a contiguous tensor of this dtype and shape (-1: any size), its elements as stored. */
-static int tensor_check_expected(const berth_tensor *tensor, const char *name, berth_dtype dtype,
-                                 int32_t rank, const int64_t *shape, berth_error *error)
-{
-    char expected[160], found[160];
-    bool fits = tensor->rank == rank;
-
-    if (rank < 0 || (rank > 0 && !shape))
-        return bth_fail_argument(error, "berth_expect needs a rank and a shape");
-    if (!tensor->storage) /* which only a meta tensor has not */
-        return bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
-    if (tensor->dtype != dtype)
-        return bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
-                                 berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
-    for (int32_t d = 0; d < rank && fits; d++)
-        fits = shape[d] == -1 || shape[d] == tensor->shape[d];
-    if (!fits) {
-        shape_write(tensor->shape, tensor->rank, found, sizeof found);
-        shape_write(shape, rank, expected, sizeof expected);
-        return bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
-                                 expected);
-    }
-    const char *trouble = !berth_tensor_is_contiguous(tensor) ? "is not contiguous"
-                          : tensor->flags & BERTH_CONJ        ? "is a view that conjugates"
-                          : tensor->flags & BERTH_NEG         ? "is a view that negates"
-                                                              : NULL;
-    if (!trouble)
-        return 0;
-    return bth_fail_status(error, BERTH_E_UNSUPPORTED,
-                           "\"%.100s\" %s: berth_tensor_read copies its elements", name, trouble);
-}
-
 const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_dtype dtype,
                          int32_t rank, const int64_t *shape, berth_error *error)
 {
+    char expected[160], found[160];
+
     BTH_ERROR_BEGIN(error);
     const berth_tensor *tensor = berth_find_tensor(checkpoint, name, error);
     if (!tensor)
         return NULL;
-    if (tensor_check_expected(tensor, name, dtype, rank, shape, error) == 0)
+    bool has_shape = rank == 0 || (rank > 0 && shape);
+    bool fits = has_shape && tensor->rank == rank;
+    for (int32_t d = 0; fits && d < rank; d++)
+        fits = shape[d] == -1 || shape[d] == tensor->shape[d];
+    /* Its elements as they are stored. */
+    const char *trouble = !berth_tensor_is_contiguous(tensor) ? "is not contiguous"
+                          : tensor->flags & BERTH_CONJ        ? "is a view that conjugates"
+                          : tensor->flags & BERTH_NEG         ? "is a view that negates"
+                                                              : NULL;
+    if (!has_shape) {
+        (void)bth_fail_argument(error, "berth_expect needs a rank and a shape");
+    } else if (!tensor->storage) { /* which only a meta tensor has not */
+        (void)bth_fail_argument(error, "\"%.100s\" is a meta tensor: it has no data", name);
+    } else if (tensor->dtype != dtype) {
+        (void)bth_fail_argument(error, "\"%.100s\" has elements of %s, expected: %s", name,
+                                berth_dtype_name(tensor->dtype), berth_dtype_name(dtype));
+    } else if (!fits) {
+        shape_write(tensor->shape, tensor->rank, found, sizeof found);
+        shape_write(shape, rank, expected, sizeof expected);
+        (void)bth_fail_argument(error, "\"%.100s\" has the shape %s, expected: %s", name, found,
+                                expected);
+    } else if (trouble) {
+        (void)bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                              "\"%.100s\" %s: berth_tensor_read copies its elements", name,
+                              trouble);
+    } else {
         return berth_tensor_data(checkpoint, tensor, error);
+    }
     (void)bth_error_in_checkpoint(checkpoint, error);
     return NULL;
 }
@@ -126,27 +122,13 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
 
     BTH_ERROR_BEGIN(error);
     if (bth_checkpoint_check_caller_storage(checkpoint, storage, error) == 0) {
-        bth_prefetch_consume_storage(checkpoint, storage);
+        bth_prefetch_consume(checkpoint, storage, NULL, 0, 0);
         (void)bth_storage_load_and_get_memory(checkpoint, storage, &memory, error);
     }
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
 }
 
 /* ---- elements ---- */
-
-/* Elements smaller than a byte can begin inside a byte: only the whole tensor can be read. */
-static int tensor_read_subbyte(berth_checkpoint *checkpoint, const berth_tensor *tensor,
-                               int64_t first, int64_t n, void *buffer, berth_error *error)
-{
-    uint64_t offset;
-
-    if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
-        n != berth_tensor_numel(tensor) || !berth_tensor_is_contiguous(tensor))
-        return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
-                                   error);
-    return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
-                            offset, error);
-}
 
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
@@ -226,10 +208,17 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 
     if (n == 0)
         return 0;
-    bth_prefetch_consume_tensor(checkpoint, tensor, first, n);
-    if (bth_dtype_elements_per_item(tensor->dtype) > 1)
-        return tensor_read_subbyte(checkpoint, tensor, first, n, buffer, error);
+    bth_prefetch_consume(checkpoint, tensor->storage, tensor, first, n);
     bool is_contiguous = berth_tensor_is_contiguous(tensor);
+    if (bth_dtype_elements_per_item(tensor->dtype) > 1) { /* they can begin inside a byte */
+        uint64_t offset;
+        if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
+            n != berth_tensor_numel(tensor) || !is_contiguous)
+            return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
+                                       error);
+        return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
+                                offset, error);
+    }
     bool is_in_memory = bth_storage_is_loaded_or_will_be_mapped(checkpoint, tensor->storage);
     if (!is_contiguous && !is_in_memory) {
         const berth_storage *root = bth_storage_root(tensor->storage);
@@ -268,22 +257,13 @@ int berth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, 
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
-/* Through this hook save/ reads views of storages without including load/. */
-static int storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
-                                          int64_t first, int64_t n, void *buffer,
-                                          berth_error *error)
+int bth_storage_read_elements_for_save(const berth_storage *storage, const berth_tensor *tensor,
+                                       int64_t first, int64_t n, void *buffer, berth_error *error)
 {
     bth_storage_state *stored = storage->context;
 
     (void)bth_tensor_read(stored->checkpoint, tensor, first, n, buffer, error);
     return bth_error_in_checkpoint(stored->checkpoint, error);
-}
-
-void bth_storages_set_read_elements(berth_checkpoint *checkpoint)
-{
-    for (size_t i = 0; i < checkpoint->storages.n; i++)
-        bth_tree_storage(checkpoint->contents.tree, i)->read_elements =
-            storage_read_elements_for_save;
 }
 
 /* ---- slices ---- */
@@ -307,20 +287,6 @@ typedef struct slice_runs {
     int64_t n;       /* number of runs */
     uint64_t item_nbytes;
 } slice_runs;
-
-static slice_runs slice_divide_into_runs(const berth_tensor *slice)
-{
-    slice_runs runs = {
-        .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
-    int32_t d = slice->rank;
-
-    for (; d > 0 && (slice->stride[d - 1] == runs.numel || slice->shape[d - 1] == 1); d--)
-        runs.numel *= slice->shape[d - 1];
-    runs.n_inner = slice->rank - d;
-    for (; d > 0; d--)
-        runs.n *= slice->shape[d - 1];
-    return runs;
-}
 
 /*
  * Whether the runs are read one by one, as ranges of transfers. Not if they are not in the
@@ -364,7 +330,7 @@ static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs,
 {
     const berth_tensor *slice = runs->slice;
     const berth_storage *storage = slice->storage, *root = bth_storage_root(storage);
-    uint64_t base = root->offset + (storage->root ? storage->root_offset : 0);
+    uint64_t base = root->offset + storage->root_offset;
     uint64_t nbytes = (uint64_t)runs->numel * runs->item_nbytes, gap_nbytes = 0;
     bool through_cache = checkpoint->prefetches.own != NULL || nbytes < BTH_DIRECT_EXACT_MIN_NBYTES;
 
@@ -402,10 +368,17 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
         return 0;
     if (!buffer)
         return bth_fail_argument(error, "the buffer is NULL");
-    slice_runs runs = slice_divide_into_runs(slice);
+    slice_runs runs = {
+        .slice = slice, .numel = 1, .n = 1, .item_nbytes = berth_dtype_nbytes(slice->dtype)};
+    int32_t d = slice->rank;
+    for (; d > 0 && (slice->stride[d - 1] == runs.numel || slice->shape[d - 1] == 1); d--)
+        runs.numel *= slice->shape[d - 1];
+    runs.n_inner = slice->rank - d;
+    for (; d > 0; d--)
+        runs.n *= slice->shape[d - 1];
     if (bth_dtype_elements_per_item(slice->dtype) > 1 || !slice_is_read_by_runs(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
-    bth_prefetch_consume_tensor(checkpoint, slice, 0, numel);
+    bth_prefetch_consume(checkpoint, slice->storage, slice, 0, numel);
     size_t nbytes = (size_t)(runs.n < MAX_RANGES ? runs.n : MAX_RANGES) * sizeof(bth_range);
     bth_range *ranges = bth_allocate(nbytes);
     if (!ranges)
@@ -415,42 +388,33 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
     return error->code;
 }
 
-/* *slice: a view of the tensor, with the shape `lengths`. */
-static int tensor_check_and_make_slice(const berth_tensor *tensor, const int64_t *starts,
-                                       const int64_t *lengths, berth_tensor *slice,
-                                       berth_error *error)
-{
-    bool is_empty = false;
-
-    if (tensor->rank > 0 && (!starts || !lengths))
-        return bth_fail_argument(error, "berth_tensor_read_slice needs starts and lengths");
-    *slice = *tensor;
-    slice->shape = lengths;
-    for (int32_t d = 0; d < tensor->rank; d++) {
-        if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
-            lengths[d] > tensor->shape[d] - starts[d])
-            return bth_fail_argument(
-                error,
-                "dimension %d: %lld elements from index %lld on were requested, but it has %lld",
-                (int)d, (long long)lengths[d], (long long)starts[d], (long long)tensor->shape[d]);
-        is_empty = is_empty || lengths[d] == 0;
-    }
-    for (int32_t d = 0; d < tensor->rank && !is_empty; d++) /* T2: an empty one may lie outside */
-        slice->storage_offset += starts[d] * tensor->stride[d];
-    return 0;
-}
-
 int berth_tensor_read_slice(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                             const int64_t *starts, const int64_t *lengths, void *buffer,
                             berth_error *error)
 {
-    berth_tensor slice;
-
     BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-        tensor_check_and_make_slice(tensor, starts, lengths, &slice, error) == 0 &&
-        slice_read(checkpoint, &slice, buffer, error) == 0)
-        (void)bth_tensor_resolve_bits(&slice, berth_tensor_numel(&slice), buffer, error);
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
+        berth_tensor slice = *tensor; /* a view of it, with the shape `lengths` */
+        bool is_empty = false;
+        slice.shape = lengths;
+        if (tensor->rank > 0 && (!starts || !lengths))
+            (void)bth_fail_argument(error, "berth_tensor_read_slice needs starts and lengths");
+        for (int32_t d = 0; d < tensor->rank && error->code == 0; d++) {
+            if (starts[d] < 0 || lengths[d] < 0 || starts[d] > tensor->shape[d] ||
+                lengths[d] > tensor->shape[d] - starts[d])
+                (void)bth_fail_argument(error,
+                                        "dimension %d: %lld elements from index %lld on were "
+                                        "requested, but it has %lld",
+                                        (int)d, (long long)lengths[d], (long long)starts[d],
+                                        (long long)tensor->shape[d]);
+            is_empty = is_empty || lengths[d] == 0;
+        }
+        /* T2: an empty one may lie outside. */
+        for (int32_t d = 0; d < tensor->rank && error->code == 0 && !is_empty; d++)
+            slice.storage_offset += starts[d] * tensor->stride[d];
+        if (error->code == 0 && slice_read(checkpoint, &slice, buffer, error) == 0)
+            (void)bth_tensor_resolve_bits(&slice, berth_tensor_numel(&slice), buffer, error);
+    }
     (void)bth_error_in_tensor(checkpoint, tensor, error);
     return bth_error_in_checkpoint(checkpoint, error);
 }

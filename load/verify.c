@@ -61,17 +61,6 @@ static int verify_and_close(berth_checkpoint *checkpoint, const berth_params *pa
 }
 
 /*
- * Whether an archive is whole whose records are good, but which cannot be opened. A pickle that
- * makes no sense is what its writer wrote only if a checksum says so.
- */
-static bool verify_is_whole_archive(const bth_verify_request *request, const berth_error *opened)
-{
-    if (opened->code == BERTH_E_PICKLE || opened->code == BERTH_E_TENSOR)
-        return request->verdict.n_unverified == 0;
-    return opened->code == 0 || verify_is_refusal(opened) || opened->code == BERTH_E_UNSUPPORTED;
-}
-
-/*
  * A file that was refused, but not for damage, or whose pickle the disk cannot read: looks for
  * damage. First as a checkpoint whose unknown classes are kept as they are, then as an archive of
  * records. The refusal stays the error if there is none.
@@ -101,9 +90,15 @@ static int verify_refused(const berth_source *source, struct berth_config *confi
             return error->code; /* it cannot be read */
         bth_error_clear(error);
     }
-    if (bth_archive_verify(source, config, params, request, error) == 0)
-        *is_intact =
-            !bth_error_is_of_bad_disk(&refusal) && verify_is_whole_archive(request, &opened);
+    if (bth_archive_verify(source, config, params, request, error) == 0) {
+        /* All its records are good. A pickle that makes no sense is what its writer wrote only if a
+         * checksum says so. */
+        bool is_whole = opened.code == BERTH_E_PICKLE || opened.code == BERTH_E_TENSOR
+                            ? request->verdict.n_unverified == 0
+                            : opened.code == 0 || verify_is_refusal(&opened) ||
+                                  opened.code == BERTH_E_UNSUPPORTED;
+        *is_intact = is_whole && !bth_error_is_of_bad_disk(&refusal);
+    }
     if (*is_intact || error->code == BERTH_E_NOT_CHECKPOINT) /* whole, or no archive at all */
         *error = *is_intact || opened.code == 0 ? refusal : opened;
     else if (error->code == 0)

@@ -30,11 +30,6 @@ typedef struct verification {
     const berth_storage *first_storage; /* if its CRC is bad; or NULL */
 } verification;
 
-static bth_zip_entry *verification_entry_in_file_order(const verification *v, size_t i)
-{
-    return &v->container->directory.entries[v->container->directory.by_offset[i]];
-}
-
 bool bth_verify_is_verdict(const berth_error *error)
 {
     return error->code == BERTH_E_ARCHIVE || error->code == BERTH_E_OFFSETS ||
@@ -45,7 +40,8 @@ bool bth_verify_is_verdict(const berth_error *error)
 /* Whether the error is about one record, and the others can still be checked. */
 static bool verify_can_continue_after(const verification *v, const berth_error *error)
 {
-    return bth_verify_is_verdict(error) || bth_scan_goes_on(&v->request->scan, error);
+    return bth_verify_is_verdict(error) ||
+           (v->request->scan.goes_on && bth_error_is_of_bad_disk(error));
 }
 
 /* ---- the records to scan ---- */
@@ -66,17 +62,20 @@ static bool verify_leaves_storage_to_load(const verification *v, const berth_sto
 }
 
 /*
- * Sets the offset of an entry's data. If the entry is stored and the offset is known or computed by
- * the layout, the scan checks it. Else the header is read first.
+ * The record of entry i. If it is stored and its offset is known, or computed by the layout, the
+ * scan checks its header. Else the header is read first. T1: if a record is longer than its
+ * storage, this scan sums the whole record.
  */
-static int verify_set_offset_or_read_header(verification *v, size_t i, berth_error *error)
+static int verify_prepare_record(verification *v, size_t i, berth_error *error)
 {
-    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    bth_zip_entry *entry = bth_container_entry_in_file_order(v->container, i);
     const bth_contents *contents = v->checkpoint ? &v->checkpoint->contents : NULL;
     const berth_storage *storage = verification_storage_of_entry(v, entry);
     bth_scan_record *record = &v->records[i];
     uint64_t computed = 0; /* 0: the layout has no such entry, or is not used */
 
+    *record =
+        (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
     if (contents && contents->calculated_offsets && storage)
         computed = storage->offset;
     for (int which = 0; contents && contents->calculated_offsets && !storage && which < BTH_N_SMALL;
@@ -105,20 +104,6 @@ static int verify_set_offset_or_read_header(verification *v, size_t i, berth_err
         record->offset = entry->data_offset;
         record->is_left_out = entry->end_offset == 0; /* its header or descriptor is bad */
     }
-    return 0;
-}
-
-/* T1: if a record is longer than its storage, this scan sums the whole record. */
-static int verify_prepare_record(verification *v, size_t i, berth_error *error)
-{
-    const bth_zip_entry *entry = verification_entry_in_file_order(v, i);
-    const berth_storage *storage = verification_storage_of_entry(v, entry);
-    bth_scan_record *record = &v->records[i];
-
-    *record =
-        (bth_scan_record){.entry = entry, .offset = entry->data_offset, .nbytes = entry->nbytes};
-    if (verify_set_offset_or_read_header(v, i, error) < 0)
-        return error->code;
     if (storage && storage->nbytes == entry->nbytes && verify_leaves_storage_to_load(v, storage))
         record->is_left_out = true;
     record->is_deflated = entry->method == BTH_ZIP_DEFLATED && !record->is_left_out;
@@ -129,29 +114,7 @@ static int verify_prepare_record(verification *v, size_t i, berth_error *error)
     return 0;
 }
 
-static int scan_record_compare(const void *a, const void *b)
-{
-    const bth_scan_record *first = a, *second = b;
-
-    return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
 /* ---- results ---- */
-
-/* What users know a record by: where there is no archive, the tensor of a safetensors file, which
- * has the storage's number among them, or the storage's key. */
-static const char *verify_record_name(const verification *v, const bth_scan_record *record)
-{
-    const berth_storage *storage = record->storage;
-    berth_value *name, *value;
-
-    if (record->entry)
-        return record->entry->record;
-    if (v->checkpoint->contents.kind == BTH_CONTAINER_SAFETENSORS &&
-        berth_dict_at(v->checkpoint->contents.root, storage->index, &name, &value))
-        return berth_as_text(name, NULL);
-    return storage->key;
-}
 
 /* Counts and reports one record. Keeps the error of the first bad one. */
 static void verify_count_and_report_record(verification *v, const bth_scan_record *record,
@@ -162,6 +125,7 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     const berth_storage *storage = /* an archive has none */
         entry && v->checkpoint ? verification_storage_of_entry(v, entry) : NULL;
     berth_verdict *verdict = &v->request->verdict;
+    berth_value *name, *value;
 
     verdict->n_records++;
     verdict->nbytes += nbytes;
@@ -174,13 +138,23 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     }
     if (storage && nbytes > 0)
         v->checkpoint->storages.stored[storage->index].crc32 = (uint8_t)crc32;
-    if (v->request->report)
-        v->request->report(v->request->context,
-                           &(berth_record_verdict){.name = verify_record_name(v, record),
-                                                   .offset = record->offset,
-                                                   .nbytes = nbytes,
-                                                   .crc32 = crc32,
-                                                   .bad = bad->code < 0 ? bad : NULL});
+    if (!v->request->report)
+        return;
+    assert(entry || v->checkpoint);
+    berth_record_verdict report = {.offset = record->offset,
+                                   .nbytes = nbytes,
+                                   .crc32 = crc32,
+                                   .bad = bad->code < 0 ? bad : NULL};
+    /* What users know it by. Where there is no archive: the tensor of a safetensors file, which has
+     * the storage's number among them, or the storage's key. */
+    if (entry)
+        report.name = entry->record;
+    else if (v->checkpoint->contents.kind == BTH_CONTAINER_SAFETENSORS &&
+             berth_dict_at(v->checkpoint->contents.root, record->storage->index, &name, &value))
+        report.name = berth_as_text(name, NULL);
+    else
+        report.name = record->storage->key;
+    v->request->report(v->request->context, &report);
 }
 
 /* The verdict on the CRC of one entry, after the scan. */
@@ -207,7 +181,7 @@ static berth_crc_verdict verify_record_crc32(const verification *v, bth_scan_rec
 static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 {
     bth_scan_record *record = &v->records[i];
-    bth_zip_entry *entry = verification_entry_in_file_order(v, i);
+    bth_zip_entry *entry = bth_container_entry_in_file_order(v->container, i);
     berth_crc_verdict crc32 = BERTH_CRC_UNCHECKED;
     berth_error bad;
 
@@ -288,7 +262,7 @@ static int verify_other(verification *v, berth_error *error)
             v->records[v->n_records++] = (bth_scan_record){
                 .storage = storage, .offset = storage->offset, .nbytes = storage->nbytes};
     }
-    qsort(v->records, v->n_records, sizeof *v->records, scan_record_compare);
+    qsort(v->records, v->n_records, sizeof *v->records, bth_compare_offsets);
     if (bth_scan_records(v->reader, v->config, &v->request->scan, v->records, v->n_records, error) <
         0)
         return error->code;

@@ -89,20 +89,27 @@ static int contents_log_attribute_names(const bth_contents *contents, const char
  */
 
 /*
- * Whether the directory must decide if the file was repacked, after an error without it. A repacked
- * file can be shorter than its layout. One that was cut short has no end records.
+ * After an error without the directory: whether it must decide if the file was repacked. A repacked
+ * file can be shorter than its layout. One that was cut short has no end records: that is told,
+ * whatever global its pickle names.
  */
-static bool opening_may_be_repacked(bth_opening *opening, const berth_error *error)
+static bool opening_may_be_repacked(bth_opening *opening, berth_error *error)
 {
-    bth_container *container = &opening->contents->container;
+    bth_container *container = &opening->contents->container, damaged = {0};
     const uint8_t *directory;
-    berth_error ignored;
+    berth_error found;
 
-    if (error->code != BERTH_E_TRUNCATED || container->known)
+    bth_error_clear(&found);
+    if (error->code == BERTH_E_TRUNCATED && !container->known)
+        return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
+                                                  &directory, &found) == 0;
+    if (error->code != BERTH_E_FORBIDDEN)
         return error->code == BERTH_E_OFFSETS;
-    bth_error_clear(&ignored);
-    return bth_container_read_directory_bytes(container, &opening->cache, BTH_ZIP_TAIL_NBYTES,
-                                              &directory, &ignored) == 0;
+    (void)bth_container_read(&damaged, &opening->cache, BTH_ZIP_TAIL_NBYTES, &found);
+    bth_container_free(&damaged);
+    if (found.code == BERTH_E_ARCHIVE || found.code == BERTH_E_TRUNCATED)
+        *error = found;
+    return false;
 }
 
 /* Z5 to Z7 for every record, as this load.check says. */
@@ -113,40 +120,44 @@ static int opening_check_records(bth_opening *opening, int64_t load_check, berth
 }
 
 /*
- * load.calculate_storage_offsets=off: only the directory counts. Debug mode logs how the layout
- * differs.
+ * Compares a file that is read by its directory with the layout, because PyTorch may read it by
+ * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
+ * is an error.
  */
-static int contents_note_difference(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-
-    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
-    if (error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_error_clear(error);
-    if (!opening->config->debug || contents->has_longer_record ||
-        bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
-        return error->code;
-    bth_log("%s: %s", opening->cache.reader->name, error->message);
-    bth_error_clear(error);
-    return 0;
-}
-
-/*
- * Z13: the directory differs from the layout: the file was repacked. It has one reading if every
- * local header and descriptor agrees with the directory.
- */
-static int contents_accept_repacked(bth_opening *opening, berth_error *error)
+static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 {
     static const bth_step mends = {"berth convert --set debug=off --set load.repacked=accept ",
                                    " NEW.pt", "mends it",
                                    "debug=off and load.repacked=accept read it", false};
+    bth_contents *contents = opening->contents;
     const struct berth_config *config = opening->config;
 
+    if (contents->format_version < 1)
+        return 0;
+    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
+    if (!config->load_calculate_storage_offsets) {
+        /* Only the directory counts. Debug mode logs how the layout differs. */
+        if (error->code == BERTH_E_MEMORY)
+            return error->code;
+        bth_error_clear(error);
+        if (!config->debug || contents->has_longer_record ||
+            bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
+            return error->code;
+        bth_log("%s: %s", opening->cache.reader->name, error->message);
+        bth_error_clear(error);
+        return 0;
+    }
+    if (!contents->repacked) {
+        if (opening->difference.code < 0)
+            *error = opening->difference;
+        if (error->code < 0 || config->load_check < BTH_CHECK_DIRECTORY)
+            return error->code;
+        return bth_layout_check(contents, error);
+    }
+    /* Z13: it has one reading if every local header and descriptor agrees with the directory. */
     if (opening->difference.code == 0)
         opening->difference = *error;
     bth_error_clear(error);
-    opening->contents->repacked = true;
     if ((!opening->looks_repacked &&
          opening_check_records(opening, BTH_CHECK_HEADERS, error) < 0) ||
         (!config->debug && config->load_repacked != BTH_REPACKED_REFUSE))
@@ -155,28 +166,6 @@ static int contents_accept_repacked(bth_opening *opening, berth_error *error)
     (void)bth_error_append(error, "; the file was repacked, which debug mode and "
                                   "load.repacked=refuse refuse");
     return bth_error_append_step(error, ": ", &mends, opening->cache.reader);
-}
-
-/*
- * Compares a file that is read by its directory with the layout, because PyTorch may read it by
- * calculated offsets. If its directory differs, it was repacked. If only local headers differ, that
- * is an error.
- */
-static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
-{
-    const bth_contents *contents = opening->contents;
-
-    if (contents->format_version < 1)
-        return 0;
-    if (!opening->config->load_calculate_storage_offsets)
-        return contents_note_difference(opening, error);
-    if (bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS)
-        return contents_accept_repacked(opening, error);
-    if (opening->difference.code < 0)
-        *error = opening->difference;
-    if (error->code < 0 || opening->config->load_check < BTH_CHECK_DIRECTORY)
-        return error->code;
-    return bth_layout_check(contents, error);
 }
 
 /* Estimated bytes of the directory for entries that are not storages. */
@@ -188,7 +177,7 @@ static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 #define LEGACY_AHEAD_NBYTES 4096
 #define LEGACY_COUNT_NBYTES 8
 
-/* ---- before anything is read ---- */
+/* ---- the steps ---- */
 
 /* Fills empty contents with what is so before anything is read. */
 static int contents_begin(bth_opening *opening, berth_error *error)
@@ -202,8 +191,6 @@ static int contents_begin(bth_opening *opening, berth_error *error)
     opening->contents->tree = berth_tree_new(error);
     return error->code;
 }
-
-/* ---- the steps ---- */
 
 static int values_read(bth_opening *opening, const uint8_t *bytes, size_t nbytes, uint64_t offset,
                        const bth_pickle_survey *survey, berth_error *error)
@@ -255,36 +242,6 @@ static uint64_t contents_tail_nbytes(const bth_contents *contents, uint64_t file
     return rest > guess && rest - guess <= REST_MAX_NBYTES ? rest : guess;
 }
 
-/* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
-static int contents_use_listed_offsets(bth_opening *opening, berth_error *error)
-{
-    if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
-        bth_container_check_version(&opening->contents->container, &opening->cache, error) < 0 ||
-        bth_layout_check_small_records_listed(opening->contents, error) < 0 ||
-        bth_storages_set_listed_offsets(opening->contents, error) < 0)
-        return error->code;
-    opening->contents->calculated_offsets = false;
-    opening_log_fallback(opening, "a record is longer than its elements");
-    return 0;
-}
-
-/*
- * Compares the layout with the directory first: that message is the clearest. If they differ and
- * load.check includes local headers, compares with these: they may show an earlier difference.
- */
-static int contents_compare_layout(bth_opening *opening, berth_error *error)
-{
-    berth_error ignored;
-
-    if (bth_layout_check(opening->contents, error) != BERTH_E_OFFSETS ||
-        opening->config->load_check < BTH_CHECK_HEADERS)
-        return error->code;
-    bth_error_clear(&ignored);
-    (void)opening_check_records(opening, BTH_CHECK_NONE, &ignored);
-    bth_error_clear(error);
-    return bth_layout_check(opening->contents, error);
-}
-
 /* load.check=directory or stricter: compares the computed offsets with the directory. */
 static int contents_check_computed_offsets(bth_opening *opening, berth_error *error)
 {
@@ -294,6 +251,7 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
     bool checks_headers = opening->config->load_check >= BTH_CHECK_HEADERS;
     uint64_t tail_nbytes = contents_tail_nbytes(contents, cache->reader->nbytes);
     const uint8_t *directory;
+    berth_error ignored;
 
     if (bth_container_read_directory_bytes(container, cache, tail_nbytes, &directory, error) < 0)
         return error->code;
@@ -306,9 +264,28 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
         bth_archive_check_is_checkpoint(container, cache->reader, error) < 0 ||
         bth_storages_check_entries(contents, error) < 0)
         return error->code;
-    if (contents->has_longer_record)
-        return contents_use_listed_offsets(opening, error);
-    if (contents_compare_layout(opening, error) < 0)
+    if (contents->has_longer_record) {
+        /* FORMAT.md 6: a rare file of PyTorch for which calculated offsets are wrong. */
+        if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
+            bth_container_check_version(container, cache, error) < 0 ||
+            bth_layout_check_small_records_listed(contents, error) < 0 ||
+            bth_storages_set_listed_offsets(contents, error) < 0)
+            return error->code;
+        contents->calculated_offsets = false;
+        opening_log_fallback(opening, "a record is longer than its elements");
+        return 0;
+    }
+    /*
+     * Compares the layout with the directory first: that message is the clearest. If they differ,
+     * local headers that are checked may show an earlier difference.
+     */
+    if (bth_layout_check(contents, error) == BERTH_E_OFFSETS && checks_headers) {
+        bth_error_clear(&ignored);
+        (void)opening_check_records(opening, BTH_CHECK_NONE, &ignored);
+        bth_error_clear(error);
+        (void)bth_layout_check(contents, error);
+    }
+    if (error->code < 0)
         return error->code;
     if (checks_headers) {
         if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
@@ -325,53 +302,13 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
     return bth_container_check_version(container, cache, error);
 }
 
-static int contents_read_computed(bth_opening *opening, uint64_t cursor, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-    const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
-
-    if (bth_layout_check_small_records(contents, cursor, error) < 0 ||
-        values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
-                    pickle->data_offset, &contents->survey, error) < 0 ||
-        bth_layout_compute_storage_offsets(opening, cursor, error) < 0)
-        return error->code;
-    contents->calculated_offsets = true;
-    /* The directory first: then the message has both offsets. */
-    if ((opening->config->load_check >= BTH_CHECK_DIRECTORY &&
-         contents_check_computed_offsets(opening, error) < 0) ||
-        !contents->calculated_offsets)
-        return error->code;
-    return bth_layout_check_first_storage(opening, cursor, error);
-}
-
-/* ---- offsets from the directory ---- */
-
-static int small_record_read_and_parse(bth_opening *opening, int which, berth_error *error)
-{
-    const bth_zip_entry *entry =
-        bth_container_find(&opening->contents->container, bth_small_names[which]);
-    const uint8_t *bytes;
-    uint8_t *owned;
-
-    if (!entry)
-        return 0;
-    if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
-        return error->code;
-    opening->contents->small[which] = *entry;
-    if (which == BTH_DATA_PKL)
-        (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
-    else
-        (void)bth_small_record_parse(opening->contents, which, bytes, entry->nbytes,
-                                     entry->data_offset, error);
-    bth_release(owned);
-    return error->code;
-}
-
 static int contents_read_listed(bth_opening *opening, const char *reason, berth_error *error)
 {
     bth_contents *contents = opening->contents;
     bth_container *container = &contents->container;
     int64_t load_check = opening->looks_repacked ? BTH_CHECK_HEADERS : opening->config->load_check;
+    const uint8_t *bytes;
+    uint8_t *owned;
 
     if (bth_container_read(container, &opening->cache, BTH_ZIP_TAIL_NBYTES, error) < 0 ||
         bth_archive_check_is_checkpoint(container, opening->cache.reader, error) < 0 ||
@@ -383,9 +320,22 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     if (!archive)
         return bth_fail_memory(error, container->directory.archive_nbytes);
     contents->archive = archive;
-    for (int which = BTH_N_SMALL; which-- > 0;) /* data.pkl last */
-        if (small_record_read_and_parse(opening, which, error) < 0)
+    for (int which = BTH_N_SMALL; which-- > 0;) { /* data.pkl last */
+        const bth_zip_entry *entry = bth_container_find(container, bth_small_names[which]);
+        if (!entry)
+            continue;
+        if (bth_entry_read_data(entry, &opening->cache, &bytes, &owned, error) < 0)
             return error->code;
+        contents->small[which] = *entry;
+        if (which == BTH_DATA_PKL)
+            (void)values_read(opening, bytes, entry->nbytes, entry->data_offset, NULL, error);
+        else
+            (void)bth_small_record_parse(contents, which, bytes, entry->nbytes, entry->data_offset,
+                                         error);
+        bth_release(owned);
+        if (error->code < 0)
+            return error->code;
+    }
     contents->is_program = !contents->root;
     if ((contents->is_program && bth_exported_read(opening, error) < 0) ||
         bth_storages_check_entries(contents, error) < 0 ||
@@ -395,27 +345,9 @@ static int contents_read_listed(bth_opening *opening, const char *reason, berth_
     return bth_storages_set_listed_offsets(contents, error);
 }
 
-/*
- * After a refusal: a file that ends before its directory is told as what it is, whatever its pickle
- * names. Returns the code of such damage, or 0.
- */
-static int contents_look_for_damage(bth_opening *opening, berth_error *error)
-{
-    bth_container container = {0};
-    berth_error damage;
-
-    bth_error_clear(&damage);
-    if (error->code != BERTH_E_FORBIDDEN)
-        return 0;
-    (void)bth_container_read(&container, &opening->cache, BTH_ZIP_TAIL_NBYTES, &damage);
-    bth_container_free(&container);
-    if (damage.code == BERTH_E_ARCHIVE || damage.code == BERTH_E_TRUNCATED)
-        *error = damage;
-    return damage.code;
-}
-
 static int contents_read_zip(bth_opening *opening, berth_error *error)
 {
+    bth_contents *contents = opening->contents;
     const char *reason = "load.calculate_storage_offsets=off";
     uint64_t cursor = 0;
 
@@ -425,9 +357,19 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         bth_head_read(opening, &cursor, &reason, error) < 0)
         return error->code;
     if (!reason) {
-        if (contents_read_computed(opening, cursor, error) == 0 ||
-            contents_look_for_damage(opening, error) < 0 ||
-            !opening_may_be_repacked(opening, error))
+        const bth_zip_entry *pickle = &contents->small[BTH_DATA_PKL];
+        if (bth_layout_check_small_records(contents, cursor, error) == 0 &&
+            values_read(opening, opening->cache.head + pickle->data_offset, pickle->nbytes,
+                        pickle->data_offset, &contents->survey, error) == 0 &&
+            bth_layout_compute_storage_offsets(opening, cursor, error) == 0) {
+            contents->calculated_offsets = true;
+            /* The directory first: then the message has both offsets. */
+            if (opening->config->load_check >= BTH_CHECK_DIRECTORY)
+                (void)contents_check_computed_offsets(opening, error);
+            if (error->code == 0 && contents->calculated_offsets)
+                (void)bth_layout_check_first_storage(opening, cursor, error);
+        }
+        if (error->code == 0 || !opening_may_be_repacked(opening, error))
             return error->code;
         if (error->code == BERTH_E_OFFSETS)
             opening->difference = *error;
@@ -435,36 +377,31 @@ static int contents_read_zip(bth_opening *opening, berth_error *error)
         bth_error_clear(error);
     }
     /* Discards what was found without the directory. */
-    bth_contents_free(opening->contents);
-    *opening->contents = (bth_contents){.keeps_directory = opening->contents->keeps_directory};
+    bth_contents_free(contents);
+    *contents = (bth_contents){.keeps_directory = contents->keeps_directory};
     if (contents_begin(opening, error) < 0)
         return error->code;
     return contents_read_listed(opening, reason, error);
 }
 
-/* ---- bytes behind the last one ---- */
-
-/* What leaves out the bytes at the error's offset and behind it. */
-static int opening_explain_trailing(const bth_opening *opening, const char *after,
-                                    berth_error *error)
-{
-    if (error->code != BERTH_E_ARCHIVE || !strstr(error->message, BTH_FOLLOW_LAST))
-        return error->code;
-    return bth_error_append_leaves_out(error, error->offset, after, opening->cache.reader);
-}
-
 /* ---- the legacy format ---- */
 
-/* Reads the five pickles. Extends the head until it holds them. */
-static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_error *error)
+static int legacy_read(bth_opening *opening, berth_error *error)
 {
     bth_pickle_rules common = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
                                .latin1 = opening->config->load_old_text == BTH_OLD_TEXT_LATIN1};
+    bth_contents *contents = opening->contents;
     bth_head_cache *cache = &opening->cache;
+    uint64_t at, max_tail_nbytes = 0, file_nbytes = cache->reader->nbytes;
+    bth_legacy legacy = {0};
+    const berth_storage *last = NULL;
+    const uint8_t *bytes;
 
-    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, &common,
-                                   opening->contents->tree, legacy, error) == BERTH_E_TRUNCATED &&
-           cache->head_nbytes < cache->reader->nbytes) {
+    contents->kind = BTH_CONTAINER_LEGACY;
+    /* The five pickles: the head is extended until it holds them. */
+    while (bth_legacy_read_pickles(cache->head, cache->head_nbytes, &common, contents->tree,
+                                   &legacy, error) == BERTH_E_TRUNCATED &&
+           cache->head_nbytes < file_nbytes) {
         bth_error_clear(error);
         if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
             break;
@@ -473,19 +410,7 @@ static int legacy_read_pickles(bth_opening *opening, bth_legacy *legacy, berth_e
         (void)bth_legacy_explain_refusal(cache, error);
     if (error->code == BERTH_E_TRUNCATED && !strstr(error->message, "; it names"))
         (void)bth_error_append(error, BTH_CUT_OFF);
-    return error->code;
-}
-
-static int legacy_read(bth_opening *opening, berth_error *error)
-{
-    bth_contents *contents = opening->contents;
-    uint64_t at, max_tail_nbytes = 0, file_nbytes = opening->cache.reader->nbytes;
-    bth_legacy legacy = {0};
-    const berth_storage *last = NULL;
-    const uint8_t *bytes;
-
-    contents->kind = BTH_CONTAINER_LEGACY;
-    if (legacy_read_pickles(opening, &legacy, error) < 0)
+    if (error->code < 0)
         return error->code;
     contents->root = legacy.root;
     /* PyTorch writes and reads the elements little-endian on every machine, even if little_endian
@@ -523,7 +448,7 @@ static int legacy_read(bth_opening *opening, berth_error *error)
     }
     (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, at, "%llu bytes" BTH_FOLLOW_LAST "storage",
                    (unsigned long long)(file_nbytes - at));
-    return opening_explain_trailing(opening, " >NEW.pt", error);
+    return bth_error_append_leaves_out(error, at, " >NEW.pt", opening->cache.reader);
 }
 
 /* ---- safetensors ---- */
@@ -540,8 +465,12 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
         bth_head_cache_extend_head(cache, BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes, error) <
             0 ||
         bth_safetensors_read(cache->head, header_nbytes, cache->reader->nbytes, contents->tree,
-                             &read, error) < 0)
-        return opening_explain_trailing(opening, " >NEW.safetensors", error);
+                             &read, error) < 0) {
+        if (error->code == BERTH_E_ARCHIVE && strstr(error->message, BTH_FOLLOW_LAST))
+            (void)bth_error_append_leaves_out(error, error->offset, " >NEW.safetensors",
+                                              cache->reader);
+        return error->code;
+    }
     if (tied_names != BTH_TIED_NAMES_OFF &&
         bth_safetensors_add_tied_names(contents->tree, &read, tied_names == BTH_TIED_NAMES_RULE,
                                        error) < 0)
@@ -552,37 +481,31 @@ static int safetensors_read(bth_opening *opening, uint64_t header_nbytes, berth_
     return 0;
 }
 
-/* ---- all of it ---- */
-
-static int contents_read_any(bth_opening *opening, berth_error *error)
-{
-    bth_head_cache *cache = &opening->cache;
-    uint64_t head_nbytes =
-        bth_max((uint64_t)opening->config->load_head_nbytes, BTH_HEAD_MIN_NBYTES);
-
-    if (bth_head_cache_extend_head(cache, head_nbytes, error) < 0)
-        return error->code;
-    if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
-        return contents_read_zip(opening, error);
-    if (bth_is_legacy(cache->head, cache->head_nbytes))
-        return legacy_read(opening, error);
-    uint64_t header_nbytes = bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes);
-    if (header_nbytes > 0)
-        return safetensors_read(opening, header_nbytes, error);
-    return bth_refuse_kind(cache, error);
-}
-
 int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct berth_config *config,
                       berth_error *error)
 {
     bth_opening opening = {.contents = contents, .config = config};
+    bth_head_cache *cache = &opening.cache;
+    uint64_t head_nbytes = bth_max((uint64_t)config->load_head_nbytes, BTH_HEAD_MIN_NBYTES);
 
     if (contents_begin(&opening, error) < 0)
         return error->code;
-    bth_head_cache_initialize(&opening.cache, reader, config->io_large_pages);
-    if (contents_read_any(&opening, error) == 0 && config->debug)
+    bth_head_cache_initialize(cache, reader, config->io_large_pages);
+    if (bth_head_cache_extend_head(cache, head_nbytes, error) == 0) {
+        uint64_t header_nbytes =
+            bth_safetensors_header_nbytes(cache->head, (size_t)cache->head_nbytes);
+        if (cache->head_nbytes >= 4 && memcmp(cache->head, "PK\3\4", 4) == 0)
+            (void)contents_read_zip(&opening, error);
+        else if (bth_is_legacy(cache->head, cache->head_nbytes))
+            (void)legacy_read(&opening, error);
+        else if (header_nbytes > 0)
+            (void)safetensors_read(&opening, header_nbytes, error);
+        else
+            (void)bth_refuse_kind(cache, error);
+    }
+    if (error->code == 0 && config->debug)
         (void)contents_log_attribute_names(contents, reader->name, error);
-    bth_head_cache_free(&opening.cache);
+    bth_head_cache_free(cache);
     return error->code;
 }
 
@@ -598,13 +521,6 @@ int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, bert
     (void)bth_container_read(&contents->container, &cache,
                              contents_tail_nbytes(contents, reader->nbytes), error);
     bth_head_cache_free(&cache);
-    return error->code;
-}
-
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
-{
-    if (!contents->counts.known && bth_contents_need_directory(contents, reader, error) == 0)
-        contents->counts = bth_directory_count_records(contents);
     return error->code;
 }
 

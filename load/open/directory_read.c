@@ -90,18 +90,6 @@ bool bth_local_has_name(const bth_zip_local *local, const char *archive, const c
            memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
 }
 
-/* All entries, folders too. */
-static size_t container_count_entries_and_folders(const bth_container *container)
-{
-    return container->directory.n_entries + container->directory.n_folders;
-}
-
-/* Entry i in the file's order. */
-static bth_zip_entry *container_entry_in_file_order(const bth_container *container, size_t i)
-{
-    return &container->directory.entries[container->directory.by_offset[i]];
-}
-
 /* Usually enough for a local header. */
 static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
 {
@@ -115,20 +103,20 @@ static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
  */
 static uint64_t headers_find_end_of_one_read(const bth_container *container, size_t i, size_t *last)
 {
-    size_t n = container_count_entries_and_folders(container);
+    size_t n = container->directory.n_entries + container->directory.n_folders;
     const bth_zip_entry *first, *next;
 
     if (i == n)
         return container->end.directory_offset;
     if (*last < i)
         *last = i;
-    first = container_entry_in_file_order(container, i);
+    first = bth_container_entry_in_file_order(container, i);
     for (; *last + 1 < n; ++*last) {
-        next = container_entry_in_file_order(container, *last + 1);
+        next = bth_container_entry_in_file_order(container, *last + 1);
         if (next->header_offset - first->header_offset > RUN_NBYTES - header_estimate_nbytes(next))
             break;
     }
-    next = container_entry_in_file_order(container, *last);
+    next = bth_container_entry_in_file_order(container, *last);
     return next->header_offset + header_estimate_nbytes(next);
 }
 
@@ -136,10 +124,10 @@ int bth_container_check_records_from(bth_container *container, bth_head_cache *c
                                      int64_t load_check, berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
-    size_t n = container_count_entries_and_folders(container), last = 0;
+    size_t n = container->directory.n_entries + container->directory.n_folders, last = 0;
 
     for (size_t i = first; i < n; i++) {
-        bth_zip_entry *entry = container_entry_in_file_order(container, i);
+        bth_zip_entry *entry = bth_container_entry_in_file_order(container, i);
         uint64_t end = headers_find_end_of_one_read(container, i, &last), at; /* of a read */
         if (bth_zip_check_record_header(&input, end - entry->header_offset, entry, error) < 0)
             return error->code;
@@ -156,7 +144,7 @@ int bth_container_check_records_from(bth_container *container, bth_head_cache *c
     if (first == n || load_check < BTH_CHECK_DIRECTORY)
         return 0;
     return bth_zip_check_no_gaps(&container->directory, &container->end, first,
-                                 container_entry_in_file_order(container, first)->header_offset,
+                                 bth_container_entry_in_file_order(container, first)->header_offset,
                                  error);
 }
 
@@ -164,7 +152,7 @@ int bth_container_check_entry(bth_container *container, bth_head_cache *cache, s
                               berth_error *error)
 {
     const bth_zip_input input = bth_head_cache_input(cache);
-    bth_zip_entry *entry = container_entry_in_file_order(container, i);
+    bth_zip_entry *entry = bth_container_entry_in_file_order(container, i);
 
     return bth_zip_check_record(&input, header_estimate_nbytes(entry), entry, error);
 }

@@ -28,12 +28,6 @@ typedef struct head_record {
     bool is_good; /* its local header and all bytes so far are as PyTorch writes them */
 } head_record;
 
-static int opening_get_bytes(bth_opening *opening, uint64_t offset, uint64_t nbytes,
-                             const uint8_t **bytes, berth_error *error)
-{
-    return bth_head_cache_get_or_read(&opening->cache, offset, nbytes, AHEAD_NBYTES, bytes, error);
-}
-
 static int head_record_read_header(bth_opening *opening, uint64_t at, head_record *record,
                                    berth_error *error)
 {
@@ -45,7 +39,8 @@ static int head_record_read_header(bth_opening *opening, uint64_t at, head_recor
     *record = (head_record){.header_offset = at};
     if (left < BTH_ZIP_LOCAL_NBYTES)
         return 0;
-    if (opening_get_bytes(opening, at, BTH_ZIP_LOCAL_NBYTES, &bytes, error) < 0)
+    if (bth_head_cache_get_or_read(&opening->cache, at, BTH_ZIP_LOCAL_NBYTES, AHEAD_NBYTES, &bytes,
+                                   error) < 0)
         return error->code;
     if (memcmp(bytes, "PK\3\4", 4) != 0 || bth_zip_local_nbytes(bytes) > left)
         return 0;
@@ -84,7 +79,8 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
     if (entry.next_offset > opening->cache.reader->nbytes)
         return 0;
     if (entry.next_offset > end) {
-        if (opening_get_bytes(opening, end, entry.next_offset - end, &bytes, error) < 0)
+        if (bth_head_cache_get_or_read(&opening->cache, end, entry.next_offset - end, AHEAD_NBYTES,
+                                       &bytes, error) < 0)
             return error->code;
         bth_cursor cursor = bth_cursor_make(bytes + CRC32_AT, sizeof entry.crc32);
         entry.crc32 = bth_cursor_u32(&cursor);
@@ -99,45 +95,6 @@ static int head_record_check_and_keep(bth_opening *opening, head_record *record,
     *next = entry.next_offset;
     opening->contents->small[which] = entry;
     return error->code;
-}
-
-/* ---- the small texts ---- */
-
-/*
- * Reads one of the small texts if it is the next record; else changes nothing. If it is next but
- * not as PyTorch writes it, sets *reason: the record must not count as absent.
- */
-static int small_text_read_if_next(bth_opening *opening, int which, uint64_t *cursor,
-                                   const char **reason, berth_error *error)
-{
-    head_record record;
-    const uint8_t *bytes;
-    uint8_t text[TEXT_MAX_NBYTES];
-    size_t n = 0;
-
-    if (head_record_read_header(opening, *cursor, &record, error) < 0 || !record.is_good ||
-        !bth_local_has_name(&record.local, opening->contents->archive, bth_small_names[which]))
-        return error->code;
-    uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
-    size_t most = left < sizeof text ? (size_t)left : sizeof text;
-    if (opening_get_bytes(opening, at, most, &bytes, error) < 0)
-        return error->code;
-    /* Its length by its grammar: little, or big, or digits. */
-    if (which != BTH_BYTEORDER)
-        while (n < most && bytes[n] >= '0' && bytes[n] <= '9')
-            n++;
-    else if (most >= 6 && memcmp(bytes, "little", 6) == 0)
-        n = 6;
-    else if (most >= 3 && memcmp(bytes, "big", 3) == 0)
-        n = 3;
-    memcpy(text, bytes, n);
-    if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n), cursor,
-                                   error) < 0)
-        return error->code;
-    if (record.is_good)
-        return bth_small_record_parse(opening->contents, which, text, n, at, error);
-    *reason = "a small record after data.pkl is not as PyTorch writes it";
-    return 0;
 }
 
 /* Z11 */
@@ -164,40 +121,13 @@ int bth_small_record_parse(bth_contents *contents, int which, const uint8_t *byt
 
 /* ---- data.pkl ---- */
 
-/* Finds the pickle's end; extends the head until it holds it. *extent 0: no end found. */
-static int head_find_pickle_end(bth_opening *opening, uint64_t at, size_t *extent,
-                                berth_error *error)
-{
-    bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
-                              .record = bth_small_names[BTH_DATA_PKL],
-                              .base_offset = at};
-    bth_pickle_survey *survey = &opening->contents->survey;
-    bth_head_cache *cache = &opening->cache;
-
-    *extent = 0;
-    *survey = (bth_pickle_survey){0};
-    for (;;) {
-        int result = BERTH_E_TRUNCATED;
-        if (cache->head_nbytes > at)
-            result = bth_pickle_find_end_and_fetches(cache->head + at, cache->head_nbytes - at,
-                                                     &rules, survey, error);
-        if (result == 0)
-            *extent = survey->extent;
-        bth_error_clear(error);
-        if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
-            return 0;
-        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
-            return error->code;
-    }
-}
-
 static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const char **reason,
                                    berth_error *error)
 {
     static const char suffix[] = "/data.pkl";
     const size_t n_suffix = sizeof suffix - 1;
+    bth_head_cache *cache = &opening->cache;
     head_record record;
-    size_t extent;
 
     if (head_record_read_header(opening, 0, &record, error) < 0)
         return error->code;
@@ -212,10 +142,27 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
     if (!opening->contents->archive)
         return bth_fail_memory(error, n);
     uint64_t at = record.local.data_offset;
+    bth_pickle_rules rules = {.inert = opening->config->load_unknown_globals == BTH_UNKNOWN_INERT,
+                              .record = bth_small_names[BTH_DATA_PKL],
+                              .base_offset = at};
+    bth_pickle_survey *survey = &opening->contents->survey;
+    int result = BERTH_E_TRUNCATED;
+    *survey = (bth_pickle_survey){0};
+    for (;;) { /* extends the head until it holds the pickle's end */
+        if (cache->head_nbytes > at)
+            result = bth_pickle_find_end_and_fetches(cache->head + at, cache->head_nbytes - at,
+                                                     &rules, survey, error);
+        bth_error_clear(error);
+        if (result != BERTH_E_TRUNCATED || cache->head_nbytes == cache->reader->nbytes)
+            break;
+        if (bth_head_cache_extend_head(cache, 4 * cache->head_nbytes, error) < 0)
+            return error->code;
+    }
+    size_t extent = result == 0 ? survey->extent : 0;
     *reason = "data.pkl does not show its own end";
-    if (head_find_pickle_end(opening, at, &extent, error) < 0 || extent == 0)
-        return error->code;
-    uint32_t crc32 = bth_crc32(0, opening->cache.head + at, extent);
+    if (extent == 0)
+        return 0;
+    uint32_t crc32 = bth_crc32(0, cache->head + at, extent);
     if (head_record_check_and_keep(opening, &record, BTH_DATA_PKL, extent, crc32, next, error) ==
             0 &&
         record.is_good)
@@ -226,15 +173,44 @@ static int head_find_pickle_record(bth_opening *opening, uint64_t *next, const c
 int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reason,
                   berth_error *error)
 {
-    const bth_contents *contents = opening->contents;
+    bth_contents *contents = opening->contents;
 
     *reason = NULL;
     if (head_find_pickle_record(opening, next_offset, reason, error) < 0 || *reason)
         return error->code;
     for (int which = BTH_FORMAT_VERSION; which < BTH_N_SMALL; which++) {
-        if (small_text_read_if_next(opening, which, next_offset, reason, error) < 0 || *reason)
+        head_record record;
+        const uint8_t *bytes;
+        uint8_t text[TEXT_MAX_NBYTES];
+        if (head_record_read_header(opening, *next_offset, &record, error) < 0)
             return error->code;
-        bool found = bth_contents_small_record(contents, which);
+        bool found = record.is_good &&
+                     bth_local_has_name(&record.local, contents->archive, bth_small_names[which]);
+        if (found) {
+            uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
+            size_t n = 0, most = left < sizeof text ? (size_t)left : sizeof text;
+            if (bth_head_cache_get_or_read(&opening->cache, at, most, AHEAD_NBYTES, &bytes, error) <
+                0)
+                return error->code;
+            /* Its length by its grammar: little, or big, or digits. */
+            if (which != BTH_BYTEORDER)
+                while (n < most && bytes[n] >= '0' && bytes[n] <= '9')
+                    n++;
+            else if (most >= 6 && memcmp(bytes, "little", 6) == 0)
+                n = 6;
+            else if (most >= 3 && memcmp(bytes, "big", 3) == 0)
+                n = 3;
+            memcpy(text, bytes, n);
+            if (head_record_check_and_keep(opening, &record, which, n, bth_crc32(0, text, n),
+                                           next_offset, error) < 0)
+                return error->code;
+            if (!record.is_good) { /* it must not count as absent */
+                *reason = "a small record after data.pkl is not as PyTorch writes it";
+                return 0;
+            }
+            if (bth_small_record_parse(contents, which, text, n, at, error) < 0)
+                return error->code;
+        }
         if (which == BTH_FORMAT_VERSION && (!found || contents->format_version < 1)) {
             *reason = found ? "its .format_version is 0" : "no .format_version follows data.pkl";
             return 0;

@@ -47,11 +47,13 @@ static bool record_name_belongs_after_storages(const char *record)
 }
 
 /* Z11: records that Berth does not know are counted. */
-bth_record_counts bth_directory_count_records(const bth_contents *contents)
+int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
 {
     const bth_zip_directory *directory = &contents->container.directory;
-    bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
 
+    if (contents->counts.known || bth_contents_need_directory(contents, reader, error) < 0)
+        return error->code;
+    bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
     for (size_t i = 0; i < directory->n_entries; i++) {
         const char *record = directory->entries[i].record;
         bool is_known = record_name_belongs_after_storages(record);
@@ -62,7 +64,8 @@ bth_record_counts bth_directory_count_records(const bth_contents *contents)
         counts.n_unknown_records += !is_known;
         counts.n_crc32 += directory->entries[i].crc32 != 0;
     }
-    return counts;
+    contents->counts = counts;
+    return 0;
 }
 
 /* ---- the directory as the layout renders it ---- */

@@ -82,6 +82,12 @@ void bth_container_free(bth_container *container);
 
 /* The entry of a record, or NULL. */
 bth_zip_entry *bth_container_find(const bth_container *container, const char *record);
+/* Entry i in the file's order. */
+static inline bth_zip_entry *bth_container_entry_in_file_order(const bth_container *container,
+                                                               size_t i)
+{
+    return &container->directory.entries[container->directory.by_offset[i]];
+}
 
 /* Whether a local header's name is "<archive>/<record>". */
 bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
@@ -177,8 +183,6 @@ void bth_contents_free(bth_contents *contents);
 
 /* Reads the directory if opening did not (load.check=none). Under the lock. */
 int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
-/* Counts the records. Under the lock. */
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
  * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
@@ -235,5 +239,7 @@ int bth_entries_find_storages(const bth_contents *contents, const berth_storage 
  * records, then storages. The first difference is BERTH_E_OFFSETS.
  */
 int bth_layout_check(const bth_contents *contents, berth_error *error);
+/* Counts the records. Under the lock. */
+int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 #endif

@@ -69,8 +69,6 @@ int bth_exported_read(bth_opening *opening, berth_error *error);
  */
 int bth_directory_compare_rendered(bth_opening *opening, const uint8_t *directory,
                                    berth_error *error);
-/* Counts the entries of a directory that was parsed. */
-bth_record_counts bth_directory_count_records(const bth_contents *contents);
 
 /* ---- refused_kinds.c: how a refusal says what a file is ---- */
 

@@ -116,31 +116,14 @@ int bth_archive_check_first_name(const bth_head_cache *cache, berth_error *error
     return suffix ? bth_file_kind_refuse(&suffix->kind, cache->reader, error) : 0;
 }
 
-/* What the entries' names tell. */
-typedef struct names_seen {
-    const struct suffix *first[MEANS_FORMAT + 1]; /* of each meaning */
-    size_t n, n_arrays;
-    bool data_pkl, data; /* in no folder */
-} names_seen;
-
-static void names_seen_add(names_seen *seen, const char *name, size_t nbytes)
-{
-    const struct suffix *found = name_find_suffix(name, nbytes);
-
-    seen->n++;
-    seen->n_arrays += found && found->meaning == MEANS_ARRAY;
-    if (found && !seen->first[found->meaning])
-        seen->first[found->meaning] = found;
-    seen->data_pkl = seen->data_pkl || (nbytes == 8 && memcmp(name, "data.pkl", 8) == 0);
-    seen->data = seen->data || (nbytes >= 5 && memcmp(name, "data/", 5) == 0);
-}
-
 int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const bth_reader *reader,
                                   berth_error *error)
 {
     enum { SIZES_AT = 28 }; /* in an entry: of its name, extra fields and comment */
     bth_cursor cursor = bth_cursor_make(directory, nbytes);
-    names_seen seen = {0};
+    const struct suffix *first[MEANS_FORMAT + 1] = {0}; /* of each meaning */
+    size_t n_names = 0, n_arrays = 0;
+    bool has_data_pkl = false, has_data = false; /* in no folder */
     static const bth_step unzips = BTH_STEP("unzip ", "", "unpacks it)");
     static const bth_step packs_again = {
         "7z x -oNEW ", " && (cd NEW && zip -0r ../NEW.pt *)", "makes a checkpoint of it",
@@ -161,13 +144,20 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         (void)bth_cursor_bytes(&cursor, BTH_ZIP_CENTRAL_NBYTES - SIZES_AT - 6);
         const char *name = (const char *)bth_cursor_bytes(&cursor, n);
         (void)bth_cursor_bytes(&cursor, n_others);
-        if (cursor.good)
-            names_seen_add(&seen, name, n);
+        if (!cursor.good)
+            break;
+        const struct suffix *found = name_find_suffix(name, n);
+        n_names++;
+        n_arrays += found && found->meaning == MEANS_ARRAY;
+        if (found && !first[found->meaning])
+            first[found->meaning] = found;
+        has_data_pkl = has_data_pkl || (n == 8 && memcmp(name, "data.pkl", 8) == 0);
+        has_data = has_data || (n >= 5 && memcmp(name, "data/", 5) == 0);
     }
-    const struct suffix *format = seen.first[MEANS_FORMAT], *file = seen.first[MEANS_FILE];
-    if (!format && seen.n_arrays == seen.n) /* their names have slashes */
-        format = seen.first[MEANS_ARRAY];
-    if (format && !seen.first[MEANS_FOLDER]) {
+    const struct suffix *format = first[MEANS_FORMAT], *file = first[MEANS_FILE];
+    if (!format && n_arrays == n_names) /* their names have slashes */
+        format = first[MEANS_ARRAY];
+    if (format && !first[MEANS_FOLDER]) {
         bth_error_clear(error);
         return bth_file_kind_refuse(&format->kind, reader, error);
     }
@@ -175,7 +165,7 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         (void)bth_error_append(error, " (it is %s", file->kind.what);
         return bth_error_append_step(error, ": ", &unzips, reader);
     }
-    if (seen.data_pkl && seen.data)
+    if (has_data_pkl && has_data)
         return bth_error_append_step(error, " (", &puts_together, reader);
     return error->code;
 }
@@ -237,30 +227,14 @@ static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t
     return expected < found ? found - expected : 0;
 }
 
-static int archive_refuse_several(const bth_reader *reader, uint64_t begin, berth_error *error)
-{
-    static const char suffix[] = ".distcp";
-    size_t n = strlen(reader->name), n_suffix = sizeof suffix - 1;
-    char tail[40];
-    const bth_step takes_out = BTH_STEP(tail, " >NEW.pt", "takes it out");
-
-    bth_error_clear(error);
-    if (n > n_suffix && strcmp(reader->name + n - n_suffix, suffix) == 0) {
-        (void)bth_fail_status(
-            error, BERTH_E_ARCHIVE,
-            "a shard of torch.distributed.checkpoint, one archive for each tensor");
-        return bth_error_append_step(error, ": ", &bth_dcp_to_torch, reader);
-    }
-    (void)snprintf(tail, sizeof tail, "tail -c +%llu ", (ull)begin + 1);
-    (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
-                   "several archives in one file: the last one begins here");
-    return bth_error_append_step(error, ": ", &takes_out, reader);
-}
-
 int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
                            berth_error *error)
 {
-    uint64_t tail_at = cache->reader->nbytes - nbytes, begin, end;
+    static const char suffix[] = ".distcp";
+    const bth_reader *reader = cache->reader;
+    char before[40];
+    const bth_step takes_out = BTH_STEP(before, " >NEW.pt", "takes it out");
+    uint64_t tail_at = reader->nbytes - nbytes, begin, end;
     size_t at; /* of the last end record in the tail */
     const uint8_t *bytes;
     berth_error ignored;
@@ -275,15 +249,27 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
         return error->code;
     end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
     begin = tail_find_begin_of_last(tail, at, tail_at);
-    if (end < cache->reader->nbytes) {
+    if (end < reader->nbytes) {
         bth_error_clear(error);
         (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, end,
                        "%llu bytes follow the archive, which ends here",
-                       (ull)(cache->reader->nbytes - end));
-        return bth_error_append_leaves_out(error, end, " >NEW.pt", cache->reader);
+                       (ull)(reader->nbytes - end));
+        return bth_error_append_leaves_out(error, end, " >NEW.pt", reader);
     }
     if (begin == 0 || bth_head_cache_get_or_read(cache, begin, 4, 0, &bytes, &ignored) < 0 ||
         memcmp(bytes, "PK\3\4", 4) != 0)
         return error->code;
-    return archive_refuse_several(cache->reader, begin, error);
+    /* Several archives. */
+    size_t n_name = strlen(reader->name), n_suffix = sizeof suffix - 1;
+    bth_error_clear(error);
+    if (n_name > n_suffix && strcmp(reader->name + n_name - n_suffix, suffix) == 0) {
+        (void)bth_fail_status(
+            error, BERTH_E_ARCHIVE,
+            "a shard of torch.distributed.checkpoint, one archive for each tensor");
+        return bth_error_append_step(error, ": ", &bth_dcp_to_torch, reader);
+    }
+    (void)snprintf(before, sizeof before, "tail -c +%llu ", (ull)begin + 1);
+    (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, begin,
+                   "several archives in one file: the last one begins here");
+    return bth_error_append_step(error, ": ", &takes_out, reader);
 }

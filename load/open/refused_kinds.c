@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "format/pickle/pickle.h"
 #include "load/open/open_steps.h"
 
@@ -310,39 +311,31 @@ static void kind_refuse(const bth_file_kind *kind, const bth_head_cache *cache,
 
 /* ---- tar archives ---- */
 
-/* In the members that begin in these bytes. */
-static void tar_find_global(const uint8_t *bytes, uint64_t nbytes, bth_found_global *found)
-{
-    enum { BLOCK_NBYTES = 512, SIZE_AT = 124, SIZE_END = 136 };
-    uint64_t at = 0;
-
-    *found = (bth_found_global){0};
-    while (nbytes - at > BLOCK_NBYTES && !*found->words) {
-        uint64_t left = nbytes - at - BLOCK_NBYTES, member = 0;
-        /* Octal digits. A number that is cut short is too small, which does no harm. */
-        for (const uint8_t *digit = bytes + at + SIZE_AT; digit < bytes + at + SIZE_END; digit++)
-            if (*digit >= '0' && *digit <= '7')
-                member = member << 3 | (uint64_t)(*digit - '0');
-        at += BLOCK_NBYTES;
-        bth_pickle_find_global(bytes + at, (size_t)(member < left ? member : left), false, found);
-        if (member > left - left % BLOCK_NBYTES)
-            return;
-        at += (member + BLOCK_NBYTES - 1) / BLOCK_NBYTES * BLOCK_NBYTES;
-    }
-}
-
 /* A tar archive, among them the checkpoints of before 2017. */
 static void head_refuse_tar(const bth_head_cache *cache, berth_error *error)
 {
     static const char *const members[] = {"sys_info", "pickle", "tensors", "storages"};
     static const bth_file_kind other = {"a tar archive, not a PyTorch checkpoint",
                                         BTH_STEP("tar -xf ", "", "unpacks it")};
+    enum { BLOCK_NBYTES = 512, SIZE_AT = 124, SIZE_END = 136 };
     const char *first = (const char *)cache->head;
-    bth_found_global found;
+    bth_found_global found = {0};
 
     if (!head_has_at(cache, 257, "ustar", 5))
         return;
-    tar_find_global(cache->head, cache->head_nbytes, &found);
+    /* A global in the members that begin in the head. */
+    for (uint64_t at = 0; cache->head_nbytes - at > BLOCK_NBYTES && !*found.words;) {
+        uint64_t left = cache->head_nbytes - at - BLOCK_NBYTES, member = 0;
+        /* Octal digits. A number that is cut short is too small, which does no harm. */
+        for (const char *digit = first + at + SIZE_AT; digit < first + at + SIZE_END; digit++)
+            if (*digit >= '0' && *digit <= '7')
+                member = member << 3 | (uint64_t)(*digit - '0');
+        at += BLOCK_NBYTES;
+        bth_pickle_find_global(cache->head + at, (size_t)bth_min(member, left), false, &found);
+        if (member > left - left % BLOCK_NBYTES)
+            break;
+        at += (member + BLOCK_NBYTES - 1) / BLOCK_NBYTES * BLOCK_NBYTES;
+    }
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         if (strncmp(first, members[i], 100) != 0)
             continue;

@@ -54,22 +54,20 @@ void berth_prefetch_cancel(berth_prefetch *prefetch)
 
 /* ---- the consumer's progress ---- */
 
-/* The position after the page that holds the last byte before `end`. */
-static uint64_t prefetch_position_after_page(const berth_prefetch *prefetch, uint64_t end)
+/* Under the lock: the consumer has used all bytes before `end` in the file, or waits for them.
+ * Returns the position after the page that holds the last of them. */
+static uint64_t prefetch_consume_to_offset(berth_prefetch *prefetch, uint64_t end)
 {
     uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t more = (page_nbytes - end % page_nbytes) % page_nbytes;
+    uint64_t position =
+        bth_prefetch_position(&prefetch->plan, more > UINT64_MAX - end ? end : end + more);
 
-    return bth_prefetch_position(&prefetch->plan, more > UINT64_MAX - end ? end : end + more);
-}
-
-/* Under the lock: the consumer has used all bytes before this position, or waits for them. */
-static void prefetch_consume_to_position(berth_prefetch *prefetch, uint64_t position)
-{
-    if (position <= prefetch->consumed)
-        return;
-    prefetch->consumed = position;
-    (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
+    if (position > prefetch->consumed) {
+        prefetch->consumed = position;
+        (void)pthread_cond_broadcast(&prefetch->checkpoint->prefetches.changed);
+    }
+    return position;
 }
 
 /* Waits until the bytes before `end` in the file are loaded. */
@@ -77,11 +75,10 @@ static int prefetch_consume_to_offset_and_wait(berth_prefetch *prefetch, uint64_
                                                berth_error *error)
 {
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    uint64_t position = prefetch_position_after_page(prefetch, end);
     double begin_seconds = bth_seconds();
 
     bth_prefetches_lock(all);
-    prefetch_consume_to_position(prefetch, position);
+    uint64_t position = prefetch_consume_to_offset(prefetch, end);
     while (bth_prefetch_loaded_position(prefetch) < position && !prefetch->is_cancelled)
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
@@ -137,8 +134,6 @@ int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
     return prefetch_consume_to_offset_and_wait(prefetch, UINT64_MAX, error);
 }
 
-/* ---- statistics ---- */
-
 int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,
                              berth_error *error)
 {
@@ -185,35 +180,25 @@ static int prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
     return error->code;
 }
 
-static void prefetch_consume_to_offset(berth_prefetch *own, uint64_t end)
+static void prefetch_consume_own(berth_prefetch *own, const berth_storage *storage,
+                                 const berth_tensor *tensor, int64_t first, int64_t n)
 {
     bth_prefetches *all = &own->checkpoint->prefetches;
+    uint64_t end = bth_storage_root(storage)->offset + storage->root_offset + storage->nbytes;
+    uint64_t offset;
 
+    if (tensor ? !bth_prefetch_tensor_extent(tensor, first, n, &offset, &end)
+               : bth_storage_deflated_record(storage) != NULL)
+        return;
     if (!prefetch_is_of_this_process(own))
         return;
     bth_prefetches_lock(all);
-    prefetch_consume_to_position(own, prefetch_position_after_page(own, end));
+    (void)prefetch_consume_to_offset(own, end);
     bth_lock_release(&all->lock);
-}
-
-static void prefetch_consume_tensor(berth_prefetch *own, const berth_tensor *tensor, int64_t first,
-                                    int64_t n)
-{
-    uint64_t offset, end;
-
-    if (bth_prefetch_tensor_extent(tensor, first, n, &offset, &end))
-        prefetch_consume_to_offset(own, end);
-}
-
-static void prefetch_consume_storage(berth_prefetch *own, const berth_storage *storage)
-{
-    if (!bth_storage_deflated_record(storage))
-        prefetch_consume_to_offset(own, bth_prefetch_storage_offset(storage) + storage->nbytes);
 }
 
 const bth_prefetch_functions bth_wing_prefetch = {
     .begin = prefetch_begin_own,
     .end = berth_prefetch_free,
-    .consume_tensor = prefetch_consume_tensor,
-    .consume_storage = prefetch_consume_storage,
+    .consume = prefetch_consume_own,
 };

@@ -102,8 +102,6 @@ uint64_t bth_prefetch_loaded_position(const berth_prefetch *prefetch);
 
 /* ---- prefetch_begin.c ---- */
 
-/* Where a storage's bytes begin in the file. */
-uint64_t bth_prefetch_storage_offset(const berth_storage *storage);
 /* The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
  * tensor: of all elements. False: it has no bytes there: it is empty, or deflated. */
 bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,

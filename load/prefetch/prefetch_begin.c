@@ -40,21 +40,6 @@ static uint64_t pages_round_up(uint64_t n, uint64_t page_nbytes)
     return more > UINT64_MAX - n ? pages_round_down(UINT64_MAX, page_nbytes) : n + more;
 }
 
-static uint64_t divide_up(uint64_t n, uint64_t by)
-{
-    assert(by > 0);
-    return n / by + (n % by != 0);
-}
-
-/* ---- ranges ---- */
-
-static int range_compare(const void *a, const void *b)
-{
-    const bth_prefetch_range *first = a, *second = b;
-
-    return (first->offset > second->offset) - (first->offset < second->offset);
-}
-
 static uint64_t range_end(const bth_prefetch_range *range)
 {
     return range->offset + range->nbytes;
@@ -66,7 +51,7 @@ void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *r
     size_t n_kept = 0;
 
     if (n > 1)
-        qsort(ranges, n, sizeof *ranges, range_compare);
+        qsort(ranges, n, sizeof *ranges, bth_compare_offsets);
     for (size_t i = 0; i < n; i++) {
         uint64_t offset = ranges[i].offset;
         uint64_t nbytes = bth_min(ranges[i].nbytes, UINT64_MAX - offset);
@@ -111,8 +96,8 @@ bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_pref
     uint64_t budget =
         memory_nbytes ? memory_nbytes : bth_max(limits->available_nbytes / 2, MEASURED_MIN_NBYTES);
     budget = bth_max(pages_round_down(budget, page_nbytes), page_nbytes);
-    uint64_t n_passes = limits->n_passes ? limits->n_passes : divide_up(plan->nbytes, budget);
-    uint64_t pass = bth_max(divide_up(plan->nbytes, n_passes), limits->min_pass_nbytes);
+    uint64_t n_passes = limits->n_passes ? limits->n_passes : bth_divide_up(plan->nbytes, budget);
+    uint64_t pass = bth_max(bth_divide_up(plan->nbytes, n_passes), limits->min_pass_nbytes);
     pass = pages_round_up(bth_min(pass, plan->nbytes), page_nbytes);
     if (memory_nbytes || !limits->n_passes)
         pass = bth_min(pass, budget);
@@ -122,7 +107,7 @@ bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_pref
         window = pages_round_up(bth_max(part, 1), page_nbytes);
     }
     plan->pass_nbytes = pass;
-    plan->n_passes = divide_up(plan->nbytes, pass);
+    plan->n_passes = bth_divide_up(plan->nbytes, pass);
     plan->window_nbytes = bth_min(window, pass);
     return true;
 }
@@ -171,13 +156,6 @@ bth_prefetch_range bth_prefetch_find_next_window(const bth_prefetch_plan *plan, 
                                 .position = position};
 }
 
-/* ---- the bytes of a selection ---- */
-
-uint64_t bth_prefetch_storage_offset(const berth_storage *storage)
-{
-    return storage->root ? storage->root->offset + storage->root_offset : storage->offset;
-}
-
 bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
                                 uint64_t *offset, uint64_t *end)
 {
@@ -187,7 +165,7 @@ bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64
     if (n == 0 || !bth_tensor_compute_end_in_storage(tensor, &nbytes) || nbytes == 0 ||
         bth_storage_deflated_record(tensor->storage))
         return false;
-    *offset = bth_prefetch_storage_offset(tensor->storage);
+    *offset = bth_storage_root(tensor->storage)->offset + tensor->storage->root_offset;
     *end = *offset + nbytes;
     *offset += (uint64_t)tensor->storage_offset / elements * item_nbytes;
     if (n > 0 && elements == 1 && berth_tensor_is_contiguous(tensor)) {
@@ -262,24 +240,6 @@ static int prefetch_add_tensor(void *context, const berth_tensor *tensor, berth_
         !prefetch_storage_uses_page_cache(context, root))
         return 0;
     return prefetch_add_range(context, root, offset, end - offset, error);
-}
-
-static int prefetch_collect_ranges(prefetch_ranges *ranges, const berth_selection *selection,
-                                   berth_error *error)
-{
-    const berth_checkpoint *checkpoint = ranges->checkpoint;
-
-    if (selection && BTH_CHECK_RESERVED(berth_selection, selection, error) < 0)
-        return error->code;
-    if (selection && (selection->pattern || selection->n_tensors > 0))
-        return bth_selection_visit(ranges->checkpoint, selection, prefetch_add_tensor, ranges,
-                                   error);
-    for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
-        const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
-        if (!storage->root && prefetch_storage_uses_page_cache(ranges, storage))
-            (void)prefetch_add_range(ranges, storage, storage->offset, storage->nbytes, error);
-    }
-    return error->code;
 }
 
 /* ---- method and plan ---- */
@@ -451,7 +411,17 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
     }
     *prefetch = (berth_prefetch){
         .checkpoint = checkpoint, .process = bth_process_unique_number(), .flags = flags};
-    (void)prefetch_collect_ranges(&ranges, selection, error);
+    if (!selection || BTH_CHECK_RESERVED(berth_selection, selection, error) == 0) {
+        if (selection && (selection->pattern || selection->n_tensors > 0))
+            (void)bth_selection_visit(checkpoint, selection, prefetch_add_tensor, &ranges, error);
+        else
+            for (size_t i = 0; i < checkpoint->storages.n && error->code == 0; i++) {
+                const berth_storage *storage = bth_tree_storage(checkpoint->contents.tree, i);
+                if (!storage->root && prefetch_storage_uses_page_cache(&ranges, storage))
+                    (void)prefetch_add_range(&ranges, storage, storage->offset, storage->nbytes,
+                                             error);
+            }
+    }
     prefetch->plan.ranges = ranges.items;
     if (error->code < 0 || prefetch_choose_method_and_map(prefetch, &ranges, config, error) < 0 ||
         prefetch_divide_into_passes(prefetch, &ranges, config, error) < 0 ||
@@ -463,7 +433,7 @@ berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
         prefetch_advise_pages(prefetch, MADV_SEQUENTIAL);
     if (prefetch->plan.nbytes > 0) {
         bool is_rotating = bth_disk_is_rotating(checkpoint->source.reader.fd, "");
-        uint64_t n_windows = divide_up(prefetch->plan.nbytes, prefetch->plan.window_nbytes);
+        uint64_t n_windows = bth_divide_up(prefetch->plan.nbytes, prefetch->plan.window_nbytes);
         n_helpers = bth_workers_choose_count(
             config, is_rotating ? BTH_WORKERS_ROTATING : BTH_WORKERS_PREFETCH, n_windows, 0);
     }

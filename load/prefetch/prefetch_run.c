@@ -60,38 +60,6 @@ static uint64_t prefetch_window_count_cached(const berth_prefetch *prefetch,
     return nbytes;
 }
 
-/* Starts reading the whole window, before its pages are touched. */
-static void prefetch_window_request_readahead(bth_prefetch_helper *helper)
-{
-    const bth_prefetch_range *window = &helper->window;
-    int fd = helper->prefetch->checkpoint->source.reader.fd;
-    uint64_t step = helper->prefetch->readahead_nbytes;
-
-    for (uint64_t at = 0; at < window->nbytes; at += step) {
-        uint64_t nbytes = bth_min(window->nbytes - at, step);
-        helper->n_requests++;
-        if (bth_system.posix_fadvise(fd, (off_t)(window->offset + at), (off_t)nbytes,
-                                     POSIX_FADV_WILLNEED) != 0)
-            return; /* without it, loading is only slower */
-    }
-}
-
-/* Reads into a buffer, which fills the page cache. */
-static int prefetch_window_read(bth_prefetch_helper *helper, berth_error *error)
-{
-    const bth_prefetch_range *window = &helper->window;
-    int fd = helper->prefetch->checkpoint->source.reader.fd;
-    uint8_t scratch[SCRATCH_NBYTES];
-
-    for (uint64_t at = 0; at < window->nbytes; at += SCRATCH_NBYTES) {
-        size_t nbytes = (size_t)bth_min(window->nbytes - at, SCRATCH_NBYTES);
-        helper->n_requests++;
-        if (bth_file_read(fd, scratch, nbytes, window->offset + at, error) < 0)
-            return error->code;
-    }
-    return 0;
-}
-
 /* Loads the window by one advice, or reads it if the system refuses the advice. Skips one that is
  * already in the page cache; but populate still maps its pages. */
 static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_error *error)
@@ -99,16 +67,24 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
     berth_prefetch *prefetch = helper->prefetch;
     const bth_reader *reader = &prefetch->checkpoint->source.reader;
     const bth_prefetch_range *window = &helper->window;
-    bool is_populate = prefetch->kind == BTH_PREFETCH_POPULATE, is_done;
+    bool is_populate = prefetch->kind == BTH_PREFETCH_POPULATE, is_done, is_there = true;
+    uint8_t scratch[SCRATCH_NBYTES];
 
     if (bth_access_check_size(reader, window->offset + window->nbytes, window->offset, error) < 0)
         return error->code;
     if (!is_populate || prefetch->requests_readahead) {
-        bool is_there = prefetch_window_count_cached(prefetch, window) == window->nbytes;
+        is_there = prefetch_window_count_cached(prefetch, window) == window->nbytes;
         if (is_there && !is_populate)
             return 0;
-        if (!is_there && prefetch->requests_readahead)
-            prefetch_window_request_readahead(helper);
+    }
+    /* Starts reading the whole window, before its pages are touched. */
+    for (uint64_t at = 0, step = prefetch->readahead_nbytes;
+         prefetch->requests_readahead && !is_there && at < window->nbytes; at += step) {
+        helper->n_requests++;
+        if (bth_system.posix_fadvise(reader->fd, (off_t)(window->offset + at),
+                                     (off_t)bth_min(window->nbytes - at, step),
+                                     POSIX_FADV_WILLNEED) != 0)
+            break; /* without it, loading is only slower */
     }
     if (prefetch->kind != BTH_PREFETCH_READ) {
         helper->n_requests++;
@@ -120,7 +96,13 @@ static int prefetch_window_load_by_method(bth_prefetch_helper *helper, berth_err
             return error->code;
         atomic_store(&prefetch->has_fallen_back, true);
     }
-    return prefetch_window_read(helper, error);
+    /* Reads into a buffer, which fills the page cache. */
+    for (uint64_t at = 0; at < window->nbytes && error->code == 0; at += SCRATCH_NBYTES) {
+        size_t nbytes = (size_t)bth_min(window->nbytes - at, SCRATCH_NBYTES);
+        helper->n_requests++;
+        (void)bth_file_read(reader->fd, scratch, nbytes, window->offset + at, error);
+    }
+    return error->code;
 }
 
 /* ---- claims, under the lock ---- */

@@ -80,8 +80,8 @@ static int rows_divide_memory_into_lines(const berth_rows *rows, const bth_row_t
 
 void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes)
 {
-    if (!bth_storage_find_tensor_name(table->checkpoint, table->storage, table->offset, name,
-                                      name_nbytes))
+    if (!bth_tensor_find_name(table->checkpoint, NULL, table->storage, table->offset, name,
+                              name_nbytes))
         (void)snprintf(name, name_nbytes, "the tensor of storage %s", table->storage->key);
 }
 
@@ -186,37 +186,6 @@ int berth_rows_add(berth_rows *rows, berth_checkpoint *checkpoint, const berth_t
     return bth_error_in_checkpoint(checkpoint, error);
 }
 
-/* ---- begin and end ---- */
-
-static int rows_check_and_fill_limits(const berth_rows_limits *given,
-                                      const struct berth_config *config, berth_rows_limits *limits,
-                                      uint64_t *nbytes, berth_error *error)
-{
-    uint64_t max_nbytes =
-        config->io_memory_nbytes ? (uint64_t)config->io_memory_nbytes : UINT64_MAX;
-
-    *limits = given ? *given : (berth_rows_limits){0};
-    if (bth_check_reserved("berth_rows_limits", limits->reserved,
-                           sizeof limits->reserved / sizeof *limits->reserved, error) < 0)
-        return error->code;
-    if (limits->scratch_nbytes == 0)
-        limits->scratch_nbytes = limits->cache_nbytes / SCRATCH_PART;
-    if (limits->cache_nbytes == 0)
-        return bth_fail_argument(error, "the limits are NULL, or cache_nbytes is 0");
-    if (limits->ways > BTH_ROWS_WAYS_MAX)
-        return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
-                                 BTH_ROWS_WAYS_MAX, (ull)limits->ways);
-    if (!bth_try_add(limits->cache_nbytes, limits->scratch_nbytes, nbytes))
-        *nbytes = UINT64_MAX;
-    if (*nbytes > max_nbytes)
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "a cache of %llu bytes and a scratch of %llu, but io.memory_nbytes=%llu: "
-                        "%llu bytes are missing",
-                        (ull)limits->cache_nbytes, (ull)limits->scratch_nbytes, (ull)max_nbytes,
-                        (ull)(*nbytes - max_nbytes));
-    return 0;
-}
-
 /* Allocates all memory now, so that adding tables later needs none. */
 static int rows_initialize(berth_rows *rows, uint64_t nbytes, const struct berth_config *config,
                            berth_error *error)
@@ -251,17 +220,34 @@ static int rows_initialize(berth_rows *rows, uint64_t nbytes, const struct berth
 int berth_rows_new(const berth_rows_limits *given, const berth_params *params, berth_rows **made,
                    berth_error *error)
 {
+    berth_rows_limits limits = given ? *given : (berth_rows_limits){0};
     struct berth_config config;
-    berth_rows_limits limits;
-    uint64_t nbytes = 0;
+    uint64_t nbytes;
 
     BTH_ERROR_BEGIN(error);
     if (!made)
         return bth_fail_argument(error, "the pointer for the cache is NULL");
     *made = NULL;
     if (bth_config_copy_for_operation(params, &config, error) < 0 ||
-        rows_check_and_fill_limits(given, &config, &limits, &nbytes, error) < 0)
+        bth_check_reserved("berth_rows_limits", limits.reserved,
+                           sizeof limits.reserved / sizeof *limits.reserved, error) < 0)
         return error->code;
+    if (limits.scratch_nbytes == 0)
+        limits.scratch_nbytes = limits.cache_nbytes / SCRATCH_PART;
+    if (limits.cache_nbytes == 0)
+        return bth_fail_argument(error, "the limits are NULL, or cache_nbytes is 0");
+    if (limits.ways > BTH_ROWS_WAYS_MAX)
+        return bth_fail_argument(error, "a row can be in at most %d lines, not %llu",
+                                 BTH_ROWS_WAYS_MAX, (ull)limits.ways);
+    uint64_t max_nbytes = config.io_memory_nbytes ? (uint64_t)config.io_memory_nbytes : UINT64_MAX;
+    if (!bth_try_add(limits.cache_nbytes, limits.scratch_nbytes, &nbytes))
+        nbytes = UINT64_MAX;
+    if (nbytes > max_nbytes)
+        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                        "a cache of %llu bytes and a scratch of %llu, but io.memory_nbytes=%llu: "
+                        "%llu bytes are missing",
+                        (ull)limits.cache_nbytes, (ull)limits.scratch_nbytes, (ull)max_nbytes,
+                        (ull)(nbytes - max_nbytes));
     berth_rows *rows = bth_allocate_zeroed(sizeof *rows);
     if (!rows)
         return bth_fail_memory(error, sizeof *rows);

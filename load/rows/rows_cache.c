@@ -78,13 +78,15 @@ static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hol
     }
 }
 
-/* Holds a slot for each missing row. Lines keep their old rows for now, because a failure releases
- * all slots again. None of these old rows is requested. */
-static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                                   const uint32_t *missing, bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result)
 {
     uint64_t stamp = hold->stamp ? hold->stamp : cache->stamp + 1;
 
+    *result = (bth_row_result){0};
+    row_cache_hold_present(cache, hold, slots, missing, result);
+    /* A slot for each missing row. Lines keep their old rows for now, because a failure releases
+     * all slots again. None of these old rows is requested. */
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t i = missing[k];
         uint32_t line =
@@ -101,20 +103,13 @@ static void row_cache_hold_missing(bth_row_cache *cache, const bth_row_hold *hol
             result->n_short++;
         }
     }
-}
-
-void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                             uint32_t *missing, bth_row_result *result)
-{
-    *result = (bth_row_result){0};
-    row_cache_hold_present(cache, hold, slots, missing, result);
-    row_cache_hold_missing(cache, hold, slots, missing, result);
     if (result->n_short > 0) {
         bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
         return;
     }
     /* From now on other requests find the rows. */
-    uint64_t stamp = hold->stamp ? hold->stamp : ++cache->stamp;
+    if (!hold->stamp)
+        cache->stamp = stamp;
     for (size_t i = 0; i < hold->list->n_rows; i++) {
         if (slots[i] < cache->n_lines && cache->stamps[slots[i]] < stamp)
             cache->stamps[slots[i]] = stamp;

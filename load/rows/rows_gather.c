@@ -12,21 +12,16 @@
 #include "base/error.h"
 #include "base/memory.h"
 
-static uint64_t round_up_quotient(uint64_t n, uint64_t by)
-{
-    return n / by + (n % by != 0);
-}
-
 void bth_row_passes_choose(bth_row_passes *passes, uint64_t n_ids,
                            const bth_row_pass_limits *limits)
 {
-    uint64_t pass_ids = limits->n_passes ? round_up_quotient(n_ids, limits->n_passes)
+    uint64_t pass_ids = limits->n_passes ? bth_divide_up(n_ids, limits->n_passes)
                                          : limits->memory_nbytes / BTH_ROWS_PASS_ID_NBYTES;
 
     pass_ids = bth_max(bth_min(bth_max(pass_ids, limits->min_pass_ids), n_ids), 1);
     *passes = (bth_row_passes){.pass_ids = pass_ids, .n_passes = 1, .list_ids = pass_ids};
     if (pass_ids < n_ids) {
-        passes->n_passes = round_up_quotient(n_ids, pass_ids);
+        passes->n_passes = bth_divide_up(n_ids, pass_ids);
         passes->list_ids += pass_ids / 4;
     }
     passes->nbytes = passes->list_ids * BTH_ROWS_LIST_ID_NBYTES;
@@ -113,26 +108,6 @@ static int row_gather_begin_part(row_gather *gather, const berth_rows_part *part
     return 0;
 }
 
-/* Checks everything but the ids, and counts them. */
-static int row_gather_count_part(row_gather *gather, const berth_rows_part *part,
-                                 berth_error *error)
-{
-    uint64_t nbytes;
-
-    if (BTH_CHECK_RESERVED(berth_rows_part, part, error) < 0 ||
-        row_gather_begin_part(gather, part, error) < 0)
-        return error->code;
-    if (gather->stride_nbytes < gather->table.row_nbytes)
-        return bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
-                                 (ull)part->stride_nbytes, (ull)gather->table.row_nbytes);
-    if (!bth_try_multiply(part->n, gather->stride_nbytes, &nbytes) || nbytes > PTRDIFF_MAX)
-        return bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
-                                 (ull)gather->table.row_nbytes);
-    gather->n_ids += part->n;
-    gather->total_nbytes += part->n * gather->table.row_nbytes;
-    return 0;
-}
-
 /* Of the gather's memory; as long as the passes are not chosen, without their lists. */
 static uint64_t row_gather_nbytes(const row_gather *gather)
 {
@@ -153,9 +128,25 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
         return error->code;
     if (!gather->parts && gather->n_parts > 0)
         return bth_fail_argument(error, "the parts are NULL");
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_count_part(gather, &gather->parts[i], error) < 0)
+    for (size_t i = 0; i < gather->n_parts; i++) {
+        const berth_rows_part *part = &gather->parts[i];
+        uint64_t row_nbytes = 0, part_nbytes;
+        if (BTH_CHECK_RESERVED(berth_rows_part, part, error) == 0 &&
+            row_gather_begin_part(gather, part, error) == 0)
+            row_nbytes = gather->table.row_nbytes;
+        if (error->code == 0 && gather->stride_nbytes < row_nbytes)
+            (void)bth_fail_argument(error, "stride_nbytes=%llu, but the rows have %llu bytes",
+                                    (ull)part->stride_nbytes, (ull)row_nbytes);
+        else if (error->code == 0 &&
+                 (!bth_try_multiply(part->n, gather->stride_nbytes, &part_nbytes) ||
+                  part_nbytes > PTRDIFF_MAX))
+            (void)bth_fail_argument(error, "%zu rows of %llu bytes are too many", part->n,
+                                    (ull)row_nbytes);
+        if (error->code < 0)
             return bth_error_prefix_index(error, "part", i);
+        gather->n_ids += part->n;
+        gather->total_nbytes += part->n * row_nbytes;
+    }
     const berth_rows_limits *limits = &gather->rows->limits;
     uint64_t limit_nbytes = (uint64_t)config.io_memory_nbytes;
     uint64_t cache_nbytes = limits->cache_nbytes + limits->scratch_nbytes;
@@ -179,17 +170,6 @@ static int row_gather_plan(row_gather *gather, berth_error *error)
                     "load.rows_min_pass_ids so that passes are smaller",
                     (ull)gather->passes.pass_ids, (ull)gather->n_ids, (ull)nbytes,
                     (ull)limit_nbytes, (ull)left_nbytes, (ull)(nbytes - left_nbytes));
-}
-
-static int row_gather_check_ids(row_gather *gather, const berth_rows_part *part, berth_error *error)
-{
-    if (part->n > 0 && (!part->ids || !part->output))
-        return bth_fail_argument(error, "the ids, or the output, are NULL");
-    if (row_gather_begin_part(gather, part, error) < 0)
-        return error->code;
-    if (bth_row_table_check_ids(&gather->table, &gather->ids, "the part", error) == 0)
-        return 0;
-    return bth_error_prefix(error, gather->table.checkpoint->source.reader.name);
 }
 
 /* ---- live tickets ---- */
@@ -327,41 +307,11 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
                 memset(gather->output + i * gather->stride_nbytes, 0, gather->table.row_nbytes);
                 n_pruned++;
             }
-        uint64_t nbytes = n_pruned * gather->table.row_nbytes;
-        if (row_gather_report_progress(gather, nbytes, error) < 0 ||
+        if (row_gather_report_progress(gather, n_pruned * gather->table.row_nbytes, error) < 0 ||
             row_gather_run_ids(gather, error) < 0)
             return error->code;
     }
     return 0;
-}
-
-static void row_gather_run(row_gather *gather, berth_error *error)
-{
-    berth_rows *rows = gather->rows;
-    const bth_row_passes *passes = &gather->passes;
-
-    if (bth_region_new(row_gather_nbytes(gather), sizeof(uint64_t), false, &gather->pages,
-                       &gather->region, error) < 0)
-        return;
-    gather->keys = (uint64_t *)(void *)gather->region.bytes;
-    gather->spare = gather->keys + passes->list_ids;
-    gather->tickets = (bth_row_ticket *)(void *)(gather->spare + passes->list_ids);
-    gather->slots = (uint32_t *)(void *)(gather->tickets + gather->max_tickets);
-    gather->missing = gather->slots + gather->max_rows;
-    if (passes->n_passes > 1)
-        gather->buckets = (bth_row_buckets *)(void *)(gather->missing + gather->max_rows);
-    (void)bth_lock_acquire(&rows->lock);
-    gather->stamp = ++rows->cache.stamp;
-    bth_lock_release(&rows->lock);
-    for (size_t i = 0; i < gather->n_parts; i++)
-        if (row_gather_run_part(gather, &gather->parts[i], error) < 0)
-            break;
-    (void)row_gather_finish_tickets(gather, error); /* also after an error */
-    (void)bth_lock_acquire(&rows->lock);
-    rows->stats.n_requests++;
-    rows->stats.n_passes += gather->n_passes;
-    bth_lock_release(&rows->lock);
-    bth_region_free(&gather->region);
 }
 
 /* ---- public ---- */
@@ -374,14 +324,41 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
     BTH_ERROR_BEGIN(error);
     if (row_gather_plan(&gather, error) < 0)
         return error->code;
-    for (size_t i = 0; i < n_parts; i++) /* all, before any byte is written */
-        if (row_gather_check_ids(&gather, &parts[i], error) < 0)
+    for (size_t i = 0; i < n_parts; i++) { /* all ids, before any byte is written */
+        if (parts[i].n > 0 && (!parts[i].ids || !parts[i].output))
+            (void)bth_fail_argument(error, "the ids, or the output, are NULL");
+        else if (row_gather_begin_part(&gather, &parts[i], error) == 0 &&
+                 bth_row_table_check_ids(&gather.table, &gather.ids, "the part", error) < 0)
+            (void)bth_error_prefix(error, gather.table.checkpoint->source.reader.name);
+        if (error->code < 0)
             return bth_error_prefix_index(error, "part", i);
+    }
     if (gather.n_ids == 0)
         return 0;
     bth_trace_scope traced = {0};
     bth_trace_enter_outermost(&traced, rows->trace, "gather rows", NULL);
-    row_gather_run(&gather, error);
+    if (bth_region_new(row_gather_nbytes(&gather), sizeof(uint64_t), false, &gather.pages,
+                       &gather.region, error) == 0) {
+        const bth_row_passes *passes = &gather.passes;
+        gather.keys = (uint64_t *)(void *)gather.region.bytes;
+        gather.spare = gather.keys + passes->list_ids;
+        gather.tickets = (bth_row_ticket *)(void *)(gather.spare + passes->list_ids);
+        gather.slots = (uint32_t *)(void *)(gather.tickets + gather.max_tickets);
+        gather.missing = gather.slots + gather.max_rows;
+        if (passes->n_passes > 1)
+            gather.buckets = (bth_row_buckets *)(void *)(gather.missing + gather.max_rows);
+        (void)bth_lock_acquire(&rows->lock);
+        gather.stamp = ++rows->cache.stamp;
+        bth_lock_release(&rows->lock);
+        for (size_t i = 0; i < n_parts && error->code == 0; i++)
+            (void)row_gather_run_part(&gather, &parts[i], error);
+        (void)row_gather_finish_tickets(&gather, error); /* also after an error */
+        (void)bth_lock_acquire(&rows->lock);
+        rows->stats.n_requests++;
+        rows->stats.n_passes += gather.n_passes;
+        bth_lock_release(&rows->lock);
+        bth_region_free(&gather.region);
+    }
     bth_trace_leave_lazily(&traced);
     return error->code;
 }

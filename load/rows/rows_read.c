@@ -267,24 +267,6 @@ static void row_task_fail_tickets(berth_rows *rows, const row_task *task)
     }
 }
 
-static void row_task_finish(berth_rows *rows, row_task *task)
-{
-    bth_row_ticket *ticket = task->ticket;
-
-    for (size_t k = task->from; k < task->to; k++)
-        bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[k]],
-                                  k < task->filled);
-    if (task->error.code < 0)
-        row_task_fail_tickets(rows, task);
-    ticket->n_tasks--;
-    rows->free_buffers[rows->n_free_buffers++] = task->buffer;
-    rows->stats.n_reads += task->n_requests;
-    rows->stats.n_merged += task->n_merged;
-    rows->stats.read_nbytes += task->read_nbytes;
-    rows->is_waiting = task->n_slow > task->n_requests / 2;
-    (void)pthread_cond_broadcast(&rows->done);
-}
-
 /* False: nothing to read, or enough tasks are running. */
 static bool rows_claim_and_run_task(berth_rows *rows)
 {
@@ -313,7 +295,17 @@ static bool rows_claim_and_run_task(berth_rows *rows)
     row_task_read(rows, &task);
     bth_trace_leave_lazily(&traced);
     (void)bth_lock_acquire(&rows->lock);
-    row_task_finish(rows, &task);
+    for (size_t k = task.from; k < task.to; k++)
+        bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[k]], k < task.filled);
+    if (task.error.code < 0)
+        row_task_fail_tickets(rows, &task);
+    ticket->n_tasks--;
+    rows->free_buffers[rows->n_free_buffers++] = task.buffer;
+    rows->stats.n_reads += task.n_requests;
+    rows->stats.n_merged += task.n_merged;
+    rows->stats.read_nbytes += task.read_nbytes;
+    rows->is_waiting = task.n_slow > task.n_requests / 2;
+    (void)pthread_cond_broadcast(&rows->done);
     return true;
 }
 

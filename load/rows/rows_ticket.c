@@ -52,23 +52,6 @@ static bth_row_ticket *rows_find_ticket(const berth_rows *rows, berth_ticket num
     return NULL;
 }
 
-/* Doubles the list of tickets. */
-static int rows_grow_tickets(berth_rows *rows, berth_error *error)
-{
-    size_t n = rows->n_tickets ? 2 * rows->n_tickets : FIRST_TICKETS;
-
-    if (n > TICKETS_MAX)
-        return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
-                        "%zu tickets are live, which is the maximum", rows->n_tickets);
-    bth_row_ticket **more = bth_reallocate(rows->tickets, n * sizeof(*more));
-    if (!more)
-        return bth_fail_memory(error, n * sizeof(*more));
-    memset(more + rows->n_tickets, 0, (n - rows->n_tickets) * sizeof(*more));
-    rows->tickets = more;
-    rows->n_tickets = n;
-    return 0;
-}
-
 int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_short,
                           berth_error *error)
 {
@@ -81,8 +64,18 @@ int bth_rows_admit_ticket(berth_rows *rows, bth_row_ticket *ticket, size_t *n_sh
 
     while (i < rows->n_tickets && rows->tickets[i])
         i++;
-    if (i == rows->n_tickets && rows_grow_tickets(rows, error) < 0)
-        return error->code;
+    if (i == rows->n_tickets) { /* doubles the list of tickets */
+        size_t n = i ? 2 * i : FIRST_TICKETS;
+        if (n > TICKETS_MAX)
+            return bth_fail(error, BERTH_E_BUSY, NULL, BERTH_NO_OFFSET,
+                            "%zu tickets are live, which is the maximum", i);
+        bth_row_ticket **more = bth_reallocate(rows->tickets, n * sizeof(*more));
+        if (!more)
+            return bth_fail_memory(error, n * sizeof(*more));
+        memset(more + i, 0, (n - i) * sizeof(*more));
+        rows->tickets = more;
+        rows->n_tickets = n;
+    }
     bth_row_cache_hold_rows(&rows->cache, &hold, ticket->slots, ticket->missing, &result);
     *n_short = result.n_short;
     if (result.n_short > 0) {

@@ -94,65 +94,55 @@ bool bth_requests_measure(bth_requests *requests)
             requests->ranges[first].region_at =
                 all.at + (requests->ranges[first].offset - all.offset);
         uint64_t nbytes = all.at % requests->chunk_nbytes + all.nbytes;
-        requests->n_requests +=
-            requests->ranges[all.first].deflated
-                ? 1
-                : nbytes / requests->chunk_nbytes + (nbytes % requests->chunk_nbytes != 0);
+        requests->n_requests += requests->ranges[all.first].deflated
+                                    ? 1
+                                    : bth_divide_up(nbytes, requests->chunk_nbytes);
         requests->nbytes += all.nbytes;
     }
     return true;
 }
 
-/* Cuts one into requests; returns the address for the next ones. */
-static bth_request *coalesced_cut_into_requests(const bth_requests *requests,
-                                                const struct coalesced *all, uint8_t *memory,
-                                                bth_request *request)
-{
-    size_t first = all->first, end = first;
-
-    if (requests->ranges[first].deflated) {
-        *request = (bth_request){.offset = all->offset,
-                                 .nbytes = all->nbytes,
-                                 .method = all->method,
-                                 .is_deflated = true,
-                                 .memory = memory,
-                                 .first_range = first,
-                                 .end_range = all->end};
-        return request + 1;
-    }
-    for (uint64_t done = 0; done < all->nbytes; done += request++->nbytes) {
-        /* They end at multiples of their size in the region, so no two share a large page. */
-        uint64_t nbytes = bth_min(
-            requests->chunk_nbytes - (all->at + done) % requests->chunk_nbytes, all->nbytes - done);
-        uint64_t begin = all->offset + done;
-        while (first < all->end && bth_range_surroundings_end(&requests->ranges[first]) <= begin)
-            first++;
-        while (end < all->end &&
-               bth_range_surroundings_begin(&requests->ranges[end]) < begin + nbytes)
-            end++;
-        *request = (bth_request){.offset = begin,
-                                 .nbytes = nbytes,
-                                 .method = all->method,
-                                 .memory = memory ? memory + done : NULL,
-                                 .phase = (uint32_t)((all->at + done) % requests->chunk_nbytes),
-                                 .first_range = first,
-                                 .end_range = end};
-    }
-    return request;
-}
-
 void bth_requests_cut(const bth_requests *requests, uint8_t *region, const uint8_t *mapped,
                       bth_request *list)
 {
+    const uint64_t chunk_nbytes = requests->chunk_nbytes;
+    bth_range *ranges = requests->ranges;
     uint64_t region_nbytes = 0;
 
-    for (size_t first = 0; first < requests->n_ranges;) {
-        struct coalesced all = coalesce_ranges_from(requests, first);
+    for (size_t i = 0; i < requests->n_ranges;) {
+        struct coalesced all = coalesce_ranges_from(requests, i);
         uint8_t *base = all.method == BERTH_LOAD_MAP ? (uint8_t *)(uintptr_t)mapped : region;
+        size_t first = i, end = i;
         (void)coalesced_append_to_region(requests, &all, &region_nbytes); /* measured: it fits */
-        list = coalesced_cut_into_requests(requests, &all, base ? base + all.at : NULL, list);
-        for (; first < all.end && requests->use == BTH_USE_MEMORY; first++)
-            requests->ranges[first].memory = base ? base + requests->ranges[first].region_at : NULL;
-        first = all.end;
+        for (; i < all.end && requests->use == BTH_USE_MEMORY; i++)
+            ranges[i].memory = base ? base + ranges[i].region_at : NULL;
+        i = all.end;
+        if (ranges[first].deflated) {
+            *list++ = (bth_request){.offset = all.offset,
+                                    .nbytes = all.nbytes,
+                                    .method = all.method,
+                                    .is_deflated = true,
+                                    .memory = base ? base + all.at : NULL,
+                                    .first_range = first,
+                                    .end_range = all.end};
+            continue;
+        }
+        for (uint64_t done = 0; done < all.nbytes; done += list++->nbytes) {
+            /* They end at multiples of their size in the region, so no two share a large page. */
+            uint64_t phase = (all.at + done) % chunk_nbytes;
+            uint64_t nbytes = bth_min(chunk_nbytes - phase, all.nbytes - done);
+            uint64_t begin = all.offset + done;
+            while (first < all.end && bth_range_surroundings_end(&ranges[first]) <= begin)
+                first++;
+            while (end < all.end && bth_range_surroundings_begin(&ranges[end]) < begin + nbytes)
+                end++;
+            *list = (bth_request){.offset = begin,
+                                  .nbytes = nbytes,
+                                  .method = all.method,
+                                  .memory = base ? base + all.at + done : NULL,
+                                  .phase = (uint32_t)phase,
+                                  .first_range = first,
+                                  .end_range = end};
+        }
     }
 }

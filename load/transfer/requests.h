@@ -8,6 +8,7 @@
 #ifndef BTH_LOAD_TRANSFER_REQUESTS_H
 #define BTH_LOAD_TRANSFER_REQUESTS_H
 
+#include <assert.h>
 #include <stdatomic.h>
 
 #include "format/zip/zip.h"
@@ -27,6 +28,20 @@
 
 /* The alignment of ranges in memory: a line of the processor's cache. */
 #define BTH_MEMORY_ALIGNMENT 64
+
+static inline uint64_t bth_divide_up(uint64_t n, uint64_t by)
+{
+    assert(by > 0);
+    return n / by + (n % by != 0);
+}
+
+/* For qsort: of structs whose first member is an offset, by that. */
+static inline int bth_compare_offsets(const void *a, const void *b)
+{
+    uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
+
+    return (first > second) - (first < second);
+}
 
 /* The device target of a range. */
 typedef struct bth_range_target {

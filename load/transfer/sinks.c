@@ -71,8 +71,6 @@ struct scan {
     bth_transfer transfer;
 };
 
-/* ---- headers and descriptors ---- */
-
 /* Z5, Z6. Bytes [begin, end) of the source are at `bytes`. A header or descriptor that is cut there
  * is not checked. */
 static void scan_check_header_and_descriptor(void *context, const bth_range *range,
@@ -100,18 +98,11 @@ static void scan_check_header_and_descriptor(void *context, const bth_range *ran
     }
 }
 
-/* ---- failures ---- */
-
 bool bth_error_is_of_bad_disk(const berth_error *error)
 {
     int reason = error->system_errno;
 
     return reason == EIO || reason == ENODATA || reason == EILSEQ;
-}
-
-bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error)
-{
-    return scan->goes_on && bth_error_is_of_bad_disk(error);
 }
 
 static int scan_add_record_to_error(void *context, const bth_range *range, berth_error *error)
@@ -131,36 +122,13 @@ static int scan_skip_or_fail_request(void *context, const bth_range *range, bert
         bth_error_clear(error);
         return 0;
     }
-    if (!bth_scan_goes_on(scan->options, error))
+    if (!scan->options->goes_on || !bth_error_is_of_bad_disk(error))
         return error->code;
     (void)scan_add_record_to_error(context, range, error);
     if (!atomic_exchange(&scan->has_unread, true))
         scan->options->unread = *error;
     bth_error_clear(error);
     return 0;
-}
-
-/* ---- the whole scan ---- */
-
-static size_t scan_fill_ranges(bth_range *ranges, const bth_scan_record *records, size_t n_records)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < n_records; i++) {
-        const bth_scan_record *record = &records[i];
-        uint64_t end = record->offset + record->nbytes;
-        uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
-        bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
-        if (record->is_deflated)
-            range.deflated = record->entry;
-        if (record->wants_header)
-            range.before_nbytes = record->offset - record->entry->header_offset;
-        if (next > end)
-            range.after_nbytes = (uint32_t)bth_min(next - end, DESCRIPTOR_NBYTES);
-        if (bth_range_surroundings_begin(&range) < bth_range_surroundings_end(&range))
-            ranges[n++] = range;
-    }
-    return n;
 }
 
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *options,
@@ -183,7 +151,20 @@ int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_
     requests->ranges = bth_allocate(nbytes);
     if (!requests->ranges)
         return bth_fail_memory(error, nbytes);
-    requests->n_ranges = scan_fill_ranges(requests->ranges, records, n_records);
+    for (size_t i = 0; i < n_records; i++) {
+        const bth_scan_record *record = &records[i];
+        uint64_t end = record->offset + record->nbytes;
+        uint64_t next = record->wants_descriptor ? record->entry->next_offset : 0;
+        bth_range range = {.owner = record, .offset = record->offset, .nbytes = record->nbytes};
+        if (record->is_deflated)
+            range.deflated = record->entry;
+        if (record->wants_header)
+            range.before_nbytes = record->offset - record->entry->header_offset;
+        if (next > end)
+            range.after_nbytes = (uint32_t)bth_min(next - end, DESCRIPTOR_NBYTES);
+        if (bth_range_surroundings_begin(&range) < bth_range_surroundings_end(&range))
+            requests->ranges[requests->n_ranges++] = range;
+    }
     (void)bth_transfer_once(&scan.transfer, reader, options->through_cache, error);
     for (size_t i = 0; i < requests->n_ranges; i++) {
         const bth_range *range = &requests->ranges[i];

@@ -31,9 +31,9 @@ int bth_copy_range(bth_reader *reader, const struct berth_config *config, const 
 
 /* One record. The array is in the order of the file, and no two overlap. */
 typedef struct bth_scan_record {
+    uint64_t offset;            /* of the data in the file */
     const bth_zip_entry *entry; /* NULL: a storage of a file without a directory: */
     const berth_storage *storage;
-    uint64_t offset;       /* of the data in the file */
     uint64_t nbytes;       /* of a deflated one: when it is inflated */
     bool is_deflated;      /* `entry` is; its header was checked */
     bool wants_header;     /* the header was not compared yet; `offset` is computed */
@@ -61,8 +61,6 @@ typedef struct bth_scan {
 
 /* The disk cannot read these bytes; others it can. */
 bool bth_error_is_of_bad_disk(const berth_error *error);
-/* Whether the scan goes on after the error: only some bytes are lost. */
-bool bth_scan_goes_on(const bth_scan *scan, const berth_error *error);
 /* Reads and sums all of them. */
 int bth_scan_records(bth_reader *reader, const struct berth_config *config, bth_scan *scan,
                      bth_scan_record *records, size_t n_records, berth_error *error);

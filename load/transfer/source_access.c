@@ -41,17 +41,14 @@ void bth_access_close(bth_access *access)
     bth_map_free(&access->map);
 }
 
-void bth_access_forget_direct(bth_access *access)
+void bth_access_forget_in_child(bth_access *access, bool is_torn)
 {
-    if (access->direct_n_forks == bth_fork_count())
+    if (is_torn || access->direct_n_forks == bth_fork_count())
         access->direct_is_tried = false;
-}
-
-void bth_access_forget_all(bth_access *access)
-{
-    access->map = (bth_map){0};
-    access->file_system_is_known = false;
-    access->direct_is_tried = false;
+    if (is_torn) {
+        access->map = (bth_map){0};
+        access->file_system_is_known = false;
+    }
 }
 
 /* ---- conditions and choice ---- */
@@ -69,13 +66,6 @@ void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditi
     conditions->file_system = access->file_system;
 }
 
-/* Calls of the system that can take long. */
-static void access_trace(const char *name, double begin_seconds)
-{
-    BTH_TRACE(.category = "system", .name = name, .begin_seconds = begin_seconds,
-              .end_seconds = bth_seconds());
-}
-
 void bth_access_measure(const bth_access *access, bth_conditions *conditions, uint64_t begin,
                         uint64_t end, uint64_t requested_nbytes)
 {
@@ -90,26 +80,8 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
         return;
     double begin_seconds = bth_trace_seconds();
     conditions->page_cache = bth_page_cache_probe(access->reader->fd, begin, end - begin);
-    access_trace("look into the page cache", begin_seconds);
-}
-
-/* Why direct reads are impossible; NULL: they are possible. */
-static const char *access_try_open_direct(bth_access *access)
-{
-    if (!access->direct_is_tried) {
-        BTH_HOLD_CANCEL(true);
-        access->direct.fd = -1;
-        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
-            access->no_direct = "the file system is in memory";
-        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
-            access->no_direct = NULL;
-        access->direct_n_forks =
-            bth_fork_count(); /* after the open; see bth_access_forget_direct */
-        atomic_store(&access->direct_is_tried, true);
-    }
-    if (atomic_load(&access->direct_is_refused))
-        access->no_direct = "a direct read was refused";
-    return access->no_direct;
+    BTH_TRACE(.category = "system", .name = "look into the page cache",
+              .begin_seconds = begin_seconds, .end_seconds = bth_seconds());
 }
 
 /*
@@ -151,7 +123,20 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
 
     if (choice.method != BERTH_LOAD_DIRECT || conditions->no_direct)
         return choice;
-    conditions->no_direct = access_try_open_direct(access);
+    if (!access->direct_is_tried) {
+        BTH_HOLD_CANCEL(true);
+        access->direct.fd = -1;
+        if (access->file_system == BTH_IN_MEMORY) /* some accept O_DIRECT, and still copy */
+            access->no_direct = "the file system is in memory";
+        else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
+            access->no_direct = NULL;
+        access->direct_n_forks =
+            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
+        atomic_store(&access->direct_is_tried, true);
+    }
+    if (atomic_load(&access->direct_is_refused))
+        access->no_direct = "a direct read was refused";
+    conditions->no_direct = access->no_direct;
     if (!conditions->no_direct && requested == BERTH_LOAD_AUTO &&
         config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS)
         conditions->loaded_before = access_was_loaded_before(access);
@@ -192,7 +177,8 @@ int bth_access_map(bth_access *access, int flags, uint64_t offset, const uint8_t
         double begin_seconds = bth_trace_seconds();
         bth_error_clear(&refusal);
         int status = bth_map_file(reader->fd, reader->nbytes, flags, &access->map, &refusal);
-        access_trace("mmap", begin_seconds);
+        BTH_TRACE(.category = "system", .name = "mmap", .begin_seconds = begin_seconds,
+                  .end_seconds = bth_seconds());
         /* Some file systems, limits of address space: bytes are read from now on. */
         access->map_is_refused = status < 0;
         if (status < 0)

@@ -29,10 +29,9 @@ void bth_access_initialize(bth_access *access, bth_reader *reader);
 void bth_access_close(bth_access *access);
 void bth_access_close_direct(bth_access *access); /* its descriptor only */
 /* For a child. A fork copies the table of descriptors before memory: of a descriptor that the
- * parent opened in between, the child has the number only. So it opens its own. */
-void bth_access_forget_direct(bth_access *access);
-/* For a child that was forked while a thread of the parent changed it: resets all of it. */
-void bth_access_forget_all(bth_access *access);
+ * parent opened in between, the child has the number only. So it opens its own. is_torn: a thread
+ * of the parent was changing the access: resets all of it. */
+void bth_access_forget_in_child(bth_access *access, bool is_torn);
 
 /* Sets the conditions that are known without measuring. */
 void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditions);

@@ -75,31 +75,10 @@ static int transfer_end_read(bth_transfer *transfer, double begin_seconds, uint6
 /* Shorter gaps hold one whole page at most: a disk reads that in less time than another request. */
 #define ADVISED_GAP_NBYTES (2 * BTH_PAGE_NBYTES)
 
-static uint64_t request_end(const bth_request *request)
-{
-    return request->offset + request->nbytes;
-}
-
 /* The bytes from the first to the last of n requests. */
 static uint64_t requests_span_nbytes(const bth_request *requests, uint64_t n)
 {
-    return request_end(&requests[n - 1]) - requests[0].offset;
-}
-
-/* For a transfer with gap_nbytes, by its list: sets is_advised. */
-static void transfer_choose_advice(bth_transfer *transfer)
-{
-    const bth_request *first = transfer->list;
-    uint64_t n = transfer->requests.n_requests;
-    int fd = bth_reader_file(transfer->access->reader);
-    bool is_warm = transfer->is_warm;
-
-    if (n <= 1 || first->method != BERTH_LOAD_READ || first->nbytes > ADVISED_MAX_NBYTES || fd < 0)
-        return;
-    if (!is_warm && !transfer->is_cold) /* not known yet */
-        is_warm = bth_page_cache_probe(fd, first->offset, requests_span_nbytes(first, n)) ==
-                  BTH_PAGE_CACHE_WARM;
-    transfer->is_advised = !is_warm;
+    return requests[n - 1].offset + requests[n - 1].nbytes - requests[0].offset;
 }
 
 /* Before request number `task`: has the system begin to read what comes after it. */
@@ -111,9 +90,11 @@ static void transfer_advise_ahead(const bth_transfer *transfer, uint64_t task)
     if (task % STEP != 0)
         return;
     for (uint64_t i = task == 0 ? 0 : task + STEP, n; i < end; i += n) {
-        for (n = 1; i + n < end; n++)
-            if (list[i + n].offset - request_end(&list[i + n - 1]) >= ADVISED_GAP_NBYTES)
+        for (n = 1; i + n < end; n++) {
+            const bth_request *before = &list[i + n - 1];
+            if (list[i + n].offset - (before->offset + before->nbytes) >= ADVISED_GAP_NBYTES)
                 break;
+        }
         (void)bth_system.posix_fadvise(
             bth_reader_file(transfer->access->reader), (off_t)list[i].offset,
             (off_t)requests_span_nbytes(&list[i], n), POSIX_FADV_WILLNEED);
@@ -228,40 +209,18 @@ static bool range_is_swapped_after_read(const bth_transfer *transfer, const bth_
     return transfer->requests.use == BTH_USE_CALLER || (range->shift > 0 && !range->target.device);
 }
 
-/* Bytes [from, to) of a range are at `bytes`. T5: they end at a multiple of every unit, or with the
- * range. Z10: sets the CRC of what begins here; bth_transfer_merge_request_results adds the rest.
+/*
+ * Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. T5: they end at a
+ * multiple of every unit, or with the range. Z10: sets the CRC of what begins here;
+ * bth_transfer_merge_request_results adds the rest.
  */
-static void request_walk_sum_swap_copy(struct walk *walk, bth_range *range, uint8_t *bytes,
-                                       uint64_t from, uint64_t to)
-{
-    const bth_transfer *transfer = walk->transfer;
-    size_t nbytes = (size_t)(to - from);
-
-    if (transfer->with_crc32) {
-        /* Else request_walk_sum_and_use_piece counts the time. */
-        bool is_timed = transfer->is_swapped;
-        double begin_seconds = is_timed ? bth_seconds() : 0;
-        walk->crc32 = bth_crc32(walk->crc32, bytes, nbytes);
-        if (range->offset >= walk->request->offset)
-            range->crc32 = walk->crc32;
-        else
-            walk->request->head_crc32 = walk->crc32;
-        if (is_timed)
-            walk->crc32_seconds += bth_seconds() - begin_seconds;
-    }
-    if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
-        bth_swap_bytes(bytes, bytes, nbytes - nbytes % range->unit, range->unit);
-    if (transfer->requests.use == BTH_USE_CALLER && range->memory + (from - range->offset) != bytes)
-        memcpy(range->memory + (from - range->offset), bytes, nbytes);
-}
-
-/* Bytes [begin, end) of the source are at `bytes`; NULL: they could not be read. */
 static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begin, uint64_t end)
 {
-    const bth_transfer_calls *calls = &walk->transfer->calls;
+    const bth_transfer *transfer = walk->transfer;
+    const bth_transfer_calls *calls = &transfer->calls;
 
-    for (; walk->range < walk->request->end_range; walk->range++) {
-        bth_range *range = &walk->transfer->requests.ranges[walk->range];
+    for (; walk->range < walk->request->end_range; walk->range++, walk->crc32 = 0) {
+        bth_range *range = &transfer->requests.ranges[walk->range];
         uint64_t from = bth_max(range->offset, begin);
         uint64_t to = bth_min(range->offset + range->nbytes, end);
         if (bth_range_surroundings_begin(range) >= end)
@@ -270,11 +229,29 @@ static void request_walk_ranges(struct walk *walk, uint8_t *bytes, uint64_t begi
             range->is_unread = true;
         else if (calls->look)
             calls->look(calls->context, range, bytes, begin, end);
-        if (bytes && from < to)
-            request_walk_sum_swap_copy(walk, range, bytes + (from - begin), from, to);
+        if (bytes && from < to) {
+            uint8_t *here = bytes + (from - begin);
+            size_t nbytes = (size_t)(to - from);
+            if (transfer->with_crc32) {
+                /* Else request_walk_sum_and_use_piece counts the time. */
+                bool is_timed = transfer->is_swapped;
+                double begin_seconds = is_timed ? bth_seconds() : 0;
+                walk->crc32 = bth_crc32(walk->crc32, here, nbytes);
+                if (range->offset >= walk->request->offset)
+                    range->crc32 = walk->crc32;
+                else
+                    walk->request->head_crc32 = walk->crc32;
+                if (is_timed)
+                    walk->crc32_seconds += bth_seconds() - begin_seconds;
+            }
+            if (range->unit > 1 && !range_is_swapped_after_read(transfer, range))
+                bth_swap_bytes(here, here, nbytes - nbytes % range->unit, range->unit);
+            if (transfer->requests.use == BTH_USE_CALLER &&
+                range->memory + (from - range->offset) != here)
+                memcpy(range->memory + (from - range->offset), here, nbytes);
+        }
         if (bth_range_surroundings_end(range) > end)
             return;
-        walk->crc32 = 0;
     }
 }
 
@@ -299,43 +276,7 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
               .nbytes = end - begin, .crc32_seconds = walk->crc32_seconds);
 }
 
-/* ---- the memory for one request ---- */
-
-/* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
-static uint8_t *request_memory(const bth_transfer *transfer, const bth_request *request)
-{
-    const bth_range *range = &transfer->requests.ranges[request->first_range];
-    uint64_t begin = request->offset, end = begin + request->nbytes;
-
-    if (request->memory)
-        return request->memory;
-    if (transfer->requests.use != BTH_USE_CALLER || begin < range->offset ||
-        end > range->offset + range->nbytes)
-        return NULL;
-    uint8_t *memory = range->memory + (begin - range->offset);
-    bool is_aligned = (uintptr_t)memory % transfer->requests.block_nbytes == 0;
-    return request->method != BERTH_LOAD_DIRECT || is_aligned ? memory : NULL;
-}
-
-/*
- * The end of the piece that begins here; the request's bytes end at `end`. A direct read is one
- * piece. So is a read to final memory without sums or swaps. Else the piece ends at an address that
- * is aligned for elements.
- */
-static uint64_t request_piece_end(const bth_transfer *transfer, const bth_request *request,
-                                  const uint8_t *memory, uint64_t begin, uint64_t end)
-{
-    bool is_looked_at = transfer->with_crc32 || transfer->is_swapped;
-
-    if (request->method == BERTH_LOAD_DIRECT)
-        return end;
-    if (!memory)
-        return bth_min(end, begin + transfer->buffer_nbytes);
-    if (!is_looked_at || end - begin <= PIECE_NBYTES)
-        return end;
-    begin += PIECE_NBYTES;
-    return begin - ((uintptr_t)memory + (begin - request->offset)) % BTH_MEMORY_ALIGNMENT;
-}
+/* ---- one request ---- */
 
 /* Before a request writes to its memory. */
 static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
@@ -355,8 +296,6 @@ static void request_touch_pages(bth_transfer *transfer, const bth_request *reque
         bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
     }
 }
-
-/* ---- one request ---- */
 
 /* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
  * without O_DIRECT. */
@@ -410,7 +349,18 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
 
     if (request->end_range == request->first_range) /* the tail of a block, without any range */
         return 0;
-    uint8_t *memory = request_memory(transfer, request);
+    /* Where the whole request can be read to. NULL: to the worker's buffer, piece by piece. */
+    const bth_range *first = &transfer->requests.ranges[request->first_range];
+    const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+    uint8_t *memory = request->memory;
+    if (!memory && transfer->requests.use == BTH_USE_CALLER && begin >= first->offset &&
+        end <= first->offset + first->nbytes) {
+        memory = first->memory + (begin - first->offset);
+        if (request->method == BERTH_LOAD_DIRECT &&
+            (uintptr_t)memory % transfer->requests.block_nbytes != 0)
+            memory = NULL;
+    }
     bth_region *buffer = memory ? NULL : &transfer->buffers[worker];
     if (buffer && !buffer->bytes) {
         bth_pages pages = {.wanted = transfer->config->io_large_pages};
@@ -421,11 +371,17 @@ static int request_read(bth_transfer *transfer, bth_request *request, unsigned w
             return error->code;
     }
     /* The last range's end: the file may end before the block does. */
-    const bth_range *last = &transfer->requests.ranges[request->end_range - 1];
-    uint64_t end = bth_min(bth_range_surroundings_end(last), request->offset + request->nbytes);
-    for (uint64_t at = request->offset, next; at < end; at = next) {
-        next = request_piece_end(transfer, request, memory, at, end);
+    end = bth_min(bth_range_surroundings_end(last), end);
+    for (uint64_t at = begin, next; at < end; at = next) {
+        /* A direct read is one piece. So is a read to final memory without sums or swaps. Else the
+         * piece ends at an address that is aligned for elements. */
         uint8_t *bytes = buffer ? buffer->bytes : memory + (at - request->offset);
+        next = end;
+        if (request->method != BERTH_LOAD_DIRECT && buffer)
+            next = bth_min(end, at + transfer->buffer_nbytes);
+        else if (request->method != BERTH_LOAD_DIRECT && end - at > PIECE_NBYTES &&
+                 (transfer->with_crc32 || transfer->is_swapped))
+            next = at + PIECE_NBYTES - (uintptr_t)(bytes + PIECE_NBYTES) % BTH_MEMORY_ALIGNMENT;
         if (request_read_piece(transfer, request, bytes, at, next, error) == 0) {
             request_walk_sum_and_use_piece(&walk, bytes, at, next);
             continue;
@@ -580,29 +536,6 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
     return max_nbytes > 0 && (uint64_t)max_nbytes < BUFFER_MIN_NBYTES;
 }
 
-/* For ranges without memory of their own. Direct requests, and those to the caller's function, are
- * slow even if short: then a buffer holds a whole request. */
-static int transfer_size_buffers(bth_transfer *transfer, bool any_direct, berth_error *error)
-{
-    bth_requests *requests = &transfer->requests;
-    uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
-    bool is_long = any_direct || transfer->access->reader->fd < 0;
-
-    if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-        (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
-        return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
-                        "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are missing",
-                        (unsigned long long)max_nbytes,
-                        (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
-    if (max_nbytes > 0)
-        requests->chunk_nbytes =
-            bth_max(bth_min(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
-                    BUFFER_MIN_NBYTES);
-    transfer->buffer_nbytes =
-        is_long ? requests->chunk_nbytes : bth_min(requests->chunk_nbytes, PIECE_NBYTES);
-    return 0;
-}
-
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
@@ -619,9 +552,25 @@ int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
         transfer->any_late |=
             range_is_swapped_after_read(transfer, range) && (range->shift > 0 || range->unit > 1);
     }
-    if ((requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) &&
-        transfer_size_buffers(transfer, any_direct, error) < 0)
-        return error->code;
+    if (requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) {
+        /* Buffers, for ranges without memory of their own. Direct requests, and those to the
+         * caller's function, are slow even if short: then a buffer holds a whole request. */
+        uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
+        bool is_long = any_direct || transfer->access->reader->fd < 0;
+        if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
+            (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
+            return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
+                            "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are "
+                            "missing",
+                            (unsigned long long)max_nbytes,
+                            (unsigned long long)(BUFFER_MIN_NBYTES - max_nbytes));
+        if (max_nbytes > 0)
+            requests->chunk_nbytes = bth_max(
+                bth_min(requests->chunk_nbytes, max_nbytes - max_nbytes % BUFFER_MIN_NBYTES),
+                BUFFER_MIN_NBYTES);
+        transfer->buffer_nbytes =
+            is_long ? requests->chunk_nbytes : bth_min(requests->chunk_nbytes, PIECE_NBYTES);
+    }
     if (!bth_requests_measure(requests))
         return bth_fail_memory(error, UINT64_MAX);
     uint64_t n_tasks = requests->n_requests;
@@ -664,8 +613,17 @@ int bth_transfer_cut(bth_transfer *transfer, uint8_t *region, const uint8_t *map
         if (range->is_new)
             bth_pages_begin(&transfer->pages, &range->front, range->memory, (size_t)range->nbytes);
     }
-    if (transfer->requests.gap_nbytes > 0)
-        transfer_choose_advice(transfer);
+    const bth_request *first = transfer->list;
+    uint64_t n = transfer->requests.n_requests;
+    int fd = bth_reader_file(transfer->access->reader);
+    if (transfer->requests.gap_nbytes == 0 || n <= 1 || first->method != BERTH_LOAD_READ ||
+        first->nbytes > ADVISED_MAX_NBYTES || fd < 0)
+        return 0;
+    bool is_warm = transfer->is_warm;
+    if (!is_warm && !transfer->is_cold) /* not known yet */
+        is_warm = bth_page_cache_probe(fd, first->offset, requests_span_nbytes(first, n)) ==
+                  BTH_PAGE_CACHE_WARM;
+    transfer->is_advised = !is_warm;
     return 0;
 }
 
@@ -701,55 +659,46 @@ void bth_transfer_end(bth_transfer *transfer)
     transfer->list = NULL;
 }
 
-/* ---- a transfer with an access of its own ---- */
-
-/* One choice for all ranges; *map where it is a map. */
-static int transfer_choose_and_map(bth_transfer *transfer, bool through_cache, bth_choice *choice,
-                                   const uint8_t **map, berth_error *error)
-{
-    bth_requests *requests = &transfer->requests;
-    bth_access *access = transfer->access;
-    bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
-    berth_load_method requested = (berth_load_method)transfer->config->load_method;
-    uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
-    uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
-    uint64_t nbytes = 0;
-
-    requests->is_separate =
-        requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
-    if (requests->is_separate)
-        requested = BERTH_LOAD_READ;
-    for (size_t i = 0; i < requests->n_ranges; i++)
-        nbytes += bth_range_surroundings_end(&requests->ranges[i]) -
-                  bth_range_surroundings_begin(&requests->ranges[i]);
-    bth_access_set_known_conditions(access, &conditions);
-    if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
-        bth_access_measure(access, &conditions, begin, end, nbytes);
-    transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
-    transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
-    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
-    if (choice->method != BERTH_LOAD_MAP ||
-        bth_access_map(access, BTH_MMAP_SHARED, begin, map, error) < 0 || *map)
-        return error->code;
-    conditions.cannot_map = true;
-    *choice = bth_access_choose(access, transfer->config, &conditions, requested, NULL);
-    return 0;
-}
-
 int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_cache,
                       berth_error *error)
 {
+    bth_requests *requests = &transfer->requests;
+    bth_conditions conditions = {.use = requests->use, .through_cache = through_cache};
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
+    uint64_t nbytes = 0;
     bth_access access;
 
-    if (transfer->requests.n_ranges == 0)
+    if (requests->n_ranges == 0)
         return 0;
     bth_access_initialize(&access, reader);
     transfer->access = &access;
-    if (map || transfer_choose_and_map(transfer, through_cache, &choice, &map, error) == 0) {
-        for (size_t i = 0; i < transfer->requests.n_ranges; i++) {
-            bth_range *range = &transfer->requests.ranges[i];
+    if (!map) { /* one choice for all ranges */
+        berth_load_method requested = (berth_load_method)transfer->config->load_method;
+        uint64_t begin = bth_range_surroundings_begin(&requests->ranges[0]);
+        uint64_t end = bth_range_surroundings_end(&requests->ranges[requests->n_ranges - 1]);
+        requests->is_separate =
+            requests->use == BTH_USE_CALLER && transfer_lacks_buffer_memory(transfer);
+        if (requests->is_separate)
+            requested = BERTH_LOAD_READ;
+        for (size_t i = 0; i < requests->n_ranges; i++)
+            nbytes += bth_range_surroundings_end(&requests->ranges[i]) -
+                      bth_range_surroundings_begin(&requests->ranges[i]);
+        bth_access_set_known_conditions(&access, &conditions);
+        if (requested == BERTH_LOAD_AUTO || requested == BERTH_LOAD_MAP)
+            bth_access_measure(&access, &conditions, begin, end, nbytes);
+        transfer->is_cold = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_COLD;
+        transfer->is_warm = conditions.at_once && conditions.page_cache == BTH_PAGE_CACHE_WARM;
+        choice = bth_access_choose(&access, transfer->config, &conditions, requested, NULL);
+        if (choice.method == BERTH_LOAD_MAP &&
+            bth_access_map(&access, BTH_MMAP_SHARED, begin, &map, error) == 0 && !map) {
+            conditions.cannot_map = true;
+            choice = bth_access_choose(&access, transfer->config, &conditions, requested, NULL);
+        }
+    }
+    if (error->code == 0) {
+        for (size_t i = 0; i < requests->n_ranges; i++) {
+            bth_range *range = &requests->ranges[i];
             range->choice = range->deflated ? bth_choice_for_deflated() : choice;
         }
         if (bth_transfer_measure_requests(transfer, error) == 0 &&

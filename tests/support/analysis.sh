@@ -42,7 +42,8 @@ gcc_excuses() {
 adapters/curl/answer.c answer_take_bytes 1 malloc-leak: kept in range->bytes, which the block of the tail or head takes
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gives is what names->entries held, moved
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
-load/open/head_records.c head_find_pickle_record 2 malloc-leak: kept in contents->archive, which bth_contents_free frees
+load/open/contents_read.c contents_read_listed 1 malloc-leak: kept in contents->archive, which bth_contents_free frees
+load/open/head_records.c head_find_pickle_record 2 malloc-leak: the same
 save/joint/joint_slices.c bth_slice_parts_append 1 malloc-leak: of a copy of a slice, which bth_slice_parts_free_all frees
 tools/dcp/dcp_table.c dcp_break_piece 1 malloc-leak: kept in the piece, which dcp_free frees
 tools/commands/diff_names.c name_list_add 1 malloc-leak: kept in the list, which name_pairs_free frees
