@@ -52,38 +52,29 @@ void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
 
 /* ---- numbers ---- */
 
-/* The shortest digits that read back as the same double, without a decimal point, which the
- * process's locale could change. */
-static size_t repr_shortest_digits(double value, char digits[32], int *exponent)
-{
-    char text[64];
-    for (int precision = 0; precision < 17; precision++) {
-        (void)snprintf(text, sizeof(text), "%.*e", precision, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
-    size_t n = 0;
-    const char *at = text;
-    for (; *at != 'e'; at++) /* a finite number has one */
-        if (*at >= '0' && *at <= '9')
-            digits[n++] = *at;
-    *exponent = (int)strtol(at + 1, NULL, 10);
-    digits[n] = '\0';
-    return n;
-}
-
 /* As Python's repr of a float: exponents from 1e16 on and below 1e-4. */
 static void repr_float(bth_name_text *out, double value, bool whole)
 {
-    char digits[32];
     if (isnan(value) || isinf(value)) {
         bth_name_text_append_text(out, isnan(value) ? "nan" : value < 0 ? "-inf" : "inf");
         return;
     }
-    int exponent;
     if (signbit(value))
         bth_name_text_append_text(out, "-");
-    int n = (int)repr_shortest_digits(fabs(value), digits, &exponent);
+    /* The shortest digits that read back as the same double, without a decimal point, which the
+     * process's locale could change. */
+    char text[64], digits[32] = "";
+    for (int precision = 0; precision < 17; precision++) {
+        (void)snprintf(text, sizeof(text), "%.*e", precision, fabs(value));
+        if (strtod(text, NULL) == fabs(value))
+            break;
+    }
+    int n = 0;
+    const char *at = text;
+    for (; *at != 'e'; at++) /* a finite number has one */
+        if (*at >= '0' && *at <= '9')
+            digits[n++] = *at;
+    int exponent = (int)strtol(at + 1, NULL, 10);
     if (exponent < -4 || exponent >= 16) {
         bth_name_text_append_bytes(out, digits, 1);
         if (n > 1)
@@ -155,16 +146,6 @@ static void repr_int(bth_name_text *out, const berth_value *key)
 
 /* ---- text ---- */
 
-/* One code point of valid UTF-8 (surrogates pass), and how many bytes it has. */
-static size_t repr_decode_code_point(const uint8_t *text, uint32_t *point)
-{
-    size_t n = text[0] < 0x80 ? 1 : text[0] < 0xe0 ? 2 : text[0] < 0xf0 ? 3 : 4;
-    *point = n == 1 ? text[0] : text[0] & (0xffu >> (n + 1));
-    for (size_t i = 1; i < n; i++)
-        *point = *point << 6 | (text[i] & 0x3f);
-    return n;
-}
-
 /* Writes a character that repr escapes. A text in " has no ' to escape. */
 static void repr_escape(bth_name_text *out, uint32_t point)
 {
@@ -198,8 +179,13 @@ static void repr_quoted(bth_name_text *out, const berth_value *key)
             at++;
         if (at == nbytes)
             break;
+        /* One code point of valid UTF-8 (surrogates pass), or one byte. */
         uint32_t point = text[at];
-        size_t n = is_str ? repr_decode_code_point(text + at, &point) : 1;
+        size_t n = !is_str || point < 0x80 ? 1 : point < 0xe0 ? 2 : point < 0xf0 ? 3 : 4;
+        if (n > 1)
+            point &= 0xffu >> (n + 1);
+        for (size_t i = 1; i < n; i++)
+            point = point << 6 | (text[at + i] & 0x3f);
         bool is_printable =
             is_str ? !bth_character_is_unseen(point) : point >= 0x20 && point < 0x7f;
         if (!is_printable || point == '\\' || point == (uint8_t)*quote) {

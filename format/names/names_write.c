@@ -10,8 +10,7 @@
 
 /* ---- steps ---- */
 
-/* The name of part i of a sparse, nested or quantized tensor; NULL if it has none. */
-static const char *tensor_part_name(const berth_value *value, uint32_t i)
+const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
 {
     static const char *const nested[] = {"buffer", "sizes", "strides", "storage_offsets"};
     static const char *const quantized[] = {"scales", "zero_points"};
@@ -22,18 +21,7 @@ static const char *tensor_part_name(const berth_value *value, uint32_t i)
         [BERTH_SPARSE_BSR] = {"crow_indices", "col_indices", "values"},
         [BERTH_SPARSE_BSC] = {"ccol_indices", "row_indices", "values"},
     };
-    if (!bth_tensor_part(value, i))
-        return NULL;
-    const berth_value *plain = bth_value_unwrap_tensor(value);
-    if (berth_value_kind(plain) == BERTH_KIND_TENSOR)
-        return quantized[i];
-    if (berth_value_kind(plain) == BERTH_KIND_NESTED)
-        return nested[i];
-    return sparse[bth_value_layout(plain)][i];
-}
-
-const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
-{
+    berth_kind kind = berth_value_kind(parent);
     switch (step) {
     case BTH_STEP_STATE:
         return "__dict__";
@@ -42,9 +30,15 @@ const char *bth_step_attribute_name(const berth_value *parent, uint32_t step)
     case BTH_STEP_DICT_ITEMS:
         return "dict_items";
     case BTH_STEP_INNER:
-        return berth_value_kind(parent) == BERTH_KIND_CALL ? "callable" : "data";
-    default:
-        return bth_kind_is_tensor(berth_value_kind(parent)) ? tensor_part_name(parent, step) : NULL;
+        return kind == BERTH_KIND_CALL ? "callable" : "data";
+    default: /* only parts of tensors have names */
+        if (!bth_kind_is_tensor(kind) || !bth_tensor_part(parent, step))
+            return NULL;
+        parent = bth_value_unwrap_tensor(parent);
+        kind = berth_value_kind(parent);
+        return kind == BERTH_KIND_TENSOR   ? quantized[step]
+               : kind == BERTH_KIND_NESTED ? nested[step]
+                                           : sparse[bth_value_layout(parent)][step];
     }
 }
 
@@ -129,15 +123,6 @@ static bool text_can_be_name(const char *text, size_t nbytes)
     return true;
 }
 
-/* Whether a short name can be used. It must not be empty, like the root's name, or begin like a
- * path. */
-static bool short_name_has_valid_form(const bth_name_text *out, const struct names_entry *entry)
-{
-    if (out->nbytes == 0)
-        return entry->parent == UINT32_MAX;
-    return out->text[0] != '[' && out->text[0] != '.' && text_can_be_name(out->text, out->nbytes);
-}
-
 const char *bth_names_tensor_root_key(const bth_names *names, size_t i, bool any_form)
 {
     const struct names_entry *entry = &names->entries[names->tensors[i]];
@@ -156,9 +141,14 @@ int bth_names_write_tensor_name_and_path(const bth_names *names, size_t i, bth_n
     bool shared = names->entries[entry].hash & BTH_NAME_SHARED;
     name->limit = BTH_MAX_NAME_NBYTES;
     bth_name_text_write_entry_name(name, names, entry, shared);
-    if (!shared && !name->failed && !name->cut &&
-        !short_name_has_valid_form(name, &names->entries[entry]))
-        bth_name_text_write_entry_name(name, names, entry, true);
+    if (!shared && !name->failed && !name->cut) {
+        /* It must not begin like a path, or be empty, as only the root's is. */
+        bool can_be_used = name->nbytes == 0 ? names->entries[entry].parent == UINT32_MAX
+                                             : name->text[0] != '[' && name->text[0] != '.' &&
+                                                   text_can_be_name(name->text, name->nbytes);
+        if (!can_be_used)
+            bth_name_text_write_entry_name(name, names, entry, true);
+    }
     path->limit = BTH_MAX_NAME_NBYTES;
     bth_name_text_write_entry_name(path, names, entry, true);
     if (name->failed || path->failed)
