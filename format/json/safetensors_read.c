@@ -3,7 +3,6 @@
  * Reads a safetensors header. It is checked before it is used: known dtypes, shapes that agree with
  * the offsets, no gaps, no overlaps, no name twice.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,16 +34,9 @@ typedef struct header_reading {
     bth_safetensors *contents;
 } header_reading;
 
-/* Of a tensor of the header, or __metadata__. Returns the code. */
-#define FAIL_IN_TENSOR(name, error, code, ...)                                                     \
-    ((void)bth_fail_status(error, code, __VA_ARGS__), error_prefix_quoted(error, name))
-
-static int error_prefix_quoted(berth_error *error, const char *name)
-{
-    char quoted[104];
-    (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
-    return bth_error_prefix(error, quoted);
-}
+/* The arguments of the text begin with the name of a tensor of the header, or __metadata__. */
+#define FAIL_IN_TENSOR(error, code, text, ...)                                                     \
+    bth_fail_status(error, code, "\"%.100s\": " text, __VA_ARGS__)
 
 /* S4: a map of texts. */
 static int header_read_metadata(header_reading *reading, const json_t *metadata, berth_error *error)
@@ -64,7 +56,7 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
             return berth_tree_error(reading->tree, error);
     }
     if (!is_map)
-        return FAIL_IN_TENSOR("__metadata__", error, BERTH_E_ARCHIVE, "it is no map of texts");
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "it is no map of texts", "__metadata__");
     reading->contents->metadata = dict;
     return 0;
 }
@@ -78,18 +70,18 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
     const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     berth_dtype dtype = bth_safetensors_dtype_from_name(dtype_name);
     if (!dtype_name)
-        return FAIL_IN_TENSOR(name, error, BERTH_E_ARCHIVE, "it has no dtype");
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "it has no dtype", name);
     if (dtype == BERTH_DTYPE_NONE)
-        return FAIL_IN_TENSOR(name, error, BERTH_E_TENSOR, "PyTorch has no dtype for '%.32s'",
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "PyTorch has no dtype for '%.32s'", name,
                               dtype_name);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return FAIL_IN_TENSOR(name, error, BERTH_E_ARCHIVE, "its data_offsets are no two integers");
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "its data_offsets are no two integers", name);
     if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return FAIL_IN_TENSOR(name, error, BERTH_E_TENSOR, "its data_offsets are no range");
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "its data_offsets are no range", name);
     uint64_t end_at = (uint64_t)json_integer_value(end);
     if (end_at > reading->data_nbytes)
-        return FAIL_IN_TENSOR(name, error, BERTH_E_TENSOR,
-                              "it ends %llu bytes behind the end of the file" BTH_CUT_OFF,
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
+                              "it ends %llu bytes behind the end of the file" BTH_CUT_OFF, name,
                               (unsigned long long)(end_at - reading->data_nbytes));
     reading->tensors[reading->n_tensors] =
         (header_tensor){.name = name,
@@ -123,7 +115,7 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     if (!why && (!fits || wanted != nbytes))
         why = "its shape and dtype do not fit its number of bytes";
     if (why) {
-        (void)FAIL_IN_TENSOR(from->name, error, BERTH_E_TENSOR, "%s", why);
+        (void)FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "%s", from->name, why);
         return NULL;
     }
     berth_storage *storage = bth_storage_new_without_data(
@@ -169,8 +161,9 @@ static int header_read_entries(header_reading *reading, berth_error *error)
     qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         if (reading->tensors[i].begin != at)
-            return FAIL_IN_TENSOR(reading->tensors[i].name, error, BERTH_E_TENSOR,
-                                  "it overlaps another tensor, or follows a gap");
+            return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
+                                  "it overlaps another tensor, or follows a gap",
+                                  reading->tensors[i].name);
         at = reading->tensors[i].end;
     }
     if (at != reading->data_nbytes)

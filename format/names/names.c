@@ -117,7 +117,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
-    bth_name_text_append_short_name_step(&out, parent->value, index);
+    bth_name_text_append_step(&out, parent->value, index, false);
     *hash = bth_name_hash_append(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;

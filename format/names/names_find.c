@@ -238,7 +238,7 @@ static void reading_write_path(bth_name_text *out, const struct reading *reading
         chain[n++] = at;
     while (n-- > 0) {
         const struct reading *step = &readings[chain[n]];
-        bth_name_text_append_path_step(out, readings[step->parent].value, step->index);
+        bth_name_text_append_step(out, readings[step->parent].value, step->index, true);
     }
 }
 

@@ -25,7 +25,7 @@ static const char *value_walk_path(const berth_walk *public)
     out->nbytes = i ? frames[i - 1].note : 0;
     out->cut = false;
     for (bth_name_text_append_bytes(out, "", 0); i < state->n_steps; i++) {
-        bth_name_text_append_path_step(out, frames[i].value, frames[i].step);
+        bth_name_text_append_step(out, frames[i].value, frames[i].step, true);
         frames[i].note = (uint32_t)out->nbytes;
     }
     state->n_steps_written = out->cut ? 0 : state->n_steps;
