@@ -340,11 +340,16 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
 
 /* ---- tensors by short name ---- */
 
-/* The next tensor from position `after` on whose short name is `name`. */
-static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after, uint64_t hash,
-                                         const char *name, berth_error *error)
+/* A listed tensor; NULL without an error if no tensor has that name. */
+static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
+                                                          berth_error *error)
 {
-    for (uint32_t i = after; i < names->n_tensors; i++) {
+    uint64_t hash = bth_name_hash_append(names, 0, name, strlen(name));
+    uint32_t found[2] = {0}; /* entries */
+    int n_found = 0;
+    bool is_shared = true;
+    for (uint32_t i = bth_names_find_tensor_by_hash(names, hash);
+         i < names->n_tensors && n_found < 2 && is_shared; i++) {
         uint32_t entry = names->tensors[i];
         if ((names->entries[entry].hash & ~BTH_NAME_SHARED) != hash)
             continue;
@@ -352,33 +357,18 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
         bth_name_text_write_entry_name(&out, names, entry, false);
         bool same = !name_text_ran_out_of_memory(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
-        if (same)
-            return i;
         if (error->code != BERTH_OK)
-            break;
+            return NULL;
+        if (same) {
+            found[n_found++] = entry;
+            is_shared = names->entries[entry].hash & BTH_NAME_SHARED;
+        }
     }
-    return UINT32_MAX;
-}
-
-/* A listed tensor; NULL without an error if no tensor has that name. */
-static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
-                                                          berth_error *error)
-{
-    uint64_t hash = bth_name_hash_append(names, 0, name, strlen(name));
-    uint32_t first = bth_names_find_tensor_by_hash(names, hash);
-    if (first != UINT32_MAX)
-        first = tensor_find_next_by_name(names, first, hash, name, error);
-    if (first == UINT32_MAX)
-        return NULL;
-    const struct names_entry *entry = &names->entries[names->tensors[first]];
-    if (!(entry->hash & BTH_NAME_SHARED))
-        return entry->value;
-    uint32_t second = tensor_find_next_by_name(names, first + 1, hash, name, error);
-    if (second == UINT32_MAX)
-        return error->code == BERTH_OK ? entry->value : NULL;
+    if (n_found < 2)
+        return n_found ? names->entries[found[0]].value : NULL;
     bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
-    bth_name_text_write_entry_name(&a, names, names->tensors[first], true);
-    bth_name_text_write_entry_name(&b, names, names->tensors[second], true);
+    bth_name_text_write_entry_name(&a, names, found[0], true);
+    bth_name_text_write_entry_name(&b, names, found[1], true);
     name_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }

@@ -522,13 +522,6 @@ BUILDER(from_type_v2)
 
 /* ---- REDUCE and NEWOBJ ---- */
 
-static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *known, const char *why)
-{
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
-                               bth_unpickle_opcode_name(unpickler), known->module, known->name,
-                               why);
-}
-
 /* Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
  * rest. */
 static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_known *known,
@@ -577,24 +570,23 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_new(unpickler->tree, callable, arguments, new_object);
     /* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
-    if (new_object && known->what != BTH_IS_PARAMETER_CLASS &&
-        !(berth_value_count(arguments) == 0 &&
-          (known->what == BTH_IS_TENSOR_CLASS || known->build == BTH_BUILD_ordered_dict ||
-           known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set)))
-        return reduce_refuse(unpickler, known, "no pickler makes it this way");
-    berth_value *const *items;
-    switch (known->what) {
-    case BTH_IS_CALLABLE:
-        /* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
-        if (unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-            bth_node_tuple_items(arguments, &items) == 4 &&
-            !(function_rebuilds_tensor(items[0]) && bth_node_can_be_inert_class(items[1])))
-            return bth_call_new(unpickler->tree, callable, arguments, new_object);
-        return reduce_check_and_build(unpickler, known, arguments);
-    case BTH_IS_PARAMETER_CLASS:
-    case BTH_IS_TENSOR_CLASS:
+    bool is_class = known->what == BTH_IS_PARAMETER_CLASS || known->what == BTH_IS_TENSOR_CLASS;
+    bool is_made_so = !new_object || known->what == BTH_IS_PARAMETER_CLASS ||
+                      (berth_value_count(arguments) == 0 &&
+                       (is_class || known->build == BTH_BUILD_ordered_dict ||
+                        known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set));
+    if (!is_made_so || (!is_class && known->what != BTH_IS_CALLABLE))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
+                                   bth_unpickle_opcode_name(unpickler), known->module, known->name,
+                                   is_made_so ? "it may be named, but not called"
+                                              : "no pickler makes it this way");
+    if (is_class)
         return reduce_begin_pending(unpickler, known, arguments);
-    default:
-        return reduce_refuse(unpickler, known, "it may be named, but not called");
-    }
+    /* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
+    berth_value *const *items;
+    if (unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
+        bth_node_tuple_items(arguments, &items) == 4 &&
+        !(function_rebuilds_tensor(items[0]) && bth_node_can_be_inert_class(items[1])))
+        return bth_call_new(unpickler->tree, callable, arguments, new_object);
+    return reduce_check_and_build(unpickler, known, arguments);
 }
