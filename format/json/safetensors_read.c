@@ -110,8 +110,8 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
         why = "PyTorch has F4 in pairs only: its last dimension must be even";
     else if (is_f4) /* the file counts elements, PyTorch bytes of two */
         shape[last] /= 2;
-    for (int32_t i = 0; i < rank && fits; i++)
-        fits = bth_try_multiply(wanted, (uint64_t)shape[i], &wanted);
+    for (int32_t i = 0; i < rank; i++)
+        fits &= bth_try_multiply(wanted, (uint64_t)shape[i], &wanted);
     if (!why && (!fits || wanted != nbytes))
         why = "its shape and dtype do not fit its number of bytes";
     if (why) {

@@ -532,13 +532,14 @@ HANDLER(BINPERSID)
     const struct text_node *type = n > 0 ? bth_node_as_text_node(items[TYPE]) : NULL;
     /* Inert, the legacy format also names classes of modules: ('module', class, its source file,
      * its source), whose source is not kept, as today's PyTorch does. */
-    if (bth_text_is(type, "module"))
-        return unpickler->rules->inert && legacy && n == N_MODULE_ITEMS &&
-                       bth_node_can_be_inert_class(items[CLASS])
-                   ? read_push(unpickler, items[CLASS])
-                   : bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
-                                       "a whole pickled module, which is code and never run: only "
-                                       "its state_dict can be read");
+    if (bth_text_is(type, "module")) {
+        if (unpickler->rules->inert && legacy && n == N_MODULE_ITEMS &&
+            bth_node_can_be_inert_class(items[CLASS]))
+            return read_push(unpickler, items[CLASS]);
+        return bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
+                                 "a whole pickled module, which is code and never run: only its "
+                                 "state_dict can be read");
+    }
     if (n > 0 && !bth_text_is(type, "storage"))
         return BTH_BAD_PICKLE(unpickler, "a persistent id whose first item is not 'storage'");
     if (n != wanted)
