@@ -242,15 +242,14 @@ static void reading_write_path(bth_name_text *out, const struct reading *reading
     }
 }
 
-static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
-                               berth_error *error)
+static void name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
+                                berth_error *error)
 {
     bth_fail_status(error, BERTH_E_AMBIGUOUS, "\"%.*s\" is the name of two values: %.*s and %.*s",
                     MAX_SHOWN_NBYTES / 2, name, MAX_SHOWN_NBYTES, first->text ? first->text : "",
                     MAX_SHOWN_NBYTES, second->text ? second->text : "");
     bth_release(first->text);
     bth_release(second->text);
-    return error->code;
 }
 
 /* Any value by short name; NULL without an error if there is none. */
@@ -309,7 +308,7 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
 /* ---- similar names ---- */
 
 /* The message shows the most similar of the first names. */
-static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
+static void name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
@@ -335,7 +334,6 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
                     name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
                     near ? "\"" : "");
     bth_release(near);
-    return error->code;
 }
 
 /* ---- tensors by short name ---- */
