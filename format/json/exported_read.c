@@ -126,26 +126,6 @@ static int weight_find_storage(weight *of, berth_error *error)
     return of->tensor.storage ? 0 : berth_tree_error(of->tree, error);
 }
 
-/* NULL: an error. */
-static berth_value *weight_make_value(weight *of, berth_error *error)
-{
-    bool is_parameter = json_is_true(json_object_get(of->entry, "is_param"));
-    bool requires_grad = json_is_true(json_object_get(of->meta, "requires_grad"));
-    berth_value *value;
-    if (!is_parameter && requires_grad)
-        of->tensor.flags |= BERTH_REQUIRES_GRAD;
-    value = berth_make_tensor(of->tree, &of->tensor);
-    if (value && is_parameter)
-        value = berth_make_parameter(of->tree, value, requires_grad);
-    if (!value) {
-        char quoted[128];
-        (void)berth_tree_error(of->tree, error);
-        (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", of->name);
-        (void)bth_error_prefix(error, quoted);
-    }
-    return value;
-}
-
 /* ---- all weights ---- */
 
 static int weights_read(const bth_exported_text *text, const json_t *entries, berth_tree *tree,
@@ -162,9 +142,19 @@ static int weights_read(const bth_exported_text *text, const json_t *entries, be
                      .meta = json_object_get(entry, "tensor_meta")};
         if (weight_read_meta(&of, error) < 0 || weight_find_storage(&of, error) < 0)
             return error->code;
-        berth_value *value = weight_make_value(&of, error);
-        if (!value)
-            return error->code;
+        bool is_parameter = json_is_true(json_object_get(entry, "is_param"));
+        bool requires_grad = json_is_true(json_object_get(of.meta, "requires_grad"));
+        if (!is_parameter && requires_grad)
+            of.tensor.flags |= BERTH_REQUIRES_GRAD;
+        berth_value *value = berth_make_tensor(tree, &of.tensor);
+        if (value && is_parameter)
+            value = berth_make_parameter(tree, value, requires_grad);
+        if (!value) {
+            char quoted[128];
+            (void)berth_tree_error(tree, error);
+            (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
+            return bth_error_prefix(error, quoted);
+        }
         if (berth_dict_set(weights, name, value) < 0)
             return berth_tree_error(tree, error);
     }

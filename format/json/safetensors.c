@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The dtypes of safetensors, and the length of a header. */
+/* What needs no JSON of safetensors: the dtypes, the length of a header, and tied names. */
 #include "format/json/safetensors.h"
 
 #include <string.h>
 
 #include "base/error.h"
+#include "format/values/value.h"
 
 /* ---- dtypes ---- */
 
@@ -83,5 +84,33 @@ int bth_safetensors_check_length(uint64_t header_nbytes, uint64_t file_nbytes, b
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, 0,
                         "a safetensors header of %llu bytes in a file of %llu" BTH_CUT_OFF,
                         (unsigned long long)header_nbytes, (unsigned long long)file_nbytes);
+    return 0;
+}
+
+/* ---- tied names ---- */
+
+int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
+                                   berth_error *error)
+{
+    berth_value *root = contents->root, *metadata = contents->metadata;
+    size_t n = berth_value_count(metadata);
+    for (size_t i = 0; i < n; i++) {
+        berth_value *key, *value;
+        (void)berth_dict_at(metadata, i, &key, &value);
+        const char *name = berth_as_text(key, NULL), *other = berth_as_text(value, NULL);
+        const berth_tensor *tensor = berth_as_tensor(berth_dict_get(root, other));
+        if (!tensor || strcmp(name, "format") == 0 || berth_dict_get(root, name))
+            continue;
+        /* S4: save_model keeps the first of tied names in their order. In a state_dict, their last
+         * parts say what the tensor is in its module: "weight". A remark such as "best_layer":
+         * "weight" has no parts. */
+        const char *part = strrchr(name, '.'), *other_part = strrchr(other, '.');
+        bool follows_rule =
+            part && other_part && strcmp(part, other_part) == 0 && strcmp(name, other) > 0;
+        if (by_rule && !follows_rule)
+            continue;
+        if (berth_dict_set(root, name, bth_tensor_adopt(tree, tensor)) < 0)
+            return berth_tree_error(tree, error);
+    }
     return 0;
 }

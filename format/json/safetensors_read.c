@@ -3,7 +3,6 @@
  * Reads a safetensors header. It is checked before it is used: known dtypes, shapes that agree with
  * the offsets, no gaps, no overlaps, no name twice.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,15 +34,9 @@ typedef struct header_reading {
     bth_safetensors *contents;
 } header_reading;
 
-static int fail_in_tensor(const char *name, int code, const char *why, berth_error *error)
-{
-    char quoted[104];
-    (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
-    (void)bth_fail_status(error, code, "%s", why);
-    return bth_error_prefix(error, quoted);
-}
-
-/* ---- __metadata__ ---- */
+/* The arguments of the text begin with the name of a tensor of the header, or __metadata__. */
+#define FAIL_IN_TENSOR(error, code, text, ...)                                                     \
+    bth_fail_status(error, code, "\"%.100s\": " text, __VA_ARGS__)
 
 /* S4: a map of texts. */
 static int header_read_metadata(header_reading *reading, const json_t *metadata, berth_error *error)
@@ -63,72 +56,42 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
             return berth_tree_error(reading->tree, error);
     }
     if (!is_map)
-        return fail_in_tensor("__metadata__", BERTH_E_ARCHIVE, "it is no map of texts", error);
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "it is no map of texts", "__metadata__");
     reading->contents->metadata = dict;
     return 0;
 }
 
-/* ---- one tensor ---- */
-
-/* F4 shapes count elements, PyTorch's count bytes of two. False: PyTorch has no such tensor. */
-static bool shape_halve_f4(berth_dtype dtype, int64_t *shape, int32_t rank)
-{
-    if (dtype != BERTH_FLOAT4_E2M1FN_X2)
-        return true;
-    if (rank == 0 || shape[rank - 1] % 2 != 0)
-        return false;
-    shape[rank - 1] /= 2;
-    return true;
-}
-
-static bool shape_has_nbytes(const int64_t *shape, int32_t rank, size_t item, uint64_t nbytes)
-{
-    uint64_t product = item;
-    for (int32_t i = 0; i < rank; i++)
-        if (!bth_try_multiply(product, (uint64_t)shape[i], &product))
-            return false;
-    return product == nbytes;
-}
-
-/* S2: two offsets, inside the file. */
-static int tensor_read_offsets(header_tensor *tensor, const json_t *offsets, uint64_t data_nbytes,
-                               berth_error *error)
-{
-    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    char why[128];
-    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return fail_in_tensor(tensor->name, BERTH_E_ARCHIVE, "its data_offsets are no two integers",
-                              error);
-    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
-        return fail_in_tensor(tensor->name, BERTH_E_TENSOR, "its data_offsets are no range", error);
-    tensor->begin = (uint64_t)json_integer_value(begin);
-    tensor->end = (uint64_t)json_integer_value(end);
-    if (tensor->end <= data_nbytes)
-        return 0;
-    (void)snprintf(why, sizeof why, "it ends %llu bytes behind the end of the file" BTH_CUT_OFF,
-                   (unsigned long long)(tensor->end - data_nbytes));
-    return fail_in_tensor(tensor->name, BERTH_E_TENSOR, why, error);
-}
-
+/* S2: a known dtype, and two offsets, inside the file. */
 static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
                              berth_error *error)
 {
-    header_tensor *tensor = &reading->tensors[reading->n_tensors];
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
-    char why[80];
-    *tensor = (header_tensor){.name = name,
-                              .index = reading->n_tensors,
-                              .dtype = bth_safetensors_dtype_from_name(dtype_name),
-                              .shape = json_object_get(entry, "shape")};
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *begin = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    berth_dtype dtype = bth_safetensors_dtype_from_name(dtype_name);
     if (!dtype_name)
-        return fail_in_tensor(name, BERTH_E_ARCHIVE, "it has no dtype", error);
-    if (tensor->dtype == BERTH_DTYPE_NONE) {
-        (void)snprintf(why, sizeof why, "PyTorch has no dtype for '%.32s'", dtype_name);
-        return fail_in_tensor(name, BERTH_E_TENSOR, why, error);
-    }
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "it has no dtype", name);
+    if (dtype == BERTH_DTYPE_NONE)
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "PyTorch has no dtype for '%.32s'", name,
+                              dtype_name);
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin) || !json_is_integer(end))
+        return FAIL_IN_TENSOR(error, BERTH_E_ARCHIVE, "its data_offsets are no two integers", name);
+    if (json_integer_value(begin) < 0 || json_integer_value(end) < json_integer_value(begin))
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "its data_offsets are no range", name);
+    uint64_t end_at = (uint64_t)json_integer_value(end);
+    if (end_at > reading->data_nbytes)
+        return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
+                              "it ends %llu bytes behind the end of the file" BTH_CUT_OFF, name,
+                              (unsigned long long)(end_at - reading->data_nbytes));
+    reading->tensors[reading->n_tensors] =
+        (header_tensor){.name = name,
+                        .index = reading->n_tensors,
+                        .dtype = dtype,
+                        .begin = (uint64_t)json_integer_value(begin),
+                        .end = end_at,
+                        .shape = json_object_get(entry, "shape")};
     reading->n_tensors++;
-    return tensor_read_offsets(tensor, json_object_get(entry, "data_offsets"), reading->data_nbytes,
-                               error);
+    return 0;
 }
 
 /* S3: as many bytes as the shape and the dtype need. Makes the tensor; NULL: an error. */
@@ -136,18 +99,23 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
                                        berth_error *error)
 {
     int64_t shape[BERTH_MAX_RANK];
-    berth_tensor tensor = {.dtype = from->dtype, .shape = shape};
-    uint64_t nbytes = from->end - from->begin;
+    int32_t rank = bth_json_read_sizes(from->shape, false, shape), last = rank - 1;
+    berth_tensor tensor = {.dtype = from->dtype, .shape = shape, .rank = rank};
+    uint64_t nbytes = from->end - from->begin, wanted = berth_dtype_nbytes(from->dtype);
+    bool is_f4 = from->dtype == BERTH_FLOAT4_E2M1FN_X2, fits = true;
     const char *why = NULL;
-    tensor.rank = bth_json_read_sizes(from->shape, false, shape);
-    if (tensor.rank < 0)
+    if (rank < 0)
         why = "its shape is no list of at most 64 sizes";
-    else if (!shape_halve_f4(from->dtype, shape, tensor.rank))
+    else if (is_f4 && (rank == 0 || shape[last] % 2 != 0))
         why = "PyTorch has F4 in pairs only: its last dimension must be even";
-    else if (!shape_has_nbytes(shape, tensor.rank, berth_dtype_nbytes(from->dtype), nbytes))
+    else if (is_f4) /* the file counts elements, PyTorch bytes of two */
+        shape[last] /= 2;
+    for (int32_t i = 0; i < rank; i++)
+        fits &= bth_try_multiply(wanted, (uint64_t)shape[i], &wanted);
+    if (!why && (!fits || wanted != nbytes))
         why = "its shape and dtype do not fit its number of bytes";
     if (why) {
-        (void)fail_in_tensor(from->name, BERTH_E_TENSOR, why, error);
+        (void)FAIL_IN_TENSOR(error, BERTH_E_TENSOR, "%s", from->name, why);
         return NULL;
     }
     berth_storage *storage = bth_storage_new_without_data(
@@ -161,8 +129,6 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     return made;
 }
 
-/* ---- all tensors ---- */
-
 static int compare_tensors(const void *left, const void *right)
 {
     const header_tensor *a = left, *b = right;
@@ -173,55 +139,10 @@ static int compare_tensors(const void *left, const void *right)
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* S2: every byte of the data belongs to exactly one tensor. Sorts them. */
-static int header_check_ranges(header_reading *reading, berth_error *error)
-{
-    uint64_t at = 0;
-    qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
-    for (size_t i = 0; i < reading->n_tensors; i++) {
-        if (reading->tensors[i].begin != at)
-            return fail_in_tensor(reading->tensors[i].name, BERTH_E_TENSOR,
-                                  "it overlaps another tensor, or follows a gap", error);
-        at = reading->tensors[i].end;
-    }
-    if (at != reading->data_nbytes)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, reading->data_offset + at,
-                        "%llu bytes follow the last tensor",
-                        (unsigned long long)(reading->data_nbytes - at));
-    return 0;
-}
-
-/* S4: save_model keeps the first of tied names in their order. In a state_dict, their last parts
- * say what the tensor is in its module: "weight". A remark such as "best_layer": "weight" has no
- * parts. */
-static bool name_is_tied_by_rule(const char *name, const char *other)
-{
-    const char *part = strrchr(name, '.'), *other_part = strrchr(other, '.');
-    return part && other_part && strcmp(part, other_part) == 0 && strcmp(name, other) > 0;
-}
-
-int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
-                                   berth_error *error)
-{
-    berth_value *root = contents->root, *metadata = contents->metadata;
-    size_t n = berth_value_count(metadata);
-    for (size_t i = 0; i < n; i++) {
-        berth_value *key, *value;
-        (void)berth_dict_at(metadata, i, &key, &value);
-        const char *name = berth_as_text(key, NULL), *other = berth_as_text(value, NULL);
-        const berth_tensor *tensor = berth_as_tensor(berth_dict_get(root, other));
-        if (!tensor || strcmp(name, "format") == 0 || berth_dict_get(root, name) ||
-            (by_rule && !name_is_tied_by_rule(name, other)))
-            continue;
-        if (berth_dict_set(root, name, bth_tensor_adopt(tree, tensor)) < 0)
-            return berth_tree_error(tree, error);
-    }
-    return 0;
-}
-
 static int header_read_entries(header_reading *reading, berth_error *error)
 {
     size_t nbytes = bth_array_nbytes(json_object_size(reading->json) + 1, sizeof *reading->tensors);
+    uint64_t at = 0;
     const char *name;
     json_t *entry;
     reading->tensors = bth_allocate(nbytes);
@@ -236,8 +157,19 @@ static int header_read_entries(header_reading *reading, berth_error *error)
         if (error->code < 0)
             return error->code;
     }
-    if (header_check_ranges(reading, error) < 0)
-        return error->code;
+    /* S2: every byte of the data belongs to exactly one tensor. */
+    qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
+    for (size_t i = 0; i < reading->n_tensors; i++) {
+        if (reading->tensors[i].begin != at)
+            return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
+                                  "it overlaps another tensor, or follows a gap",
+                                  reading->tensors[i].name);
+        at = reading->tensors[i].end;
+    }
+    if (at != reading->data_nbytes)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, reading->data_offset + at,
+                        "%llu bytes follow the last tensor",
+                        (unsigned long long)(reading->data_nbytes - at));
     reading->contents->root = berth_make_dict(reading->tree, BERTH_KIND_DICT);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         berth_value *tensor = header_make_tensor(reading, &reading->tensors[i], error);

@@ -6,24 +6,9 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "format/bytes.h"
 #include "format/json/safetensors.h"
 #include "format/values/value.h"
-
-/* NULL: out of memory. */
-static json_t *entry_make_json(const berth_tensor *tensor, uint64_t begin)
-{
-    json_t *shape = json_array();
-    uint64_t end = begin + berth_tensor_nbytes(tensor);
-    for (int32_t i = 0; i < tensor->rank; i++) {
-        bool doubles = tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && i == tensor->rank - 1;
-        if (json_array_append_new(shape, json_integer(tensor->shape[i] * (doubles ? 2 : 1))) < 0) {
-            json_decref(shape);
-            return NULL;
-        }
-    }
-    return json_pack("{s:s,s:o,s:[I,I]}", "dtype", bth_safetensors_dtype_name(tensor->dtype),
-                     "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)end);
-}
 
 /* NULL: out of memory. */
 static json_t *header_make_json(const bth_safetensors_new *contents)
@@ -38,28 +23,24 @@ static json_t *header_make_json(const bth_safetensors_new *contents)
         failed = json_object_set(header, "__metadata__", metadata);
     json_decref(metadata);
     for (size_t i = 0; i < contents->n_entries && !failed; i++) {
-        const bth_safetensors_entry *entry = &contents->entries[i];
-        failed = json_object_set_new(header, entry->name, entry_make_json(entry->tensor, at));
-        at += berth_tensor_nbytes(entry->tensor);
+        const berth_tensor *tensor = contents->entries[i].tensor;
+        uint64_t begin = at;
+        json_t *shape = json_array();
+        at += berth_tensor_nbytes(tensor);
+        for (int32_t k = 0; k < tensor->rank && !failed; k++) {
+            bool doubles = tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && k == tensor->rank - 1;
+            failed =
+                json_array_append_new(shape, json_integer(tensor->shape[k] * (doubles ? 2 : 1)));
+        }
+        /* It takes the shape, even where it fails. */
+        json_t *entry =
+            json_pack("{s:s,s:o,s:[I,I]}", "dtype", bth_safetensors_dtype_name(tensor->dtype),
+                      "shape", shape, "data_offsets", (json_int_t)begin, (json_int_t)at);
+        failed |= json_object_set_new(header, contents->entries[i].name, entry);
     }
     if (!failed)
         return header;
     json_decref(header);
-    return NULL;
-}
-
-/* The length, the text of the JSON, and spaces. NULL: out of memory. */
-static uint8_t *header_make_bytes(const json_t *header, size_t padded)
-{
-    uint8_t *bytes = bth_allocate(BTH_SAFETENSORS_LENGTH_NBYTES + padded);
-    if (!bytes)
-        return NULL;
-    for (int i = 0; i < BTH_SAFETENSORS_LENGTH_NBYTES; i++)
-        bytes[i] = (uint8_t)((uint64_t)padded >> (8 * i));
-    memset(bytes + BTH_SAFETENSORS_LENGTH_NBYTES, ' ', padded);
-    if (json_dumpb(header, (char *)bytes + BTH_SAFETENSORS_LENGTH_NBYTES, padded, JSON_COMPACT) > 0)
-        return bytes;
-    bth_release(bytes);
     return NULL;
 }
 
@@ -68,6 +49,7 @@ int bth_safetensors_write(const bth_safetensors_new *contents, uint8_t **bytes, 
 {
     json_t *header = header_make_json(contents);
     size_t n = header ? json_dumpb(header, NULL, 0, JSON_COMPACT) : 0, padded = (n + 7) / 8 * 8;
+    uint8_t *made = NULL;
     if (n == 0)
         (void)bth_fail_memory(error, contents->n_entries * sizeof(json_t));
     else if (padded > BTH_SAFETENSORS_MAX_HEADER_NBYTES)
@@ -75,10 +57,20 @@ int bth_safetensors_write(const bth_safetensors_new *contents, uint8_t **bytes, 
                               "safetensors headers have at most %d bytes, this one would have %zu: "
                               "use fewer tensors in a file, or shorter names",
                               BTH_SAFETENSORS_MAX_HEADER_NBYTES, padded);
-    else if (!(*bytes = header_make_bytes(header, padded)))
+    else if (!(made = bth_allocate(BTH_SAFETENSORS_LENGTH_NBYTES + padded)))
         (void)bth_fail_memory(error, padded);
-    else
-        *nbytes = BTH_SAFETENSORS_LENGTH_NBYTES + padded;
+    if (made) {
+        char *text = (char *)made + BTH_SAFETENSORS_LENGTH_NBYTES;
+        bth_put_u64(made, padded);
+        memset(text, ' ', padded); /* behind the JSON spaces are left */
+        if (json_dumpb(header, text, padded, JSON_COMPACT) > 0) {
+            *bytes = made;
+            *nbytes = BTH_SAFETENSORS_LENGTH_NBYTES + padded;
+        } else {
+            bth_release(made);
+            (void)bth_fail_memory(error, padded);
+        }
+    }
     json_decref(header);
     return error->code;
 }

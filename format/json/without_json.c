@@ -12,15 +12,6 @@ static int fail_without_json(const char *what, berth_error *error)
                            what);
 }
 
-int bth_safetensors_add_tied_names(berth_tree *tree, bth_safetensors *contents, bool by_rule,
-                                   berth_error *error)
-{
-    (void)tree;
-    (void)contents;
-    (void)by_rule;
-    return error->code;
-}
-
 int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t file_nbytes,
                          berth_tree *tree, bth_safetensors *contents, berth_error *error)
 {

@@ -42,15 +42,6 @@ static uint64_t prime_plus(uint64_t a, uint64_t b)
     return a + b >= PRIME ? a + b - PRIME : a + b;
 }
 
-static uint64_t prime_power(uint64_t base, size_t n)
-{
-    uint64_t result = 1;
-    for (; n; n >>= 1, base = prime_times(base, base))
-        if (n & 1)
-            result = prime_times(result, base);
-    return result;
-}
-
 uint64_t bth_name_hash_append(const bth_names *names, uint64_t hash, const char *text,
                               size_t nbytes)
 {
@@ -93,9 +84,12 @@ static const struct names_key *long_key_find_or_add(bth_names *names, const char
     }
     struct names_key *key = long_key_find_slot(names->keys, names->keys_mask, text);
     if (!key->text) {
-        *key = (struct names_key){.text = text,
-                                  .hash = bth_name_hash_append(names, 0, text, nbytes),
-                                  .power = prime_power(names->powers[1], nbytes)};
+        uint64_t hash = bth_name_hash_append(names, 0, text, nbytes);
+        uint64_t power = 1, square = names->powers[1]; /* the base to the power of nbytes */
+        for (size_t n = nbytes; n; n >>= 1, square = prime_times(square, square))
+            if (n & 1)
+                power = prime_times(power, square);
+        *key = (struct names_key){.text = text, .hash = hash, .power = power};
         names->n_keys++;
     }
     return key;
@@ -123,7 +117,7 @@ static bool name_hash_append_step(bth_names *names, const struct names_entry *pa
         return true;
     }
     bth_name_text out = {.limit = SIZE_MAX};
-    bth_name_text_append_short_name_step(&out, parent->value, index);
+    bth_name_text_append_step(&out, parent->value, index, false);
     *hash = bth_name_hash_append(names, *hash, out.text, out.nbytes);
     bth_release(out.text);
     return !out.failed;
@@ -247,21 +241,6 @@ static int naming_push_container_or_add_tensor(struct naming *naming, const bert
     return tensor_has_attributes(value) ? naming_push_value_if_new(naming, value, entry + 1) : 0;
 }
 
-static int naming_walk(struct naming *naming)
-{
-    bth_walk *walk = &naming->walk;
-    int status = naming_push_container_or_add_tensor(naming, naming->names->root, 0);
-    while (status == 0 && walk->n_frames) {
-        const berth_value *child = bth_walk_next_child(walk);
-        if (child)
-            status = naming_push_container_or_add_tensor(naming, child,
-                                                         walk->frames[walk->n_frames - 1].step);
-        else
-            bth_walk_pop(walk);
-    }
-    return status;
-}
-
 /* ---- slots by hash ---- */
 
 uint32_t bth_names_find_tensor_by_hash(const bth_names *names, uint64_t hash)
@@ -307,6 +286,7 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
 {
     berth_tree *tree = bth_value_tree(root);
     struct naming naming = {.error = error, .walk = {.edges = BTH_WALK_MEMBERS}};
+    bth_walk *walk = &naming.walk;
     *made = NULL;
     if (!tree)
         return bth_fail_argument(error, "no value to name");
@@ -319,12 +299,22 @@ int bth_names_new(const berth_value *root, bth_names **made, berth_error *error)
     names->powers[0] = 1;
     for (int i = 1; i <= 8; i++)
         names->powers[i] = prime_times(names->powers[i - 1], base);
-    if (bth_walk_allocate_seen(&naming.walk, tree, error) == 0 && naming_walk(&naming) == 0 &&
-        names_make_slots_and_mark_shared(names, error) == 0)
+    int code = bth_walk_allocate_seen(walk, tree, error);
+    if (code == 0)
+        code = naming_push_container_or_add_tensor(&naming, root, 0);
+    while (code == 0 && walk->n_frames) {
+        const berth_value *child = bth_walk_next_child(walk);
+        if (child)
+            code = naming_push_container_or_add_tensor(&naming, child,
+                                                       walk->frames[walk->n_frames - 1].step);
+        else
+            bth_walk_pop(walk);
+    }
+    if (code == 0 && names_make_slots_and_mark_shared(names, error) == 0)
         *made = names;
     else
         bth_names_free(names);
-    bth_walk_free(&naming.walk);
+    bth_walk_free(walk);
     return error->code;
 }
 

@@ -93,19 +93,13 @@ enum { BTH_TUPLE_REPR_NBYTES = 256 };
 #define BTH_MAX_NAME_NBYTES ((size_t)16 << 20)
 
 void bth_name_text_append_bytes(bth_name_text *out, const char *text, size_t nbytes);
-void bth_name_text_append_text(bth_name_text *out, const char *text);
-/* At most 159 bytes. */
-void bth_name_text_append_format(bth_name_text *out, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
 /* Python's repr of a key. The repr of a tuple is cut after about 256 bytes (P3). */
 void bth_name_text_append_repr(bth_name_text *out, const berth_value *key);
 
-/* One step below `parent`: in a short name, without dots ("a", "0", "indices"). */
-void bth_name_text_append_short_name_step(bth_name_text *out, const berth_value *parent,
-                                          uint32_t index);
-/* One step in a path: "['a']", "[0]", ".indices". */
-void bth_name_text_append_path_step(bth_name_text *out, const berth_value *parent, uint32_t index);
+/* One step below `parent`: in a path "['a']", "[0]", ".indices"; in a short name, without dots,
+ * "a", "0", "indices". */
+void bth_name_text_append_step(bth_name_text *out, const berth_value *parent, uint32_t index,
+                               bool is_path);
 /* Replaces the text by the short name, or the path, of an entry. */
 void bth_name_text_write_entry_name(bth_name_text *out, const bth_names *names, uint32_t entry,
                                     bool path);

@@ -119,46 +119,39 @@ static int steps_find_by_text(const berth_value *value, const char *text, size_t
 
 /* ---- paths: ['a'][0].__dict__ ---- */
 
-/* What follows a backslash. A path ends with a NUL, so no check for its end is needed. */
-static bool path_parse_escape(const char **at, bth_name_text *out)
-{
-    static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
-    char c = *(*at)++;
-    const char *known = c ? strchr(from, c) : NULL;
-    if (known) {
-        bth_name_text_append_bytes(out, &to[known - from], 1);
-        return true;
-    }
-    size_t n_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
-    if (!n_digits || strspn(*at, "0123456789abcdefABCDEF") < n_digits)
-        return false;
-    char digits[9] = {0}, text[4];
-    memcpy(digits, *at, n_digits);
-    *at += n_digits;
-    uint32_t point = (uint32_t)strtoul(digits, NULL, 16);
-    if (point > 0x10ffff)
-        return false;
-    size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; point >>= 6)
-        text[i] = (char)(0x80 | (point & 0x3f));
-    text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
-    bth_name_text_append_bytes(out, text, n);
-    return true;
-}
-
-/* Reads a quoted text; *at is then behind its closing quote. */
+/* Reads a quoted text; *at is then behind its closing quote. A path ends with a NUL, so no check
+ * for its end is needed behind a backslash. */
 static bool path_parse_quoted(const char **at, bth_name_text *out)
 {
+    static const char from[] = "nrt\\'\"", to[] = "\n\r\t\\'\"";
     char quote = *(*at)++;
     bth_name_text_append_bytes(out, "", 0);
     while (**at && **at != quote) {
-        if (**at == '\\') {
-            ++*at;
-            if (!path_parse_escape(at, out))
-                return false;
+        char c = *(*at)++;
+        if (c != '\\') {
+            bth_name_text_append_bytes(out, &c, 1);
             continue;
         }
-        bth_name_text_append_bytes(out, (*at)++, 1);
+        c = *(*at)++;
+        const char *known = c ? strchr(from, c) : NULL;
+        if (known) {
+            bth_name_text_append_bytes(out, &to[known - from], 1);
+            continue;
+        }
+        size_t n_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+        if (!n_digits || strspn(*at, "0123456789abcdefABCDEF") < n_digits)
+            return false;
+        char digits[9] = {0}, text[4];
+        memcpy(digits, *at, n_digits);
+        *at += n_digits;
+        uint32_t point = (uint32_t)strtoul(digits, NULL, 16);
+        if (point > 0x10ffff)
+            return false;
+        size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+        for (size_t i = n; i-- > 1; point >>= 6)
+            text[i] = (char)(0x80 | (point & 0x3f));
+        text[0] = (char)(n == 1 ? point : (0xf00u >> n & 0xf0) | point);
+        bth_name_text_append_bytes(out, text, n);
     }
     return *(*at)++ == quote;
 }
@@ -237,101 +230,85 @@ struct reading {
     uint32_t index;
 };
 
-struct search {
-    const char *name;
-    size_t nbytes;
-    struct reading *readings;
-    uint32_t n;
-    uint32_t found[2]; /* readings of the whole name */
-    int n_found;
-};
-
-/* Tries every end of the next step, because keys may contain dots. False: too many readings. */
-static bool search_extend_interpretation(struct search *search, uint32_t i, berth_error *error)
-{
-    const berth_value *parent = search->readings[i].value;
-    size_t from = search->readings[i].at;
-    if (from > search->nbytes)
-        return true;
-    for (size_t end = from;; end++) {
-        const char *dot = memchr(search->name + end, '.', search->nbytes - end);
-        end = dot ? (size_t)(dot - search->name) : search->nbytes;
-        uint32_t steps[MAX_STEPS];
-        int n = steps_find_by_text(parent, search->name + from, end - from, steps, error);
-        for (int step = 0; step < n; step++) {
-            if (search->n == MAX_READINGS)
-                return false;
-            search->readings[search->n] =
-                (struct reading){.value = bth_value_child_at_step(parent, steps[step]),
-                                 .at = end + 1,
-                                 .parent = i,
-                                 .index = steps[step]};
-            if (end == search->nbytes && search->n_found < 2)
-                search->found[search->n_found++] = search->n;
-            search->n++;
-        }
-        if (end == search->nbytes)
-            return true;
-    }
-}
-
-static void search_write_interpretation_path(bth_name_text *out, const struct search *search,
-                                             uint32_t reading)
+static void reading_write_path(bth_name_text *out, const struct reading *readings, uint32_t reading)
 {
     uint32_t chain[64] = {0};
     size_t n = 0;
-    for (uint32_t at = reading; at != 0 && n < 64; at = search->readings[at].parent)
+    for (uint32_t at = reading; at != 0 && n < 64; at = readings[at].parent)
         chain[n++] = at;
     while (n-- > 0) {
-        const struct reading *step = &search->readings[chain[n]];
-        bth_name_text_append_path_step(out, search->readings[step->parent].value, step->index);
+        const struct reading *step = &readings[chain[n]];
+        bth_name_text_append_step(out, readings[step->parent].value, step->index, true);
     }
 }
 
-static int name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
-                               berth_error *error)
+static void name_fail_ambiguous(const char *name, bth_name_text *first, bth_name_text *second,
+                                berth_error *error)
 {
     bth_fail_status(error, BERTH_E_AMBIGUOUS, "\"%.*s\" is the name of two values: %.*s and %.*s",
                     MAX_SHOWN_NBYTES / 2, name, MAX_SHOWN_NBYTES, first->text ? first->text : "",
                     MAX_SHOWN_NBYTES, second->text ? second->text : "");
     bth_release(first->text);
     bth_release(second->text);
-    return error->code;
 }
 
 /* Any value by short name; NULL without an error if there is none. */
 static const berth_value *value_find_by_short_name(const berth_value *root, const char *name,
                                                    berth_error *error)
 {
-    struct search search = {.name = name, .nbytes = strlen(name)};
-    search.readings = bth_allocate(MAX_READINGS * sizeof(*search.readings));
-    if (!search.readings) {
-        bth_fail_memory(error, MAX_READINGS * sizeof(*search.readings));
+    size_t nbytes = strlen(name);
+    uint32_t n = 0, found[2] = {0}; /* readings of the whole name */
+    int n_found = 0;
+    bool too_many = false;
+    struct reading *readings = bth_allocate(MAX_READINGS * sizeof(*readings));
+    if (!readings) {
+        bth_fail_memory(error, MAX_READINGS * sizeof(*readings));
         return NULL;
     }
-    search.readings[search.n++] = (struct reading){.value = root};
-    bool whole = true;
-    for (uint32_t i = 0; whole && i < search.n && search.n_found < 2; i++)
-        whole = search_extend_interpretation(&search, i, error);
-    const berth_value *value = search.n_found ? search.readings[search.found[0]].value : NULL;
-    if (error->code == BERTH_OK && search.n_found == 2) {
+    readings[n++] = (struct reading){.value = root};
+    for (uint32_t i = 0; i < n && n_found < 2 && !too_many; i++) {
+        const berth_value *parent = readings[i].value;
+        size_t from = readings[i].at;
+        /* Tries every end of the next step, because keys may contain dots. */
+        for (size_t end = from; end <= nbytes && !too_many; end++) {
+            const char *dot = memchr(name + end, '.', nbytes - end);
+            end = dot ? (size_t)(dot - name) : nbytes;
+            uint32_t steps[MAX_STEPS];
+            int n_steps = steps_find_by_text(parent, name + from, end - from, steps, error);
+            for (int step = 0; step < n_steps; step++) {
+                too_many = n == MAX_READINGS;
+                if (too_many)
+                    break;
+                readings[n] =
+                    (struct reading){.value = bth_value_child_at_step(parent, steps[step]),
+                                     .at = end + 1,
+                                     .parent = i,
+                                     .index = steps[step]};
+                if (end == nbytes && n_found < 2)
+                    found[n_found++] = n;
+                n++;
+            }
+        }
+    }
+    const berth_value *value = n_found ? readings[found[0]].value : NULL;
+    if (error->code == BERTH_OK && n_found == 2) {
         bth_name_text first = {.limit = SIZE_MAX}, second = {.limit = SIZE_MAX};
-        search_write_interpretation_path(&first, &search, search.found[0]);
-        search_write_interpretation_path(&second, &search, search.found[1]);
+        reading_write_path(&first, readings, found[0]);
+        reading_write_path(&second, readings, found[1]);
         name_fail_ambiguous(name, &first, &second, error);
-    } else if (error->code == BERTH_OK && !whole) {
+    } else if (error->code == BERTH_OK && too_many) {
         bth_fail_status(error, BERTH_E_AMBIGUOUS,
                         "\"%.*s\" can be read in more than %d ways; use its path, as ['a'][0]",
                         MAX_SHOWN_NBYTES, name, MAX_READINGS);
     }
-    bth_release(search.readings);
+    bth_release(readings);
     return error->code == BERTH_OK ? value : NULL;
 }
 
 /* ---- similar names ---- */
 
 /* The message shows the most similar of the first names. */
-static int name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
+static void name_fail_not_found(const bth_names *names, const char *name, berth_error *error)
 {
     size_t nbytes = strlen(name), best = nbytes / 2 + 1;
     char *near = NULL;
@@ -357,16 +334,20 @@ static int name_fail_not_found(const bth_names *names, const char *name, berth_e
                     name, near ? "; near: \"" : "", MAX_SHOWN_NBYTES, near ? near : "",
                     near ? "\"" : "");
     bth_release(near);
-    return error->code;
 }
 
 /* ---- tensors by short name ---- */
 
-/* The next tensor from position `after` on whose short name is `name`. */
-static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after, uint64_t hash,
-                                         const char *name, berth_error *error)
+/* A listed tensor; NULL without an error if no tensor has that name. */
+static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
+                                                          berth_error *error)
 {
-    for (uint32_t i = after; i < names->n_tensors; i++) {
+    uint64_t hash = bth_name_hash_append(names, 0, name, strlen(name));
+    uint32_t found[2] = {0}; /* entries */
+    int n_found = 0;
+    bool is_shared = true;
+    for (uint32_t i = bth_names_find_tensor_by_hash(names, hash);
+         i < names->n_tensors && n_found < 2 && is_shared; i++) {
         uint32_t entry = names->tensors[i];
         if ((names->entries[entry].hash & ~BTH_NAME_SHARED) != hash)
             continue;
@@ -374,33 +355,18 @@ static uint32_t tensor_find_next_by_name(const bth_names *names, uint32_t after,
         bth_name_text_write_entry_name(&out, names, entry, false);
         bool same = !name_text_ran_out_of_memory(&out, error) && strcmp(out.text, name) == 0;
         bth_release(out.text);
-        if (same)
-            return i;
         if (error->code != BERTH_OK)
-            break;
+            return NULL;
+        if (same) {
+            found[n_found++] = entry;
+            is_shared = names->entries[entry].hash & BTH_NAME_SHARED;
+        }
     }
-    return UINT32_MAX;
-}
-
-/* A listed tensor; NULL without an error if no tensor has that name. */
-static const berth_value *names_find_tensor_by_short_name(const bth_names *names, const char *name,
-                                                          berth_error *error)
-{
-    uint64_t hash = bth_name_hash_append(names, 0, name, strlen(name));
-    uint32_t first = bth_names_find_tensor_by_hash(names, hash);
-    if (first != UINT32_MAX)
-        first = tensor_find_next_by_name(names, first, hash, name, error);
-    if (first == UINT32_MAX)
-        return NULL;
-    const struct names_entry *entry = &names->entries[names->tensors[first]];
-    if (!(entry->hash & BTH_NAME_SHARED))
-        return entry->value;
-    uint32_t second = tensor_find_next_by_name(names, first + 1, hash, name, error);
-    if (second == UINT32_MAX)
-        return error->code == BERTH_OK ? entry->value : NULL;
+    if (n_found < 2)
+        return n_found ? names->entries[found[0]].value : NULL;
     bth_name_text a = {.limit = SIZE_MAX}, b = {.limit = SIZE_MAX};
-    bth_name_text_write_entry_name(&a, names, names->tensors[first], true);
-    bth_name_text_write_entry_name(&b, names, names->tensors[second], true);
+    bth_name_text_write_entry_name(&a, names, found[0], true);
+    bth_name_text_write_entry_name(&b, names, found[1], true);
     name_fail_ambiguous(name, &a, &b, error);
     return NULL;
 }

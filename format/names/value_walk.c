@@ -25,7 +25,7 @@ static const char *value_walk_path(const berth_walk *public)
     out->nbytes = i ? frames[i - 1].note : 0;
     out->cut = false;
     for (bth_name_text_append_bytes(out, "", 0); i < state->n_steps; i++) {
-        bth_name_text_append_path_step(out, frames[i].value, frames[i].step);
+        bth_name_text_append_step(out, frames[i].value, frames[i].step, true);
         frames[i].note = (uint32_t)out->nbytes;
     }
     state->n_steps_written = out->cut ? 0 : state->n_steps;
@@ -54,29 +54,11 @@ static int value_walk_call_and_push_if_new(struct value_walk *state, const berth
     return code ? code : bth_walk_push(&state->walk, value, error);
 }
 
-static int value_walk_run(struct value_walk *state, const berth_value *root, berth_error *error)
-{
-    bth_walk *walk = &state->walk;
-    int code = value_walk_call_and_push_if_new(state, root, error);
-    while (code == 0 && walk->n_frames > 0) {
-        const berth_value *child = bth_walk_next_child(walk);
-        if (state->n_steps_written >= walk->n_frames)
-            state->n_steps_written = walk->n_frames - 1;
-        if (child) {
-            code = value_walk_call_and_push_if_new(state, child, error);
-            continue;
-        }
-        const berth_value *value = walk->frames[walk->n_frames - 1].value;
-        code = value_walk_call(state, state->walker.leave, value, walk->n_frames - 1, error);
-        bth_walk_pop(walk);
-    }
-    return code;
-}
-
 int berth_value_walk(const berth_value *value, const berth_walker *walker, berth_error *error)
 {
     struct value_walk state = {.public = {.path = value_walk_path},
                                .path = {.limit = BTH_MAX_NAME_NBYTES}};
+    bth_walk *walk = &state.walk;
     int code;
     BTH_ERROR_BEGIN(error);
     if (!value || !walker)
@@ -87,11 +69,23 @@ int berth_value_walk(const berth_value *value, const berth_walker *walker, berth
     if (state.walker.flags & ~BERTH_WALK_ITEMS)
         return bth_fail_argument(error, "unknown flags 0x%x of a walk",
                                  (unsigned)state.walker.flags);
-    state.walk.edges = state.walker.flags & BERTH_WALK_ITEMS ? BTH_WALK_ITEMS : BTH_WALK_ALL;
-    code = bth_walk_allocate_seen(&state.walk, bth_value_tree(value), error);
+    walk->edges = state.walker.flags & BERTH_WALK_ITEMS ? BTH_WALK_ITEMS : BTH_WALK_ALL;
+    code = bth_walk_allocate_seen(walk, bth_value_tree(value), error);
     if (code == 0)
-        code = value_walk_run(&state, value, error);
-    bth_walk_free(&state.walk);
+        code = value_walk_call_and_push_if_new(&state, value, error);
+    while (code == 0 && walk->n_frames > 0) {
+        const berth_value *child = bth_walk_next_child(walk);
+        if (state.n_steps_written >= walk->n_frames)
+            state.n_steps_written = walk->n_frames - 1;
+        if (child) {
+            code = value_walk_call_and_push_if_new(&state, child, error);
+            continue;
+        }
+        const berth_value *left = walk->frames[walk->n_frames - 1].value;
+        code = value_walk_call(&state, state.walker.leave, left, walk->n_frames - 1, error);
+        bth_walk_pop(walk);
+    }
+    bth_walk_free(walk);
     bth_release(state.path.text);
     return code;
 }

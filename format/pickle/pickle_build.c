@@ -242,37 +242,35 @@ static bool value_can_be_tensor_part(const bth_unpickler *unpickler, const berth
             berth_as_tensor(value));
 }
 
-/* (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis) */
-static bool quantizer_read(const bth_unpickler *unpickler, const berth_value *parameters,
-                           berth_tensor *tensor)
-{
-    berth_value *const *items;
-    size_t n = bth_node_tuple_items(parameters, &items);
-    if (n == 0 || n > 4)
-        return false;
-    tensor->qscheme = bth_value_as_qscheme(items[0]);
-    switch (tensor->qscheme) {
-    case BERTH_PER_TENSOR_AFFINE:
-        return n == 3 && value_as_double(items[1], &tensor->scale) &&
-               berth_as_int(items[2], &tensor->zero_point);
-    case BERTH_PER_CHANNEL_AFFINE:
-    case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
-        if (n != 4 || !value_can_be_tensor_part(unpickler, items[1]) ||
-            !value_can_be_tensor_part(unpickler, items[2]))
-            return false;
-        tensor->scales = items[1];
-        tensor->zero_points = items[2];
-        return berth_as_int(items[3], &tensor->axis);
-    default: /* PyTorch neither writes nor reads the symmetric schemes. */
-        return false;
-    }
-}
-
+/* Of (qscheme, scale, zero_point), or per channel (qscheme, scales, zero_points, axis). */
 BUILDER(qtensor)
 {
     berth_tensor tensor = {.dtype = storage_class_tensor_dtype(items[STORAGE]),
                            .flags = argument_get_requires_grad_flag(items[5])};
-    if (!quantizer_read(unpickler, items[4], &tensor))
+    berth_value *const *parts = items;
+    size_t n_parts = bth_node_tuple_items(items[4], &parts);
+    bool good = false;
+    if (n_parts > 0)
+        tensor.qscheme = bth_value_as_qscheme(parts[0]);
+    switch (tensor.qscheme) {
+    case BERTH_PER_TENSOR_AFFINE:
+        good = n_parts == 3 && value_as_double(parts[1], &tensor.scale) &&
+               berth_as_int(parts[2], &tensor.zero_point);
+        break;
+    case BERTH_PER_CHANNEL_AFFINE:
+    case BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS:
+        good = n_parts == 4 && value_can_be_tensor_part(unpickler, parts[1]) &&
+               value_can_be_tensor_part(unpickler, parts[2]) &&
+               berth_as_int(parts[3], &tensor.axis);
+        if (good) {
+            tensor.scales = parts[1];
+            tensor.zero_points = parts[2];
+        }
+        break;
+    default: /* PyTorch neither writes nor reads the symmetric schemes. */
+        break;
+    }
+    if (!good)
         return build_refuse(unpickler, known,
                             "wants (per_tensor_affine, scale, zero_point) or "
                             "(per_channel_affine, scales, zero_points, axis) as argument 5");
@@ -511,7 +509,7 @@ BUILDER(from_type_v2)
 {
     const bth_known *type = bth_node_known_global(items[1]);
     bool is_plain = type && type->what == BTH_IS_TENSOR_CLASS && type->number == BERTH_DTYPE_NONE;
-    bool is_allowed = is_plain || unpickler->rules->inert; /* reduce_is_kept_inert has looked */
+    bool is_allowed = is_plain || unpickler->rules->inert; /* bth_unpickle_reduce has looked */
     if (!function_rebuilds_tensor(items[0]) || !is_allowed)
         return build_refuse(unpickler, known,
                             "wants a _rebuild function and torch Tensor as first arguments");
@@ -523,13 +521,6 @@ BUILDER(from_type_v2)
 }
 
 /* ---- REDUCE and NEWOBJ ---- */
-
-static berth_value *reduce_refuse(bth_unpickler *unpickler, const bth_known *known, const char *why)
-{
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
-                               bth_unpickle_opcode_name(unpickler), known->module, known->name,
-                               why);
-}
 
 /* Parameter(tensor, requires_grad), or FloatTensor(): in files from before 0.4, BUILD sets the
  * rest. */
@@ -561,16 +552,6 @@ static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_kno
     return (berth_value *)((uintptr_t)pending | BTH_TAG_PENDING);
 }
 
-/* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
-static bool reduce_is_kept_inert(const bth_unpickler *unpickler, const bth_known *known,
-                                 const berth_value *arguments)
-{
-    berth_value *const *items;
-    return unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
-           bth_node_tuple_items(arguments, &items) == 4 &&
-           !(function_rebuilds_tensor(items[0]) && bth_node_can_be_inert_class(items[1]));
-}
-
 berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable,
                                  berth_value *arguments, bool new_object)
 {
@@ -589,20 +570,23 @@ berth_value *bth_unpickle_reduce(bth_unpickler *unpickler, berth_value *callable
     if (!known) /* inert: listed and saved again, never run */
         return bth_call_new(unpickler->tree, callable, arguments, new_object);
     /* NEWOBJ calls no __init__: allowed where that makes the same object as REDUCE. */
-    if (new_object && known->what != BTH_IS_PARAMETER_CLASS &&
-        !(berth_value_count(arguments) == 0 &&
-          (known->what == BTH_IS_TENSOR_CLASS || known->build == BTH_BUILD_ordered_dict ||
-           known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set)))
-        return reduce_refuse(unpickler, known, "no pickler makes it this way");
-    switch (known->what) {
-    case BTH_IS_CALLABLE:
-        if (reduce_is_kept_inert(unpickler, known, arguments))
-            return bth_call_new(unpickler->tree, callable, arguments, new_object);
-        return reduce_check_and_build(unpickler, known, arguments);
-    case BTH_IS_PARAMETER_CLASS:
-    case BTH_IS_TENSOR_CLASS:
+    bool is_class = known->what == BTH_IS_PARAMETER_CLASS || known->what == BTH_IS_TENSOR_CLASS;
+    bool is_made_so = !new_object || known->what == BTH_IS_PARAMETER_CLASS ||
+                      (berth_value_count(arguments) == 0 &&
+                       (is_class || known->build == BTH_BUILD_ordered_dict ||
+                        known->build == BTH_BUILD_counter || known->build == BTH_BUILD_set));
+    if (!is_made_so || (!is_class && known->what != BTH_IS_CALLABLE))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_FORBIDDEN, "%s of %s %s: %s",
+                                   bth_unpickle_opcode_name(unpickler), known->module, known->name,
+                                   is_made_so ? "it may be named, but not called"
+                                              : "no pickler makes it this way");
+    if (is_class)
         return reduce_begin_pending(unpickler, known, arguments);
-    default:
-        return reduce_refuse(unpickler, known, "it may be named, but not called");
-    }
+    /* _rebuild_from_type_v2 of an unknown function: kept as it is, on request (P1). */
+    berth_value *const *items;
+    if (unpickler->rules->inert && known->build == BTH_BUILD_from_type_v2 &&
+        bth_node_tuple_items(arguments, &items) == 4 &&
+        !(function_rebuilds_tensor(items[0]) && bth_node_can_be_inert_class(items[1])))
+        return bth_call_new(unpickler->tree, callable, arguments, new_object);
+    return reduce_check_and_build(unpickler, known, arguments);
 }

@@ -78,29 +78,24 @@ static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
     return nbytes > 0;
 }
 
-static berth_value *unknown_global_refuse_or_make(bth_unpickler *unpickler,
-                                                  const bth_argument *name)
-{
-    int most = BTH_GLOBAL_SHOWN_NBYTES;
-    if (!global_text_is_printable_ascii(name->text, name->text_nbytes) ||
-        !global_text_is_printable_ascii(name->name, name->name_nbytes))
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "GLOBAL with text that is not a dotted name");
-    if (unpickler->rules->inert)
-        return bth_global_new(unpickler->tree, name->text, name->text_nbytes, name->name,
-                              name->name_nbytes, true);
-    return BTH_UNPICKLE_REFUSE(
-        unpickler, BERTH_E_FORBIDDEN,
-        "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL,
-        name->text_nbytes < (size_t)most ? (int)name->text_nbytes : most, name->text,
-        name->name_nbytes < (size_t)most ? (int)name->name_nbytes : most, name->name);
-}
-
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)
 {
-    size_t row = global_find(argument);
-    if (row == N_GLOBALS)
-        return unknown_global_refuse_or_make(unpickler, argument);
+    size_t row = global_find(argument), most = BTH_GLOBAL_SHOWN_NBYTES;
+    const char *module = argument->text, *name = argument->name;
+    size_t module_nbytes = argument->text_nbytes, name_nbytes = argument->name_nbytes;
+    if (row == N_GLOBALS) {
+        if (!global_text_is_printable_ascii(module, module_nbytes) ||
+            !global_text_is_printable_ascii(name, name_nbytes))
+            return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                       "GLOBAL with text that is not a dotted name");
+        if (unpickler->rules->inert)
+            return bth_global_new(unpickler->tree, module, module_nbytes, name, name_nbytes, true);
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_FORBIDDEN,
+            "global %.*s %.*s is not allowed in a checkpoint" BTH_REFUSED_FOR_GLOBAL,
+            (int)(module_nbytes < most ? module_nbytes : most), module,
+            (int)(name_nbytes < most ? name_nbytes : most), name);
+    }
     const bth_known *known = &bth_globals[row];
     berth_value *node = unpickler->globals[row];
     if (node)
@@ -109,8 +104,7 @@ berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argume
         berth_kind kind = known->what == BTH_IS_DTYPE ? BERTH_KIND_DTYPE : BERTH_KIND_QSCHEME;
         node = berth_make_constant(unpickler->tree, kind, known->number);
     } else {
-        node = bth_global_new(unpickler->tree, known->module, strlen(known->module), known->name,
-                              strlen(known->name), false);
+        node = bth_global_new(unpickler->tree, module, module_nbytes, name, name_nbytes, false);
         if (node)
             ((struct global_node *)node)->known = (uint32_t)row + 1;
     }
@@ -174,13 +168,6 @@ static seen_value finder_pop(global_finder *finder)
         return finder->values[finder->depth % N_VALUES];
     finder->lowest = finder->depth;
     return (seen_value){0};
-}
-
-static seen_put *finder_memo_slot(global_finder *finder, uint64_t index)
-{
-    uint64_t n = finder->n_kept;
-    assert(n >= N_KEPT);
-    return &finder->memo[index < n ? index : n + index % n];
 }
 
 /* The decimal number of a PUT or GET. */
@@ -350,7 +337,9 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
     uint64_t index = has_line                   ? line_number(argument)
                      : opcode == BTH_OP_MEMOIZE ? finder->n_memo
                                                 : (uint32_t)argument->number;
-    seen_put *put = finder_memo_slot(finder, index);
+    uint64_t n_kept = finder->n_kept;
+    assert(n_kept >= N_KEPT);
+    seen_put *put = &finder->memo[index < n_kept ? index : n_kept + index % n_kept];
     switch (opcode) {
     case BTH_OP_MARK:
         if (finder->n_marks < N_MARKS) {

@@ -86,131 +86,6 @@ int bth_pickle_find_end_and_fetches(const uint8_t *bytes, size_t nbytes,
                     "the pickle does not end here: no STOP yet");
 }
 
-/* ---- persistent ids ---- */
-
-/* P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
- * (view_key, offset, numel) of a view of that storage. */
-enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };
-
-/* The storage that an id names, after the checks. */
-typedef struct named_storage {
-    berth_dtype dtype;
-    const struct text_node *key;
-    const struct text_node *location;
-    uint64_t nbytes;
-} named_storage;
-
-static void *persistent_refuse(bth_unpickler *unpickler, const char *problem)
-{
-    return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE, "a persistent id whose %s", problem);
-}
-
-/* numel is in items of the class; untyped storages count bytes (FORMAT.md 5). */
-static bool persistent_numel_to_nbytes(bth_unpickler *unpickler, const berth_value *value,
-                                       berth_dtype dtype, const char *what, uint64_t *nbytes)
-{
-    int64_t numel;
-    size_t item_nbytes = berth_dtype_nbytes(dtype);
-    /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
-    if (!berth_as_int(value, &numel))
-        BTH_BAD_PICKLE(unpickler, "a persistent id whose %s is not an int", what);
-    else if (numel < 0)
-        bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
-                          (long long)numel);
-    else if (!bth_try_multiply((uint64_t)numel, item_nbytes, nbytes) || *nbytes > INT64_MAX)
-        bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
-                          "a storage whose %s of %lld x %zu bytes is too large", what,
-                          (long long)numel, item_nbytes);
-    else
-        return true;
-    return false;
-}
-
-static berth_storage *named_storage_register(bth_unpickler *unpickler, const named_storage *named)
-{
-    berth_storage *storage = bth_tree_find_or_add_storage(
-        unpickler->tree, named->key->data, named->key->key.count, named->dtype, named->nbytes,
-        named->location->data, named->location->key.count);
-    if (!storage)
-        bth_unpickle_fail_by_tree_error(unpickler, "persistent id");
-    return storage;
-}
-
-/* A storage that is a part of another one. */
-static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_storage *root,
-                                               const named_storage *whole, const berth_value *view)
-{
-    berth_value *const *items;
-    named_storage part = *whole;
-    uint64_t offset = 0;
-    if (bth_node_tuple_items(view, &items) != 3 || !(part.key = bth_node_as_text_node(items[0])))
-        return persistent_refuse(unpickler, "view is not (key, offset, numel)");
-    if (!persistent_numel_to_nbytes(unpickler, items[1], part.dtype, "view's offset", &offset) ||
-        !persistent_numel_to_nbytes(unpickler, items[2], part.dtype, "view's numel", &part.nbytes))
-        return NULL;
-    if (offset > root->nbytes || part.nbytes > root->nbytes - offset)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_TENSOR,
-                                   "a view of %llu bytes at byte %llu of a storage of %llu bytes",
-                                   (unsigned long long)part.nbytes, (unsigned long long)offset,
-                                   (unsigned long long)root->nbytes);
-    size_t n_before = bth_tree_n_storages(unpickler->tree);
-    berth_storage *storage = named_storage_register(unpickler, &part);
-    if (!storage)
-        return NULL;
-    if (bth_tree_n_storages(unpickler->tree) > n_before) {
-        storage->root = root;
-        storage->root_offset = offset;
-    }
-    if (storage->root != root || storage->root_offset != offset)
-        return persistent_refuse(unpickler, "view was another part, or a whole storage, before");
-    return storage;
-}
-
-/* The storage that a persistent id names (P5). Inert, the legacy format also names classes of
- * modules: ('module', class, its source file, its source), whose source is not kept, as today's
- * PyTorch does. */
-static berth_value *persistent_follow(bth_unpickler *unpickler, const berth_value *id)
-{
-    bool legacy = unpickler->rules->legacy;
-    berth_value *const *items = NULL;
-    size_t wanted = legacy ? N_ITEMS : N_ITEMS - 1, n = bth_node_tuple_items(id, &items);
-    named_storage named = {0};
-    if (unpickler->rules->inert && legacy && n == N_MODULE_ITEMS &&
-        bth_text_is(bth_node_as_text_node(items[TYPE]), "module") &&
-        bth_node_can_be_inert_class(items[CLASS]))
-        return items[CLASS];
-    if (n == SIZE_MAX)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "a persistent id that is %s, not a tuple",
-                                   bth_kind_phrase(bth_node_kind(id)));
-    const struct text_node *type = n > 0 ? bth_node_as_text_node(items[TYPE]) : NULL;
-    if (bth_text_is(type, "module"))
-        return BTH_UNPICKLE_REFUSE(
-            unpickler, BERTH_E_FORBIDDEN,
-            "a whole pickled module, which is code and never run: only its state_dict can be read");
-    if (n > 0 && !bth_text_is(type, "storage"))
-        return persistent_refuse(unpickler, "first item is not 'storage'");
-    if (n != wanted)
-        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
-                                   "a persistent id of %zu items, not %zu", n, wanted);
-    if (!bth_node_is_storage_class(items[CLASS], &named.dtype))
-        return persistent_refuse(unpickler, "second item is not a storage class");
-    named.key = bth_node_as_text_node(items[KEY]);
-    if (!named.key)
-        return persistent_refuse(unpickler, "key is not a str");
-    named.location = bth_node_as_text_node(items[LOCATION]);
-    if (!named.location)
-        return persistent_refuse(unpickler, "location is not a str");
-    if (!persistent_numel_to_nbytes(unpickler, items[NUMEL], named.dtype, "numel", &named.nbytes))
-        return NULL;
-    berth_storage *storage = named_storage_register(unpickler, &named);
-    if (storage && storage->root)
-        return persistent_refuse(unpickler, "storage was a view before");
-    if (storage && legacy && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
-        storage = persistent_register_view(unpickler, storage, &named, items[VIEW]);
-    return storage ? bth_storage_value_new(unpickler->tree, storage, named.dtype) : NULL;
-}
-
 /* ---- the stack: one array of 8-byte slots, with its marks ---- */
 
 /* Every opcode pushes one slot at most, so the bytes that are left bound the stack. */
@@ -300,28 +175,22 @@ static int read_pop_items_to_mark(bth_unpickler *unpickler, berth_value *const *
     return 0;
 }
 
-/* Whether REDUCE or BINPERSID is next, or follows a PUT that is never fetched. */
-static bool tuple_is_used_once(const bth_unpickler *unpickler)
-{
-    const uint8_t *at = unpickler->bytes + unpickler->op_at + 1;
-    size_t left = unpickler->nbytes - unpickler->op_at - 1;
-    if (left > 5 && at[0] == BTH_OP_LONG_BINPUT &&
-        !bth_unpickle_memo_may_be_fetched(unpickler, bth_little_u32(at + 1)))
-        at += 5;
-    else if (left > 2 && at[0] == BTH_OP_BINPUT &&
-             !bth_unpickle_memo_may_be_fetched(unpickler, at[1]))
-        at += 2;
-    else if (left == 0)
-        return false;
-    return at[0] == BTH_OP_REDUCE || at[0] == BTH_OP_BINPERSID;
-}
-
 /* The tuple of n items that the opcode at hand makes; NULL: the tree has failed. Most tuples are
  * the arguments of one call and need no node. Inert objects keep their arguments. */
 static berth_value *read_make_tuple(bth_unpickler *unpickler, berth_value *const *items, size_t n)
 {
     struct tuple_node *tuple = &unpickler->arguments.tuple;
-    if (n == 0 || n > 8 || unpickler->rules->inert || !tuple_is_used_once(unpickler))
+    const uint8_t *next = unpickler->bytes + unpickler->op_at + 1;
+    size_t left = unpickler->nbytes - unpickler->op_at - 1;
+    /* It is used once if REDUCE or BINPERSID is next, or follows a PUT that is never fetched. */
+    if (left > 5 && next[0] == BTH_OP_LONG_BINPUT &&
+        !bth_unpickle_memo_may_be_fetched(unpickler, bth_little_u32(next + 1)))
+        next += 5;
+    else if (left > 2 && next[0] == BTH_OP_BINPUT &&
+             !bth_unpickle_memo_may_be_fetched(unpickler, next[1]))
+        next += 2;
+    bool is_used_once = left > 0 && (next[0] == BTH_OP_REDUCE || next[0] == BTH_OP_BINPERSID);
+    if (n == 0 || n > 8 || unpickler->rules->inert || !is_used_once)
         return bth_tuple_of(unpickler->tree, items, n);
     *tuple = (struct tuple_node){
         .key = {.head = {.kind = BERTH_KIND_TUPLE, .id = BTH_NO_ID}, .count = (uint32_t)n}};
@@ -442,12 +311,21 @@ RUNS(TUPLE1, read_tuple_from_top(unpickler, 1))
 RUNS(TUPLE2, read_tuple_from_top(unpickler, 2))
 RUNS(TUPLE3, read_tuple_from_top(unpickler, 3))
 
-/* Adds items to the list on top, or pairs to the dict (P5). What is built from an unknown global
- * keeps its items, too (P1). Every pickler writes list items, then key items, then the state. They
- * are written again in that order, so any other order is refused. */
-static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t n, bool by_key)
+/* Adds the n items on top (0: those above the last MARK) to the list below them, or as pairs to the
+ * dict (P5). What is built from an unknown global keeps its items, too (P1). Every pickler writes
+ * list items, then key items, then the state. They are written again in that order, so any other
+ * order is refused. */
+static int read_fill(bth_unpickler *unpickler, size_t n_on_top, bool by_key)
 {
     const char *opcode = bth_unpickle_opcode_name(unpickler);
+    berth_value *few[2] = {NULL}, *const *items = few;
+    size_t n = n_on_top;
+    int code =
+        n ? read_pop_n_items(unpickler, few, n, 1) : read_pop_items_to_mark(unpickler, &items, &n);
+    if (code == 0 && n_on_top == 0)
+        code = read_check_items_above_mark(unpickler, 1);
+    if (code < 0)
+        return code;
     berth_value *container = read_peek_resolved(unpickler, 0); /* NULL: the first error stays */
     berth_kind kind = bth_node_kind(container);
     bool is_inert = kind == BERTH_KIND_CALL;
@@ -463,35 +341,16 @@ static int read_fill(bth_unpickler *unpickler, berth_value *const *items, size_t
     if (is_inert && !by_key && berth_value_part(container, BERTH_PART_DICT_ITEMS))
         return BTH_BAD_PICKLE(unpickler, "%s to an object that has key items", opcode);
     n = by_key ? n / 2 : n;
-    int code = is_inert ? bth_call_extend(container, items, n, by_key)
-               : by_key ? bth_dict_extend(container, items, n)
-                        : bth_list_extend(container, items, n);
+    code = is_inert ? bth_call_extend(container, items, n, by_key)
+           : by_key ? bth_dict_extend(container, items, n)
+                    : bth_list_extend(container, items, n);
     return code < 0 ? bth_unpickle_fail_by_tree_error(unpickler, opcode) : 0;
 }
 
-/* Adds the n items on top to the container below them. */
-static int read_fill_from_top(bth_unpickler *unpickler, size_t n, bool by_key)
-{
-    berth_value *items[2] = {NULL};
-    int code = read_pop_n_items(unpickler, items, n, 1);
-    return code < 0 ? code : read_fill(unpickler, items, n, by_key);
-}
-
-/* Adds the items above the last MARK to the container below it. */
-static int read_fill_from_mark(bth_unpickler *unpickler, bool by_key)
-{
-    berth_value *const *items;
-    size_t n;
-    int code = read_pop_items_to_mark(unpickler, &items, &n);
-    if (code == 0)
-        code = read_check_items_above_mark(unpickler, 1);
-    return code < 0 ? code : read_fill(unpickler, items, n, by_key);
-}
-
-RUNS(APPEND, read_fill_from_top(unpickler, 1, false))
-RUNS(SETITEM, read_fill_from_top(unpickler, 2, true))
-RUNS(APPENDS, read_fill_from_mark(unpickler, false))
-RUNS(SETITEMS, read_fill_from_mark(unpickler, true))
+RUNS(APPEND, read_fill(unpickler, 1, false))
+RUNS(SETITEM, read_fill(unpickler, 2, true))
+RUNS(APPENDS, read_fill(unpickler, 0, false))
+RUNS(SETITEMS, read_fill(unpickler, 0, true))
 
 /* ---- memo ---- */
 
@@ -595,12 +454,121 @@ HANDLER(BUILD)
                     : bth_unpickle_build(unpickler, unpickler->stack[unpickler->depth - 1], state);
 }
 
+/* ---- persistent ids ---- */
+
+/* P5: ('storage', class, key, location, numel), and in the legacy format a sixth item, None or
+ * (view_key, offset, numel) of a view of that storage. */
+enum { TYPE, CLASS, KEY, LOCATION, NUMEL, VIEW, N_ITEMS, N_MODULE_ITEMS = 4 };
+
+/* numel is in items of the class; untyped storages count bytes (FORMAT.md 5). */
+static bool persistent_numel_to_nbytes(bth_unpickler *unpickler, const berth_value *value,
+                                       berth_dtype dtype, const char *what, uint64_t *nbytes)
+{
+    int64_t numel;
+    size_t item_nbytes = berth_dtype_nbytes(dtype);
+    /* T1: the product may not wrap: 0x4000000000000001 x 4 would be 4. */
+    if (!berth_as_int(value, &numel))
+        BTH_BAD_PICKLE(unpickler, "a persistent id whose %s is not an int", what);
+    else if (numel < 0)
+        bth_unpickle_fail(unpickler, BERTH_E_TENSOR, "a storage whose %s is %lld", what,
+                          (long long)numel);
+    else if (!bth_try_multiply((uint64_t)numel, item_nbytes, nbytes) || *nbytes > INT64_MAX)
+        bth_unpickle_fail(unpickler, BERTH_E_TENSOR,
+                          "a storage whose %s of %lld x %zu bytes is too large", what,
+                          (long long)numel, item_nbytes);
+    else
+        return true;
+    return false;
+}
+
+/* A storage that is a part of another one. NULL: error or tree has failed. */
+static berth_storage *persistent_register_view(bth_unpickler *unpickler, berth_storage *root,
+                                               berth_dtype dtype, const struct text_node *location,
+                                               const berth_value *view)
+{
+    berth_value *const *items;
+    const struct text_node *key;
+    uint64_t offset = 0, nbytes = 0;
+    if (bth_node_tuple_items(view, &items) != 3 || !(key = bth_node_as_text_node(items[0])))
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_PICKLE,
+                                   "a persistent id whose view is not (key, offset, numel)");
+    if (!persistent_numel_to_nbytes(unpickler, items[1], dtype, "view's offset", &offset) ||
+        !persistent_numel_to_nbytes(unpickler, items[2], dtype, "view's numel", &nbytes))
+        return NULL;
+    if (offset > root->nbytes || nbytes > root->nbytes - offset)
+        return BTH_UNPICKLE_REFUSE(unpickler, BERTH_E_TENSOR,
+                                   "a view of %llu bytes at byte %llu of a storage of %llu bytes",
+                                   (unsigned long long)nbytes, (unsigned long long)offset,
+                                   (unsigned long long)root->nbytes);
+    size_t n_before = bth_tree_n_storages(unpickler->tree);
+    berth_storage *storage =
+        bth_tree_find_or_add_storage(unpickler->tree, key->data, key->key.count, dtype, nbytes,
+                                     location->data, location->key.count);
+    if (!storage)
+        return NULL;
+    if (bth_tree_n_storages(unpickler->tree) > n_before) {
+        storage->root = root;
+        storage->root_offset = offset;
+    }
+    if (storage->root != root || storage->root_offset != offset)
+        return BTH_UNPICKLE_REFUSE(
+            unpickler, BERTH_E_PICKLE,
+            "a persistent id whose view was another part, or a whole storage, before");
+    return storage;
+}
+
+/* The storage that a persistent id names (P5). */
 HANDLER(BINPERSID)
 {
-    berth_value *id = NULL;
+    bool legacy = unpickler->rules->legacy;
+    berth_value *id = NULL, *const *items = NULL;
     int code = read_pop_n_items(unpickler, &id, 1, 0);
-    return code != 0 ? code : read_push(unpickler, persistent_follow(unpickler, id));
+    if (code != 0)
+        return code;
+    size_t wanted = legacy ? N_ITEMS : N_ITEMS - 1, n = bth_node_tuple_items(id, &items);
+    if (n == SIZE_MAX)
+        return BTH_BAD_PICKLE(unpickler, "a persistent id that is %s, not a tuple",
+                              bth_kind_phrase(bth_node_kind(id)));
+    const struct text_node *type = n > 0 ? bth_node_as_text_node(items[TYPE]) : NULL;
+    /* Inert, the legacy format also names classes of modules: ('module', class, its source file,
+     * its source), whose source is not kept, as today's PyTorch does. */
+    if (bth_text_is(type, "module")) {
+        if (unpickler->rules->inert && legacy && n == N_MODULE_ITEMS &&
+            bth_node_can_be_inert_class(items[CLASS]))
+            return read_push(unpickler, items[CLASS]);
+        return bth_unpickle_fail(unpickler, BERTH_E_FORBIDDEN,
+                                 "a whole pickled module, which is code and never run: only its "
+                                 "state_dict can be read");
+    }
+    if (n > 0 && !bth_text_is(type, "storage"))
+        return BTH_BAD_PICKLE(unpickler, "a persistent id whose first item is not 'storage'");
+    if (n != wanted)
+        return BTH_BAD_PICKLE(unpickler, "a persistent id of %zu items, not %zu", n, wanted);
+    berth_dtype dtype;
+    if (!bth_node_is_storage_class(items[CLASS], &dtype))
+        return BTH_BAD_PICKLE(unpickler,
+                              "a persistent id whose second item is not a storage class");
+    const struct text_node *key = bth_node_as_text_node(items[KEY]);
+    const struct text_node *location = bth_node_as_text_node(items[LOCATION]);
+    if (!key || !location)
+        return BTH_BAD_PICKLE(unpickler, "a persistent id whose %s is not a str",
+                              key ? "location" : "key");
+    uint64_t nbytes;
+    if (!persistent_numel_to_nbytes(unpickler, items[NUMEL], dtype, "numel", &nbytes))
+        return unpickler->error->code;
+    berth_storage *storage =
+        bth_tree_find_or_add_storage(unpickler->tree, key->data, key->key.count, dtype, nbytes,
+                                     location->data, location->key.count);
+    if (storage && storage->root)
+        return BTH_BAD_PICKLE(unpickler, "a persistent id whose storage was a view before");
+    if (storage && legacy && bth_node_kind(items[VIEW]) != BERTH_KIND_NONE)
+        storage = persistent_register_view(unpickler, storage, dtype, location, items[VIEW]);
+    if (!storage)
+        return bth_unpickle_fail_by_tree_error(unpickler, "persistent id");
+    return read_push(unpickler, bth_storage_value_new(unpickler->tree, storage, dtype));
 }
+
+/* ---- the end ---- */
 
 /* A pickle has one reading: nothing may be left on the stack, and nothing may follow. */
 HANDLER(STOP)

@@ -199,27 +199,33 @@ static bth_emitted_global *emitted_globals_find_entry_or_empty(const bth_emitter
     }
 }
 
-/* Keeps the table at most half full. */
-static bool emitted_globals_grow_if_half_full(bth_emitter *emitter)
+/* The entry of a global, added if it is new. NULL: no memory. */
+static bth_emitted_global *emitted_globals_find_or_add(bth_emitter *emitter, const char *module,
+                                                       const char *name)
 {
-    if (emitter->n_globals < emitter->globals_capacity / 2)
-        return true;
     size_t old_capacity = emitter->globals_capacity;
-    size_t capacity = old_capacity ? old_capacity * 2 : 64;
-    bth_emitted_global *old = emitter->globals;
-    bth_emitted_global *table = bth_allocate_zeroed(capacity * sizeof *table);
-    if (!table) {
-        bth_fail_memory(emitter->error, capacity * sizeof *table);
-        return false;
+    if (emitter->n_globals >= old_capacity / 2) { /* the table is at most half full */
+        size_t capacity = old_capacity ? old_capacity * 2 : 64;
+        bth_emitted_global *old = emitter->globals;
+        bth_emitted_global *table = bth_allocate_zeroed(capacity * sizeof *table);
+        if (!table) {
+            bth_fail_memory(emitter->error, capacity * sizeof *table);
+            return NULL;
+        }
+        emitter->globals = table;
+        emitter->globals_capacity = capacity;
+        for (size_t i = 0; i < old_capacity; i++)
+            if (old[i].name)
+                *emitted_globals_find_entry_or_empty(emitter, old[i].module, old[i].name) = old[i];
+        memset(emitter->recent, 0, sizeof emitter->recent);
+        bth_release(old);
     }
-    emitter->globals = table;
-    emitter->globals_capacity = capacity;
-    for (size_t i = 0; i < old_capacity; i++)
-        if (old[i].name)
-            *emitted_globals_find_entry_or_empty(emitter, old[i].module, old[i].name) = old[i];
-    memset(emitter->recent, 0, sizeof emitter->recent);
-    bth_release(old);
-    return true;
+    bth_emitted_global *global = emitted_globals_find_entry_or_empty(emitter, module, name);
+    if (!global->name) {
+        *global = (bth_emitted_global){.module = module, .name = name};
+        emitter->n_globals++;
+    }
+    return global;
 }
 
 static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes)
@@ -233,17 +239,9 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
     bth_emitted_global *global = *recent;
-    if (!global || global->name != name || global->module != module) {
-        if (!emitted_globals_grow_if_half_full(emitter))
-            return;
-        global = emitted_globals_find_entry_or_empty(emitter, module, name);
-        if (!global->name) {
-            *global = (bth_emitted_global){.module = module, .name = name};
-            emitter->n_globals++;
-        }
-        *recent = global;
-    }
-    if (emit_fetch_if_in_memo(emitter, &global->memo))
+    if (!global || global->name != name || global->module != module)
+        *recent = global = emitted_globals_find_or_add(emitter, module, name);
+    if (!global || emit_fetch_if_in_memo(emitter, &global->memo))
         return;
     size_t module_nbytes = strlen(module);
     size_t name_nbytes = strlen(name);
@@ -346,16 +344,6 @@ static void emit_state_or_finish(bth_emitter *emitter, bth_walk_frame *frame,
     bth_emit_value(emitter, state);
 }
 
-/* Whether item i of n is written alone, without a MARK. For list and dict (batch_list_exact(),
- * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
- * (batch_list(), batch_dict()): also if it is the last one and begins a batch. */
-static bool emit_item_is_without_mark(const bth_walk_frame *frame, size_t i, size_t n)
-{
-    return i + 1 == n && i % BATCH == 0 &&
-           (n == 1 || frame->note & BTH_NOTE_ITEMS ||
-            berth_value_kind(frame->value) == BERTH_KIND_ORDERED_DICT);
-}
-
 /* Emits the opcodes before the next item, or after the last one. Returns how many items have been
  * written. */
 static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *frame, int single_op,
@@ -363,11 +351,17 @@ static size_t emit_batch_opcodes(bth_emitter *emitter, const bth_walk_frame *fra
 {
     size_t n = emitter->walk.n_items;
     size_t i = (uint32_t)(frame->step + 1); /* 0 for BTH_STEP_NONE */
-    if (i > 0 && emit_item_is_without_mark(frame, i - 1, n))
+    /* The last item is written alone, without a MARK. For list and dict (batch_list_exact(),
+     * batch_dict_exact()): if it is the only item. For OrderedDicts and the items of objects
+     * (batch_list(), batch_dict()): also if it begins a batch. */
+    bool is_last_alone =
+        n == 1 || (n % BATCH == 1 && (frame->note & BTH_NOTE_ITEMS ||
+                                      berth_value_kind(frame->value) == BERTH_KIND_ORDERED_DICT));
+    if (i > 0 && i == n && is_last_alone)
         bth_emit_op(emitter, single_op);
     else if (i > 0 && (i % BATCH == 0 || i == n))
         bth_emit_op(emitter, batch_op);
-    if (i < n && i % BATCH == 0 && !emit_item_is_without_mark(frame, i, n))
+    if (i < n && i % BATCH == 0 && !(i + 1 == n && is_last_alone))
         bth_emit_op(emitter, BTH_OP_MARK);
     return i;
 }

@@ -8,28 +8,6 @@
 
 /* ---- storages ---- */
 
-/* The number of a storage in the file. Storages are numbered in the order of their first use. */
-static size_t storage_find_or_assign_number(bth_emitter *emitter, const berth_storage *storage,
-                                            berth_dtype dtype)
-{
-    size_t *position = &emitter->positions[storage->index];
-    bth_pickled *out = &emitter->out;
-    berth_dtype class = bth_dtype_to_storage_dtype(dtype);
-    if (*position == 0) {
-        out->storages[out->n_storages] = storage;
-        out->dtypes[out->n_storages] = class;
-        *position = ++out->n_storages;
-    } else if (storage->nbytes > 0 &&
-               !bth_storage_dtypes_are_compatible(out->dtypes[*position - 1], class)) {
-        const char *first = bth_dtype_storage_class(out->dtypes[*position - 1]);
-        const char *second = bth_dtype_storage_class(class);
-        BTH_EMIT_REFUSE(emitter,
-                        "one storage is used as %s and as %s: PyTorch cannot load such a file",
-                        first ? first : "UntypedStorage", second ? second : "UntypedStorage");
-    }
-    return *position - 1;
-}
-
 void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_dtype dtype)
 {
     const char *class = bth_dtype_storage_class(dtype);
@@ -47,7 +25,23 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
             "a storage of %llu bytes, not a multiple of torch.%s, cannot be saved in the other "
             "byte order",
             (unsigned long long)storage->nbytes, berth_dtype_name(dtype));
-    size_t number = storage_find_or_assign_number(emitter, storage, dtype);
+    /* Storages are numbered in the order of their first use. */
+    bth_pickled *out = &emitter->out;
+    size_t *position = &emitter->positions[storage->index];
+    berth_dtype saved = bth_dtype_to_storage_dtype(dtype);
+    if (*position == 0) {
+        out->storages[out->n_storages] = storage;
+        out->dtypes[out->n_storages] = saved;
+        *position = ++out->n_storages;
+    } else if (storage->nbytes > 0 &&
+               !bth_storage_dtypes_are_compatible(out->dtypes[*position - 1], saved)) {
+        const char *first = bth_dtype_storage_class(out->dtypes[*position - 1]);
+        const char *second = bth_dtype_storage_class(saved);
+        BTH_EMIT_REFUSE(emitter,
+                        "one storage is used as %s and as %s: PyTorch cannot load such a file",
+                        first ? first : "UntypedStorage", second ? second : "UntypedStorage");
+    }
+    size_t number = *position - 1;
     char digits[24];
     size_t n = 0;
     size_t rest = number;
@@ -86,25 +80,6 @@ static void tensor_emit_grad_and_hooks(bth_emitter *emitter, bool requires_grad)
 {
     bth_emit_bool(emitter, requires_grad);
     bth_emit_ordered_dict(emitter, NULL);
-}
-
-/* {'neg': True, 'conj': True}, as torch._C._get_tensor_metadata orders it. */
-static void tensor_emit_metadata(bth_emitter *emitter, uint32_t flags)
-{
-    bool both = (flags & BERTH_CONJ) && (flags & BERTH_NEG);
-    bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
-    bth_emit_memoize(emitter, NULL);
-    if (both)
-        bth_emit_op(emitter, BTH_OP_MARK);
-    if (flags & BERTH_NEG) {
-        bth_emit_text(emitter, "neg", 3, NULL);
-        bth_emit_bool(emitter, true);
-    }
-    if (flags & BERTH_CONJ) {
-        bth_emit_text(emitter, "conj", 4, NULL);
-        bth_emit_bool(emitter, true);
-    }
-    bth_emit_op(emitter, both ? BTH_OP_SETITEMS : BTH_OP_SETITEM);
 }
 
 void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
@@ -164,8 +139,23 @@ static bool tensor_try_emit_arguments_at_once(bth_emitter *emitter, const berth_
         tensor_emit_grad_and_hooks(emitter, requires_grad);
         if (!bth_dtype_storage_class(tensor->dtype))
             bth_emit_global(emitter, "torch", berth_dtype_name(tensor->dtype));
-        if (tensor->flags & (BERTH_CONJ | BERTH_NEG))
-            tensor_emit_metadata(emitter, tensor->flags);
+        /* {'neg': True, 'conj': True}, as torch._C._get_tensor_metadata orders it. */
+        bool conj = tensor->flags & BERTH_CONJ, neg = tensor->flags & BERTH_NEG;
+        if (conj || neg) {
+            bth_emit_op(emitter, BTH_OP_EMPTY_DICT);
+            bth_emit_memoize(emitter, NULL);
+            if (conj && neg)
+                bth_emit_op(emitter, BTH_OP_MARK);
+            if (neg) {
+                bth_emit_text(emitter, "neg", 3, NULL);
+                bth_emit_bool(emitter, true);
+            }
+            if (conj) {
+                bth_emit_text(emitter, "conj", 4, NULL);
+                bth_emit_bool(emitter, true);
+            }
+            bth_emit_op(emitter, conj && neg ? BTH_OP_SETITEMS : BTH_OP_SETITEM);
+        }
     }
     bth_emit_tuple_end(emitter, 4, NULL); /* or more */
     return true;
@@ -287,22 +277,6 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     }
 }
 
-static const char *tensor_rebuild_function(const berth_value *value)
-{
-    const berth_value *inner = value_unwrap_subclass(value);
-    const berth_tensor *tensor = value_as_bare_tensor(inner);
-    if (!tensor && berth_value_kind(inner) == BERTH_KIND_PARAMETER)
-        return value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
-    if (!tensor)
-        return berth_value_kind(inner) == BERTH_KIND_SPARSE ? "_rebuild_sparse_tensor"
-                                                            : "_rebuild_nested_tensor";
-    if (tensor->flags & BERTH_META)
-        return "_rebuild_meta_tensor_no_storage";
-    if (tensor->qscheme != BERTH_NOT_QUANTIZED)
-        return "_rebuild_qtensor";
-    return bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
-}
-
 /* P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those that
  * our reader and PyTorch's accept. Nothing is left out silently. */
 static void tensor_check(bth_emitter *emitter, const berth_value *value)
@@ -338,16 +312,30 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
 {
     const berth_value *inner = value_unwrap_subclass(value);
     const berth_value *type = berth_value_part(value, BERTH_PART_TYPE);
+    const berth_tensor *tensor = value_as_bare_tensor(inner);
+    berth_kind kind = berth_value_kind(inner);
     bool has_type = tensor_is_rebuilt_from_type(value);
     tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
         return;
-    emitter->out.has_nested |= berth_value_kind(inner) == BERTH_KIND_NESTED;
+    emitter->out.has_nested |= kind == BERTH_KIND_NESTED;
+    const char *function;
+    if (kind == BERTH_KIND_PARAMETER)
+        function = value == inner ? "_rebuild_parameter" : "_rebuild_parameter_with_state";
+    else if (!tensor)
+        function = kind == BERTH_KIND_SPARSE ? "_rebuild_sparse_tensor" : "_rebuild_nested_tensor";
+    else if (tensor->flags & BERTH_META)
+        function = "_rebuild_meta_tensor_no_storage";
+    else if (tensor->qscheme != BERTH_NOT_QUANTIZED)
+        function = "_rebuild_qtensor";
+    else
+        function =
+            bth_dtype_storage_class(tensor->dtype) ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3";
     if (has_type) {
         bth_emit_global(emitter, "torch._tensor", "_rebuild_from_type_v2");
         bth_emit_op(emitter, BTH_OP_MARK);
     }
-    bth_emit_global(emitter, "torch._utils", tensor_rebuild_function(value));
+    bth_emit_global(emitter, "torch._utils", function);
     if (type) {
         bth_emit_push_value(emitter, value, notes | BTH_NOTE_TYPE);
         bth_emit_value(emitter, type);
