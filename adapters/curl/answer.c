@@ -31,30 +31,41 @@ bool bcurl_is_cancelled(const bcurl_url *url)
     return url->params.cancelled && url->params.cancelled(url->params.context) != 0;
 }
 
-bool bcurl_range_is_late(const bcurl_range *range, berth_error *error)
+bcurl_wait bcurl_wait_begin(const char *verb)
 {
-    uint64_t seconds = range->url->params.deadline_seconds;
+    return (bcurl_wait){.since = bcurl_seconds(), .verb = verb};
+}
 
-    if (bcurl_seconds() < range->since + (double)seconds)
+bool bcurl_wait_is_late(const bcurl_wait *wait, const bcurl_url *url, berth_error *error)
+{
+    uint64_t seconds = url->params.deadline_seconds;
+
+    if (bcurl_seconds() < wait->since + (double)seconds)
         return false;
     (void)bcurl_fail(error, BERTH_E_SYSTEM, ETIMEDOUT,
-                     "the server sent less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
+                     "the server %s less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
                      "waits longer",
-                     (ull)seconds);
+                     wait->verb, (ull)seconds);
     return true;
 }
 
-int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+int bcurl_answer_progress(void *context, curl_off_t all, curl_off_t come, curl_off_t to_send,
+                          curl_off_t sent)
 {
     bcurl_answer *answer = context;
+    bcurl_wait *wait = answer->wait;
     double now = bcurl_seconds();
 
-    (void)a, (void)b, (void)c, (void)d;
+    (void)all, (void)come;
+    if (to_send > 0 && ((uint64_t)sent < wait->nbytes || /* sent again: not after a pause of ours */
+                        (uint64_t)sent - wait->nbytes >= BCURL_PROGRESS_NBYTES)) {
+        wait->nbytes = (uint64_t)sent;
+        wait->since = now;
+    }
     if (now < answer->next_check)
         return 0;
     answer->next_check = now + CHECK_SECONDS;
-    return bcurl_is_cancelled(answer->range->url) ||
-           bcurl_range_is_late(answer->range, answer->error);
+    return bcurl_is_cancelled(answer->url) || bcurl_wait_is_late(wait, answer->url, answer->error);
 }
 
 /* Of this link alone: where clouds give credentials to whoever asks from the machine. */
@@ -179,22 +190,23 @@ static void answer_read_header(bcurl_answer *answer, const char *line)
         answer_copy_validator(answer, answer->modified, sizeof answer->modified, value);
     else if ((value = header_value(line, "x-amz-bucket-region")) != NULL)
         copy_value(answer->region, sizeof answer->region, value);
+    else if ((value = header_value(line, "x-amz-checksum-crc32")) != NULL)
+        copy_value(answer->crc32, sizeof answer->crc32, value);
 }
 
 /* Each answer has a status line of its own: to a redirect, through a proxy, "100 Continue". */
 static void answer_begin(bcurl_answer *answer, const char *line)
 {
-    bcurl_range *range = answer->range;
-    berth_error *error = answer->error;
-    double next_check = answer->next_check;
-    bool is_redirected = answer->is_redirected || answer->status / 100 == 3;
+    const bcurl_answer before = *answer;
     const char *status = strchr(line, ' ');
 
     memset(answer, 0, sizeof *answer);
-    answer->range = range;
-    answer->error = error;
-    answer->next_check = next_check;
-    answer->is_redirected = is_redirected;
+    answer->url = before.url;
+    answer->range = before.range;
+    answer->wait = before.wait;
+    answer->error = before.error;
+    answer->next_check = before.next_check;
+    answer->is_redirected = before.is_redirected || before.status / 100 == 3;
     answer->total = UINT64_MAX;
     answer->status = status ? (int)strtol(status, NULL, 10) : 0;
 }
@@ -243,7 +255,7 @@ static bcurl_use answer_refuse_lie(const bcurl_answer *answer, const char *what)
 
 static void answer_pin(const bcurl_answer *answer, uint64_t nbytes)
 {
-    bcurl_url *url = answer->range->url;
+    bcurl_url *url = answer->url;
 
     url->is_pinned = true;
     url->nbytes = nbytes;
@@ -279,7 +291,7 @@ static bool answer_is_range_asked_for(const bcurl_answer *answer)
 
 static bcurl_use answer_check_range(bcurl_answer *answer)
 {
-    const bcurl_url *url = answer->range->url;
+    const bcurl_url *url = answer->url;
 
     if (!answer->has_range)
         return answer_refuse_lie(answer, "a range (206) without a valid Content-Range");
@@ -320,7 +332,9 @@ bcurl_use bcurl_answer_check(bcurl_answer *answer)
 {
     if (answer->use != BCURL_UNCHECKED)
         return answer->use;
-    if (answer->status == 206)
+    if (!answer->range)
+        answer->use = BCURL_TEXT;
+    else if (answer->status == 206)
         answer->use = answer_check_range(answer);
     else if (answer->status == 200)
         answer->use = answer_check_whole(answer);
@@ -373,12 +387,10 @@ static bool answer_take_bytes(bcurl_answer *answer, const char *data, size_t nby
     }
     memcpy(range->bytes + range->done_nbytes, data, nbytes);
     range->done_nbytes += nbytes;
-    range->since_nbytes += nbytes;
     answer->received_nbytes += nbytes;
-    if (range->since_nbytes >= BCURL_PROGRESS_NBYTES) {
-        range->since_nbytes = 0;
-        range->since = bcurl_seconds();
-    }
+    answer->wait->nbytes += nbytes;
+    if (answer->wait->nbytes >= BCURL_PROGRESS_NBYTES)
+        *answer->wait = bcurl_wait_begin(answer->wait->verb);
     return true;
 }
 
@@ -412,21 +424,21 @@ size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context)
 
 /* ---- in words ---- */
 
-/* The word in <Code>…</Code>, by which S3 says why. "": none. */
-static void answer_find_code(const bcurl_answer *answer, char *code, size_t room)
+void bcurl_answer_find(const bcurl_answer *answer, const char *name, char *value, size_t room)
 {
-    const char *begin = strstr(answer->text, "<Code>");
-    size_t n =
-        begin ? strspn(begin + 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") : 0;
+    char tag[64];
+    int tag_nbytes = snprintf(tag, sizeof tag, "<%s>", name);
+    const char *begin = strstr(answer->text, tag);
+    size_t n = begin ? strcspn(begin + tag_nbytes, "<>&\"\r\n") : 0;
 
-    code[0] = '\0';
-    if (n > 0 && n + 3 < room && begin[6 + n] == '<')
-        (void)snprintf(code, room, ", %.*s", (int)n, begin + 6);
+    value[0] = '\0';
+    if (n > 0 && n < room && begin[(size_t)tag_nbytes + n] == '<')
+        (void)snprintf(value, room, "%.*s", (int)n, begin + tag_nbytes);
 }
 
 static const char *answer_advice(const bcurl_answer *answer)
 {
-    const bcurl_address *address = &answer->range->url->address;
+    const bcurl_address *address = &answer->url->address;
 
     if (!address->is_s3)
         return "is it the right user and password, or a URL whose signature has expired?";
@@ -453,10 +465,12 @@ static int answer_refuse_redirect(const bcurl_answer *answer, berth_error *error
 int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error)
 {
     int status = answer->status;
-    char code[64];
+    char word[62], code[64] = "";
 
-    answer_find_code(answer, code, sizeof code);
-    if (status == 412 || (status == 416 && answer->range->url->is_pinned))
+    bcurl_answer_find(answer, "Code", word, sizeof word); /* by which S3 says why */
+    if (*word)
+        (void)snprintf(code, sizeof code, ", %s", word);
+    if (answer->range && (status == 412 || (status == 416 && answer->url->is_pinned)))
         return (void)answer_refuse_changed(answer), error->code;
     if (status == 401 || status == 403 || status == 407)
         return bcurl_fail(error, BERTH_E_SYSTEM, EACCES, "not allowed (status %d%s): %s", status,
@@ -464,7 +478,7 @@ int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error)
     if (status == 404 || status == 410)
         return bcurl_fail(error, BERTH_E_NOT_FOUND, ENOENT, "there is no such object (status %d%s)",
                           status, code);
-    if (answer->range->url->address.is_s3 && (status / 100 == 3 || answer->region[0]))
+    if (answer->url->address.is_s3 && (status / 100 == 3 || answer->region[0]))
         return answer_refuse_redirect(answer, error);
     return bcurl_fail(error, BERTH_E_SYSTEM, EIO, "the server answers with status %d%s", status,
                       code);
