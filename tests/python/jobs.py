@@ -492,10 +492,10 @@ class FileObjects(Case):
                         save(threading.Lock(), self.path("v.pt"))
 
         use()
-        before = os.listdir("/proc/self/fd")
+        before = self.open_files()
         for _ in range(10):
             use()
-        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.assertEqual(self.open_files(), before)
 
 
 class Forks(Case):

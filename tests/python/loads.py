@@ -385,14 +385,14 @@ class Values(Folder):
         """200 mapped files, of load and of open; what reads further after a File is closed has all it needs."""
         value = {"weight": torch.arange(5000.0), "bias": torch.arange(3.0)}
         torch.save(value, self.path("model.pt"))
-        before, held = len(os.listdir("/proc/self/fd")), []
+        before, held = self.open_files(), []
         for i in range(200):
             if i % 2:
                 held.append(berth.load(self.path("model.pt"), mmap=True))
                 continue
             with berth.open(self.path("model.pt")) as file:
                 held.append({name: file[name] for name in value})
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(self.open_files(), before)
         child = os.fork()
         if child == 0:
             good = all(tensor.equal(value[name]) for each in held for name, tensor in each.items())
@@ -409,13 +409,13 @@ class Values(Folder):
 
     def test_a_prefetch_keeps_the_descriptor_of_a_map(self):
         torch.save(torch.arange(500_000.0), self.path("model.pt"))
-        before = len(os.listdir("/proc/self/fd"))
+        before = self.open_files()
         with berth.config.patch("load.prefetch", "populate"):
             tensor = berth.load(self.path("model.pt"), mmap=True)
-        self.assertGreater(len(os.listdir("/proc/self/fd")), before)
+        self.assertGreater(self.open_files(), before)
         self.assertTrue(tensor.equal(torch.arange(500_000.0)))
         del tensor
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(self.open_files(), before)
 
     def test_mapped_tensors_are_written_to_in_this_process_only(self):
         path = self.path("v.pt")

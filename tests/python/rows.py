@@ -263,11 +263,8 @@ class Lifetime(Tables):
         self.assert_rows(self.rows.gather(self.emb, ids), ids)
         self.assert_rows(self.rows.gather(by_path, [0, 19]), [0, 19], "ints")
 
-    def descriptors(self):
-        return len(os.listdir("/proc/self/fd"))
-
     def test_everything_ends(self):
-        before = self.descriptors(), threading.active_count()
+        before = self.open_files(), threading.active_count()
         rows = berth.rows(1 << 20)
         table = rows.add(self.path("v.pt"), "emb")
         ticket = rows.prefetch(table, [1, 2])
@@ -278,9 +275,9 @@ class Lifetime(Tables):
             with self.assertRaisesRegex(ValueError, "closed"):
                 use()
         self.assert_rows(ticket.gather(), [1, 2])  # which keeps cache and file
-        self.assertEqual(self.descriptors(), before[0] + 1)
+        self.assertEqual(self.open_files(), before[0] + 1)
         ticket.release()
-        self.assertEqual(self.descriptors(), before[0])
+        self.assertEqual(self.open_files(), before[0])
 
     def test_a_file_in_memory(self):
         data = self.read(self.path("v.pt"))

@@ -251,14 +251,14 @@ class Sets(Folder):
         with berth.open(path) as file, berth.config.patch("load.check", "data"):
             self.assertEqual((file["step"], file["model.h"].tolist()), (7, [[1, 1], [1, 1]]))
             self.assertTrue(file.verify())
-        before = len(os.listdir("/proc/self/fd"))
+        before = self.open_files()
         for call in (berth.load, berth.open):
             call(path)
         os.truncate(self.path("saved/__0_0.distcp"), 100)
         for call in (berth.load, berth.open):
             with self.assertRaisesRegex(berth.Error, "__0_0.distcp"):
                 call(path)
-        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+        self.assertEqual(self.open_files(), before)
 
         class Evil:
             def __reduce__(self):
