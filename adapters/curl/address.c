@@ -137,6 +137,25 @@ static int address_make_s3(const char *text, bcurl_address *address, berth_error
     return error->code;
 }
 
+int bcurl_address_make_bucket(const char *text, bcurl_address *address, char **prefix,
+                              berth_error *error)
+{
+    size_t scheme = bcurl_scheme_nbytes(text), n = scheme + strcspn(text + scheme, "/");
+    char *url = NULL;
+
+    *prefix = strdup(text[n] ? text + n + 1 : "");
+    /* A key stands in for what follows the bucket, and is cut off. */
+    if (!*prefix || asprintf(&url, "%.*s/k", (int)n, text) < 0)
+        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    if (bcurl_address_make(url, address, error) == 0 && address->is_s3) {
+        address->url[strlen(address->url) - 1] = '\0';
+        free(address->shown);
+        address->shown = berth_url_shown(text);
+    }
+    free(url);
+    return error->code;
+}
+
 /* ---- both ---- */
 
 int bcurl_address_make(const char *text, bcurl_address *address, berth_error *error)

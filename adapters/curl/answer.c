@@ -17,6 +17,7 @@
 typedef unsigned long long ull;
 
 #define CHECK_SECONDS 0.1
+#define KEPT_MAX_NBYTES ((uint64_t)4 << 20)
 
 double bcurl_seconds(void)
 {
@@ -203,6 +204,9 @@ static void answer_begin(bcurl_answer *answer, const char *line)
     memset(answer, 0, sizeof *answer);
     answer->url = before.url;
     answer->range = before.range;
+    answer->kept = before.kept;
+    if (answer->kept)
+        answer->kept->nbytes = 0;
     answer->wait = before.wait;
     answer->error = before.error;
     answer->next_check = before.next_check;
@@ -394,6 +398,25 @@ static bool answer_take_bytes(bcurl_answer *answer, const char *data, size_t nby
     return true;
 }
 
+static bool answer_keep_text(const bcurl_answer *answer, const char *data, size_t nbytes)
+{
+    bcurl_block *kept = answer->kept;
+    uint8_t *bytes = kept->nbytes + nbytes < KEPT_MAX_NBYTES
+                         ? realloc(kept->bytes, kept->nbytes + nbytes + 1)
+                         : NULL;
+
+    if (!bytes) {
+        (void)bcurl_fail(answer->error, BERTH_E_MEMORY, ENOMEM,
+                         "the server's answer is too large, or there is no memory");
+        return false;
+    }
+    memcpy(bytes + kept->nbytes, data, nbytes);
+    kept->bytes = bytes;
+    kept->nbytes += nbytes;
+    bytes[kept->nbytes] = '\0';
+    return true;
+}
+
 static void answer_take_text(bcurl_answer *answer, const char *data, size_t nbytes)
 {
     size_t room = sizeof answer->text - 1 - answer->text_nbytes;
@@ -416,6 +439,8 @@ size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context)
     case BCURL_TEXT:
         answer_take_text(answer, data, nbytes);
         answer->received_nbytes += nbytes; /* a short text, so that the connection stays */
+        if (answer->kept)
+            return answer_keep_text(answer, data, nbytes) ? nbytes : nbytes + 1;
         return answer->received_nbytes <= 65536 ? nbytes : nbytes + 1;
     default:
         return nbytes + 1;

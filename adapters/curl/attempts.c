@@ -36,10 +36,12 @@ static CURLcode attempts_ask(bcurl_attempts *all, const bcurl_asking *asking)
 {
     CURL *handle = all->handle;
     bcurl_range *range = all->answer.range;
+    bcurl_block *kept = all->answer.kept;
 
     memset(&all->answer, 0, sizeof all->answer);
     all->answer.url = all->url;
     all->answer.range = range;
+    all->answer.kept = kept;
     all->answer.wait = all->wait;
     all->answer.error = all->error;
     all->text[0] = '\0';
@@ -235,6 +237,8 @@ int bcurl_attempts_run(bcurl_attempts *all, const bcurl_asking *asking, berth_er
     bcurl_handle_give(connections, all->handle);
     if (outcome == BCURL_DONE)
         return 0;
+    if (all->step)
+        (void)bcurl_name_error(error, all->step);
     (void)bcurl_name_error(error, all->url->address.shown);
     connections_note(connections, error);
     return error->code;

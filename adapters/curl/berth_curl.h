@@ -18,7 +18,7 @@
 #ifndef BERTH_CURL_H
 #define BERTH_CURL_H
 
-#include <berth.h>
+#include <berth/more.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -167,6 +167,19 @@ int berth_upload_explain(berth_upload *upload, berth_error *error);
  * Errors: what was sent could not be removed.
  */
 int berth_upload_end(berth_upload *upload, berth_error *error);
+
+/*
+ * Reports the uploads that were begun below s3://BUCKET/PREFIX and have not ended, as
+ * berth_clean_temporaries reports files: those of killed saves, and of any other program.
+ * Parameters: url: the prefix may be empty, or a whole key. flags: 0 or BERTH_CLEAN_REMOVE, which
+ * removes those that began min_age_seconds ago or earlier. params: NULL: the defaults. found: of
+ * each upload: its key as name, its age, BERTH_TEMPORARY_UNKNOWN; no size, as S3 tells none.
+ * Errors: as for berth_save_url.
+ * Threads: any. `found` is called on the calling thread.
+ */
+int berth_clean_uploads(const char *url, uint32_t flags, double min_age_seconds,
+                        const berth_url_params *params, berth_temporary_function found,
+                        void *context, berth_error *error);
 
 #ifdef __cplusplus
 }

@@ -71,7 +71,8 @@ int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answe
                        berth_error *error)
 {
     bcurl_wait wait = bcurl_wait_begin("took");
-    bcurl_attempts all = {.url = url, .wait = &wait};
+    bcurl_attempts all = {
+        .url = url, .wait = &wait, .step = request->step, .answer = {.kept = request->kept}};
     sent_request sent = {.request = request};
     const bcurl_asking asking = {request_prepare, request_judge, &sent};
 

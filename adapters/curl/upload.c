@@ -101,6 +101,7 @@ static bool is_etag(const char *etag)
 static int upload_create(berth_upload *upload, berth_error *error)
 {
     const bcurl_request request = {
+        .step = "beginning the upload",
         .method = "POST",
         .query = "uploads=",
         .body = "",
@@ -174,7 +175,8 @@ static int upload_explain_condition(const berth_upload *upload, const bcurl_answ
 static int upload_put(berth_upload *upload, berth_error *error)
 {
     const upload_part *part = &upload->parts[0];
-    bcurl_request request = {.method = "PUT", .body = part->bytes, .nbytes = upload->nbytes};
+    bcurl_request request = {
+        .step = "the upload", .method = "PUT", .body = part->bytes, .nbytes = upload->nbytes};
     bcurl_answer answer;
 
     request_add_crc32(&request, 0, part->crc32);
@@ -231,7 +233,7 @@ static bool upload_is_in_place(berth_upload *upload)
 
 static int upload_put_together(berth_upload *upload, berth_error *error)
 {
-    bcurl_request request = {.method = "POST", .waits_long = true};
+    bcurl_request request = {.step = "completing the upload", .method = "POST", .waits_long = true};
     char query[sizeof upload->id + 16], code[64];
     char *list = upload_print_parts(upload);
     bcurl_answer answer;
@@ -285,12 +287,16 @@ static uint64_t upload_part_nbytes(const berth_upload *upload, size_t i)
 static int upload_send_part(berth_upload *upload, size_t i, berth_error *error)
 {
     upload_part *part = &upload->parts[i];
-    bcurl_request request = {
-        .method = "PUT", .body = part->bytes, .nbytes = upload_part_nbytes(upload, i)};
+    char step[48];
+    bcurl_request request = {.step = step,
+                             .method = "PUT",
+                             .body = part->bytes,
+                             .nbytes = upload_part_nbytes(upload, i)};
     char query[sizeof upload->id + 64];
     bcurl_answer answer;
 
     (void)snprintf(query, sizeof query, "partNumber=%zu&uploadId=%s", i + 1, upload->id);
+    (void)snprintf(step, sizeof step, "part %zu of %zu", i + 1, upload->n_parts);
     request.query = query;
     request_add_crc32(&request, 0, part->crc32);
     if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
@@ -475,7 +481,8 @@ int berth_upload_explain(berth_upload *upload, berth_error *error)
 static int upload_abort(berth_upload *upload, berth_error *error)
 {
     char query[sizeof upload->id + 16];
-    const bcurl_request request = {.method = "DELETE", .query = query};
+    const bcurl_request request = {
+        .step = "removing what was sent", .method = "DELETE", .query = query};
     bcurl_answer answer;
     char code[64];
 
@@ -490,7 +497,7 @@ static int upload_abort(berth_upload *upload, berth_error *error)
         return 0;
     const berth_error why = *error;
     return bcurl_fail(error, why.code, why.system_errno,
-                      "%.300s; what was sent of it is left, and costs, until somebody removes it",
+                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
                       why.message);
 }
 
@@ -536,9 +543,9 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
         if (status < 0)
             (void)berth_upload_explain(upload, &own);
     }
-    if (berth_upload_end(upload, &left) < 0 && own.code < 0 &&
-        strlen(own.message) + 80 < sizeof own.message)
-        (void)strcat(own.message, "; what was sent is left there: `berth clean` removes it");
+    if (berth_upload_end(upload, &left) < 0 && own.code < 0)
+        (void)snprintf(own.message + strlen(own.message), sizeof own.message - strlen(own.message),
+                       "; %s", left.message);
     berth_config_free(config);
     if (error)
         *error = own;

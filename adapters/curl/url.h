@@ -14,6 +14,7 @@
  *   ends.c         the tail and the head of an object -> what an open will read
  *   url.c          the source
  *   upload.c       an object that is written: its parts, from any number of threads
+ *   uploads_left.c what killed uploads have left in a bucket
  *   without.c      stands for all but names.c where libcurl's headers are missing
  *
  * Names across files begin with bcurl_.
@@ -81,6 +82,9 @@ typedef struct bcurl_address {
 /* Percent-encoded, which the caller frees; slashes too, or not. NULL: no memory. */
 char *bcurl_encode(const char *text, bool with_slashes);
 int bcurl_address_make(const char *text, bcurl_address *address, berth_error *error);
+/* The same of a bucket: what follows it is *prefix, which the caller frees, and may be empty. */
+int bcurl_address_make_bucket(const char *text, bcurl_address *address, char **prefix,
+                              berth_error *error);
 void bcurl_address_free(bcurl_address *address);
 
 /* ---- aws.c ---- */
@@ -190,6 +194,7 @@ typedef struct bcurl_answer {
     char etag[BCURL_TAG_NBYTES], modified[64], region[32], crc32[16];
     bool is_redirected;     /* an answer of this request was a redirect */
     bool has_bad_validator; /* an ETag or a time that is too long or no text, or two different */
+    bcurl_block *kept;      /* NULL, or where a text is kept whole, and ends with a NUL */
     char text[8192];        /* the beginning of a body that says why not */
     size_t text_nbytes;
     double next_check; /* seconds; when to ask whether the caller cancels */
@@ -223,7 +228,8 @@ typedef struct bcurl_attempts {
     bcurl_answer answer;
     CURL *handle;
     char text[CURL_ERROR_SIZE];
-    int n_tries; /* without progress */
+    int n_tries;      /* without progress */
+    const char *step; /* for messages; NULL: it has no name */
     berth_error *error;
 } bcurl_attempts;
 
@@ -249,11 +255,13 @@ struct curl_slist *bcurl_headers_add(struct curl_slist *list, const bcurl_url *u
 enum { BCURL_MAX_HEADERS = 6 };
 
 typedef struct bcurl_request {
+    const char *step;           /* for messages */
     const char *method, *query; /* query: encoded, names in order; NULL: none */
     const void *body;
     uint64_t nbytes;
     char headers[BCURL_MAX_HEADERS][BCURL_TAG_NBYTES + 64]; /* "": none */
-    bool waits_long; /* for its answer: the server puts an object together */
+    bool waits_long;   /* for its answer: the server puts an object together */
+    bcurl_block *kept; /* as in bcurl_answer; the caller frees its bytes */
 } bcurl_request;
 
 /* Sends it, until there is an answer 2xx that tells no error. Returns 0 or a status. */

@@ -93,3 +93,16 @@ void berth_source_url_free(berth_source *source)
 {
     (void)source;
 }
+
+int berth_clean_uploads(const char *url, uint32_t flags, double min_age_seconds,
+                        const berth_url_params *params, berth_temporary_function found,
+                        void *context, berth_error *error)
+{
+    (void)url;
+    (void)flags;
+    (void)min_age_seconds;
+    (void)params;
+    (void)found;
+    (void)context;
+    return fail_without(error);
+}

@@ -143,10 +143,15 @@ int save_bytes(const char *word, const void *bytes, size_t nbytes)
     return save_output(word, &content, NULL, &error) < 0 ? fail(&error) : 0;
 }
 
+bool is_written_url(const char *word)
+{
+    return strncasecmp(word, "s3://", strlen("s3://")) == 0;
+}
+
 /* Most of the time is waiting for the network. */
 static int check_written_url(const char *word)
 {
-    if (strncasecmp(word, "s3://", strlen("s3://")) != 0)
+    if (!is_written_url(word))
         return print_trouble("%s: of URLs, only those with s3:// are written", word);
     option_set_default("io.threads", "8");
     option_set_default("io.chunk_nbytes", "8MiB");

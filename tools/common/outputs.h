@@ -17,6 +17,8 @@ int save_bytes(const char *word, const void *bytes, size_t nbytes);
 int refuse_empty(const char *word);
 /* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
 int check_written_path(const char *word);
+/* A URL of S3: nothing can be written to others. */
+bool is_written_url(const char *word);
 /* Of a command that can write to s3://, too. Refuses other URLs, and "-" where it makes no sense.
  * Returns 0, or EXIT_TROUBLE after printing why. */
 int check_output(const char *word, const common *options);
