@@ -461,7 +461,8 @@ void bcurl_answer_find(const bcurl_answer *answer, const char *name, char *value
         (void)snprintf(value, room, "%.*s", (int)n, begin + tag_nbytes);
 }
 
-static const char *answer_advice(const bcurl_answer *answer)
+/* code: the word by which S3 says why. */
+static const char *answer_advice(const bcurl_answer *answer, const char *code)
 {
     const bcurl_address *address = &answer->url->address;
 
@@ -470,6 +471,10 @@ static const char *answer_advice(const bcurl_answer *answer)
     if (!address->key)
         return "the request was not signed, because no credentials were found: set AWS_PROFILE, or "
                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+    if (strcmp(code, "RequestTimeTooSkewed") == 0)
+        return "this machine's clock is wrong";
+    if (strcmp(code, "ExpiredToken") == 0)
+        return "the credentials have expired: get new ones";
     return "the request was signed: are these the right credentials, and the right AWS_REGION?";
 }
 
@@ -497,12 +502,12 @@ int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error)
         (void)snprintf(code, sizeof code, ", %s", word);
     if (answer->range && (status == 412 || (status == 416 && answer->url->is_pinned)))
         return (void)answer_refuse_changed(answer), error->code;
-    if (status == 401 || status == 403 || status == 407)
+    if (status == 401 || status == 403 || status == 407 || strcmp(word, "ExpiredToken") == 0)
         return bcurl_fail(error, BERTH_E_SYSTEM, EACCES, "not allowed (status %d%s): %s", status,
-                          code, answer_advice(answer));
+                          code, answer_advice(answer, word));
     if (status == 404 || status == 410)
-        return bcurl_fail(error, BERTH_E_NOT_FOUND, ENOENT, "there is no such object (status %d%s)",
-                          status, code);
+        return bcurl_fail(error, BERTH_E_NOT_FOUND, ENOENT, "there is no such %s (status %d%s)",
+                          strcmp(word, "NoSuchBucket") == 0 ? "bucket" : "object", status, code);
     if (answer->url->address.is_s3 && (status / 100 == 3 || answer->region[0]))
         return answer_refuse_redirect(answer, error);
     return bcurl_fail(error, BERTH_E_SYSTEM, EIO, "the server answers with status %d%s", status,

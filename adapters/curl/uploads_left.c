@@ -40,21 +40,53 @@ static char *xml_find(const char *from, const char *end, const char *name)
 }
 
 /* Percent-encoded text as it is, in its own memory. */
-static char *decode(char *text)
+static void decode_percents(char *text)
 {
     char *to = text;
 
-    for (const char *at = text; at && *at; at++) {
-        char digits[3] = {at[0] == '%' ? at[1] : '\0', at[0] == '%' && at[1] ? at[2] : '\0', '\0'};
-        char *end = digits;
-        long value = digits[0] && digits[1] ? strtol(digits, &end, 16) : 0;
-        if (end == digits + 2)
+    for (const char *at = text; *at; at++) {
+        unsigned value;
+        int n = 0;
+        if (sscanf(at, "%%%2x%n", &value, &n) == 1 && n == 3) {
+            *to++ = (char)value;
             at += 2;
-        *to++ = end == digits + 2 ? (char)value : at[0] == '+' ? ' ' : at[0];
+        } else
+            *to++ = *at == '+' ? ' ' : *at;
     }
-    if (to)
-        *to = '\0';
-    return text;
+    *to = '\0';
+}
+
+/* The same of what XML cannot have in a text. */
+static void decode_entities(char *text)
+{
+    static const struct {
+        const char *entity;
+        char is;
+    } all[] = {{"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
+    char *to = text;
+
+    for (const char *at = text; *at; at++) {
+        size_t i = 0;
+        while (i < sizeof all / sizeof *all &&
+               strncmp(at, all[i].entity, strlen(all[i].entity)) != 0)
+            i++;
+        *to++ = i < sizeof all / sizeof *all ? all[i].is : *at;
+        at += i < sizeof all / sizeof *all ? strlen(all[i].entity) - 1 : 0;
+    }
+    *to = '\0';
+}
+
+/* A key, which the caller frees: percent-encoded, if the server does what it was asked for. */
+static char *left_find_key(const left_uploads *all, const char *from, const char *end,
+                           const char *name)
+{
+    char *key = xml_find(from, end, name);
+
+    if (key && strstr((const char *)all->list.bytes, "<EncodingType>url<"))
+        decode_percents(key);
+    else if (key)
+        decode_entities(key);
+    return key;
 }
 
 static int left_ask(left_uploads *all, berth_error *error)
@@ -111,7 +143,7 @@ static double upload_age(const char *initiated)
 static void left_tell(left_uploads *all, const char *from, const char *end)
 {
     berth_error error = {.offset = BERTH_NO_OFFSET};
-    char *key = decode(xml_find(from, end, "Key")), *id = xml_find(from, end, "UploadId");
+    char *key = left_find_key(all, from, end, "Key"), *id = xml_find(from, end, "UploadId");
     char *initiated = xml_find(from, end, "Initiated");
     berth_temporary upload = {
         .name = key, .state = BERTH_TEMPORARY_UNKNOWN, .age_seconds = upload_age(initiated)};
@@ -133,7 +165,7 @@ static int left_read(left_uploads *all, berth_error *error)
     const char *at = (const char *)all->list.bytes, *end = at + all->list.nbytes;
     const char *first = strstr(at, "<Upload>"), *head_end = first ? first : end;
     char *truncated = xml_find(at, head_end, "IsTruncated");
-    char *key = decode(xml_find(at, head_end, "NextKeyMarker"));
+    char *key = left_find_key(all, at, head_end, "NextKeyMarker");
     char *id = xml_find(at, head_end, "NextUploadIdMarker");
 
     free(all->key_marker);

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Saves to s3://: bytes, faults at every request, conditions, kills, and what is left behind."""
+
+import collections
+import concurrent.futures
+import os
+import signal
+import subprocess
+import threading
+import time
+import unittest.mock
+
+import case
+import files
+from bucket import Bucket
+
+PART = 8 << 20
+
+
+class Uploads(case.Case):
+    """The command, which writes what it has read from a file."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.small, cls.large = files.read("small.pt"), files.read("mid.pt")
+
+    def setUp(self):
+        super().setUp()
+        clean = unittest.mock.patch.dict(os.environ)
+        clean.start()
+        self.addCleanup(clean.stop)
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
+        os.environ["HOME"] = self.folder
+
+    def bucket(self, behave=None, after=None):
+        bucket = Bucket(behave, after)
+        bucket.__enter__()
+        self.addCleanup(bucket.__exit__)
+        return bucket
+
+    def copy(self, bucket, name="mid.pt", key="a b/ü&+%.pt", **named):
+        return self.berth("copy", files.path(name), "s3://bucket/" + key, env=bucket.env, **named)
+
+    def test_one_request(self):
+        """An object below a part is one PUT."""
+        bucket = self.bucket()
+        self.copy(bucket, "small.pt")
+        self.assertEqual((bucket.steps, bucket.problems), (["put"], []))
+        self.assertEqual(bucket.objects["a b/ü&+%.pt"][0], self.small)
+
+    def test_parts(self):
+        bucket = self.bucket()
+        self.copy(bucket)
+        n = -(-len(self.large) // PART)
+        self.assertEqual(sorted(bucket.steps), ["begin", "complete"] + n * ["part"])
+        self.assertEqual((bucket.steps[0], bucket.steps[-1], bucket.problems), ("begin", "complete", []))
+        self.assertEqual((bucket.objects["a b/ü&+%.pt"][0] == self.large, bucket.uploads), (True, {}))
+        self.berth("verify", "s3://bucket/a b/ü&+%.pt", env=bucket.env)
+
+    def test_formats(self):
+        bucket = self.bucket()
+        env = bucket.env
+        self.berth("convert", files.path("mid.pt"), "s3://bucket/m.safetensors", env=env)
+        self.berth("convert", files.path("mid.pt"), self.path("m.safetensors"))
+        self.assertEqual(bucket.objects["m.safetensors"][0], self.read("m.safetensors"))
+        self.berth("diff", "s3://bucket/m.safetensors", files.path("mid.pt"), env=env)
+        self.berth("convert", "s3://bucket/m.safetensors", "s3://bucket/m.pt", env=env)
+        self.berth("copy", "s3://bucket/m.pt", "s3://bucket/n.pt", env=env)
+        self.assertEqual(bucket.objects["m.pt"][0], bucket.objects["n.pt"][0])
+
+    def test_what_is_refused(self):
+        bucket = self.bucket()
+        env = {**os.environ, **bucket.env}
+        good = files.path("small.pt")
+        for command, url, says in (
+                ("copy", "https://host/a.pt", "only those with s3:// are written"),
+                ("copy", "s3://bucket", "s3://BUCKET/KEY"),
+                ("copy", "s3://other/a.pt", "there is no such bucket (status 404, NoSuchBucket)"),
+                ("convert", "s3://bucket/model.safetensors.index.json", "only written to a folder")):
+            self.refused(command, good, url, says=says, env=env)
+        self.refused("demo", "s3://bucket/a.pt", says="URLs are only read", env=env)
+        self.assertEqual(bucket.objects, {})
+
+    # ---- faults ----
+
+    FAULTS = {
+        "busy": lambda request: request.fail(503, "SlowDown"),
+        "cut": lambda request: request.cut(),
+        "error in 200": lambda request: request.take() or request.fail(200, "InternalError"),
+        "not allowed": lambda request: request.fail(403, "AccessDenied"),
+        "expired": lambda request: request.fail(400, "ExpiredToken"),
+        "clock": lambda request: request.fail(403, "RequestTimeTooSkewed"),
+        "elsewhere": lambda request: request.fail(301, "PermanentRedirect", x_amz_bucket_region="us-west-2"),
+    }
+    PASSES = ("busy", "cut", "error in 200")
+    SAYS = {"busy": "status 503, SlowDown", "cut": "", "error in 200": "InternalError", "not allowed": "not allowed",
+            "expired": "expired: get new ones", "clock": "clock is wrong", "elsewhere": "set AWS_REGION=us-west-2"}
+    STEPS = {"begin": "beginning the upload", "part": "part 2 of 4", "complete": "completing the upload"}
+
+    def fault(self, kind, step, is_after, for_ever):
+        """One save with a fault at a step (of the second part). Returns: what is wrong; None: nothing."""
+        seen = []
+
+        def behave(request):
+            if request.step == step and (step != "part" or request.query["partNumber"] == "2") and (
+                    for_ever or not seen):
+                seen.append(request.n)
+                self.FAULTS[kind](request)
+
+        bucket = Bucket(None if is_after else behave, behave if is_after else None)
+        with bucket:
+            bucket.objects["k.pt"] = (b"old", '"old"', "")
+            done = subprocess.run([case.BERTH, "copy", files.path("mid.pt"), "s3://bucket/k.pt"],
+                                  env={**os.environ, **bucket.env}, capture_output=True, text=True, check=False)
+            now = bucket.objects["k.pt"][0]
+        about = (kind, step, is_after, for_ever, done.stderr, bucket.steps)
+        works = kind in self.PASSES and not for_ever
+        # The answer to a request that was carried out is lost: whether the object is new is found out.
+        is_new = works or (is_after and step == "complete")
+        if bucket.problems or bucket.uploads or not seen:
+            return "problems", bucket.problems, bucket.uploads, *about
+        if now != (self.large if is_new else b"old"):
+            return "the object", len(now), *about
+        if works != (done.returncode == 0):
+            return "the exit code", done.returncode, *about
+        if not works and (self.STEPS[step] not in done.stderr or self.SAYS[kind] not in done.stderr):
+            return "the message", *about
+        return None
+
+    def test_faults_at_every_step(self):
+        """Once, or for ever; before the server does it, or when it has done it."""
+        cases = [(kind, step, is_after, for_ever) for kind in self.FAULTS for step in self.STEPS
+                 for is_after in (False, True) for for_ever in (False, True)
+                 if not (is_after and step == "begin") and not (is_after and kind not in self.PASSES)
+                 and not (is_after and for_ever)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            wrong = [each for each in pool.map(lambda each: self.fault(*each), cases) if each]
+        self.assertEqual(wrong, [])
+        self.assertGreater(len(cases), 40)
+
+    def test_what_cannot_be_removed_is_told(self):
+        def behave(request):
+            if request.step in ("part", "abort"):
+                request.fail(403, "AccessDenied")
+
+        bucket = self.bucket(behave)
+        done = self.copy(bucket, code=2)
+        self.assertRegex(done.err, "part . of 4: not allowed.*removing what was sent: not allowed.*berth clean --remove")
+        bucket.behave = None
+        env = {**os.environ, **bucket.env}
+        self.assertIn("1 uploads; 0 removed", self.berth("clean", "--remove", "s3://bucket/a b/", env=env).out)
+        self.assertIn("1 uploads; 1 removed",
+                      self.berth("clean", "--remove", "--older-than=0s", "s3://bucket/a b/", env=env).out)
+        self.assertEqual(bucket.uploads, {})
+
+    def test_kills(self):
+        """SIGKILL in the middle leaves uploads, which `clean` lists, all of them, and removes; SIGTERM leaves none."""
+        came, go_on = collections.defaultdict(threading.Event), threading.Event()
+
+        def behave(request):
+            if request.step == "part" and not go_on.is_set():
+                came[request.key].set()
+                go_on.wait(60)
+
+        bucket = self.bucket(behave)
+        env = {**os.environ, **bucket.env}
+        for i in range(5):
+            key = f"k/{i} &<>.pt"
+            saving = subprocess.Popen([case.BERTH, "copy", files.path("mid.pt"), f"s3://bucket/{key}"], env=env)
+            self.assertTrue(came[key].wait(600))
+            saving.kill()
+            saving.wait()
+        go_on.set()
+        for _ in range(100):  # until the server has seen that nobody is there
+            if bucket.n_now == 0:
+                break
+            time.sleep(0.05)
+        self.assertEqual((len(bucket.uploads), bucket.objects), (5, {}))
+        listed = self.berth("clean", "s3://bucket/k", env=env).out
+        self.assertTrue(all(f"k/{i} &<>.pt" in listed for i in range(5)), listed)
+        self.assertIn("5 uploads; 0 removed", listed)
+        self.berth("clean", "s3://bucket/k", "--remove", "--older-than", "0s", env=env)
+        self.assertEqual((bucket.uploads, bucket.problems), ({}, []))
+
+        go_on.clear()
+        saving = subprocess.Popen([case.BERTH, "copy", files.path("mid.pt"), "s3://bucket/k.pt"], env=env,
+                                  stderr=subprocess.PIPE)
+        self.assertTrue(came["k.pt"].wait(600))
+        saving.send_signal(signal.SIGTERM)
+        saving.communicate(timeout=600)
+        go_on.set()
+        self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
+
+    def test_two_at_once(self):
+        """Each object is whole; the last one to end wins."""
+        bucket = self.bucket()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(lambda name: self.copy(bucket, name, "k.pt"), 4 * ["mid.pt", "small.pt"]):
+                pass
+        self.assertIn(bucket.objects["k.pt"][0], (self.large, files.read("small.pt")))
+        self.assertEqual((bucket.uploads, bucket.problems), ({}, []))
+
+    def test_credentials_are_nowhere(self):
+        bucket = self.bucket(lambda request: request.fail(500, "InternalError"))
+        bucket.env["AWS_SESSION_TOKEN"] = "c0f+fee/token=="
+        done = self.copy(bucket, "small.pt", code=2)
+        for secret in (bucket.env["AWS_SECRET_ACCESS_KEY"], "c0f+fee"):
+            self.assertNotIn(secret, done.err)
