@@ -498,6 +498,8 @@ int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error)
     char word[62], code[64] = "";
 
     bcurl_answer_find(answer, "Code", word, sizeof word); /* by which S3 says why */
+    if (word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")])
+        word[0] = '\0'; /* U1: this is a server that repeats what it was sent */
     if (*word)
         (void)snprintf(code, sizeof code, ", %s", word);
     if (answer->range && (status == 412 || (status == 416 && answer->url->is_pinned)))

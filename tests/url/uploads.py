@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+import unittest
 import unittest.mock
 
 import case
@@ -15,11 +16,11 @@ import files
 from bucket import Bucket
 
 PART = 8 << 20
+BUILT = os.path.dirname(case.BERTH)
+PACKAGE = os.path.join(BUILT, "python", "berth", "_native.abi3.so")
 
 
-class Uploads(case.Case):
-    """The command, which writes what it has read from a file."""
-
+class Writing(case.Case):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -39,6 +40,10 @@ class Uploads(case.Case):
         bucket.__enter__()
         self.addCleanup(bucket.__exit__)
         return bucket
+
+
+class Uploads(Writing):
+    """The command, which writes what it has read from a file."""
 
     def copy(self, bucket, name="mid.pt", key="a b/ü&+%.pt", **named):
         return self.berth("copy", files.path(name), "s3://bucket/" + key, env=bucket.env, **named)
@@ -208,3 +213,137 @@ class Uploads(case.Case):
         done = self.copy(bucket, "small.pt", code=2)
         for secret in (bucket.env["AWS_SECRET_ACCESS_KEY"], "c0f+fee"):
             self.assertNotIn(secret, done.err)
+
+
+BEGIN = """
+import os, resource, signal, sys, threading, time
+import torch
+import berth
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def fails(kind, function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except kind as error:
+        return error
+    raise AssertionError("nothing was raised")
+large = {"weight": torch.arange(6_000_000.0), "step": 7}
+"""
+
+
+@unittest.skipUnless(os.path.exists(PACKAGE), "the package is not built")
+class Package(Writing):
+    """berth.save and berth.save_async."""
+
+    def python(self, bucket, text, **named):
+        env = dict(os.environ, PYTHONPATH=os.path.join(BUILT, "python"), **bucket.env)
+        return subprocess.Popen([files.PYTHON, "-c", BEGIN + text], cwd=self.folder, env=env, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, **named)
+
+    def run_python(self, bucket, text):
+        running = self.python(bucket, text)
+        out = running.communicate(timeout=600)[0]
+        self.assertEqual((running.returncode, bucket.problems, bucket.uploads), (0, [], {}), out)
+
+    def test_the_bytes_of_torch_save(self):
+        """Values, what PyTorch pickles, sizes around a part and around nothing; each way of saving."""
+        bucket = self.bucket()
+        self.run_python(bucket, f"""
+part = {PART}
+import collections, fractions
+values = {{
+    "values": {{"w": torch.randn(300), "empty": torch.zeros(0), "byte": torch.zeros(1, dtype=torch.uint8), "n": 3}},
+    "pickled": {{"f": fractions.Fraction(1, 3), "w": torch.ones(5)}},
+    "many": {{str(i): torch.full((3,), i) for i in range(10_000)}},
+    "below": torch.zeros(part - 2000, dtype=torch.uint8), "above": torch.zeros(part + 10, dtype=torch.uint8),
+    "shared": [torch.arange(3_000_000.0)[i:] for i in range(3)], "nothing": None, "large": large}}
+for name, value in values.items():
+    torch.save(value, name + ".pt")
+    berth.save(value, f"s3://bucket/a/{{name}}.pt")
+    for snapshot in (True, False):
+        berth.save_async(value, f"S3://bucket/{{snapshot}}/{{name}}.pt", snapshot=snapshot).result()
+berth.save({{"w": large["weight"]}}, "large.safetensors")
+berth.save({{"w": large["weight"]}}, "s3://bucket/a/large.safetensors")
+assert berth.counters()["save"]["records"] == 3, berth.counters()
+assert torch.equal(berth.load("s3://bucket/a/large.pt")["weight"], large["weight"])
+""")
+        written = {key.split("/")[-1] for key in bucket.objects}
+        self.assertEqual(len(written), 9)
+        for key, (data, _, _) in bucket.objects.items():
+            self.assertTrue(data == self.read(key.split("/")[-1]), key)
+        self.assertEqual(len(bucket.objects), 3 * 8 + 1)
+
+    def test_memory(self):
+        """Of 8 workers, each with a part that it renders and one that it sends; not of the object."""
+        self.run_python(self.bucket(), """
+value = torch.zeros(75_000_000)
+berth.save(value[:10], "s3://bucket/warm.pt")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+berth.save(value, "s3://bucket/k.pt")
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+assert grown < 8 * 2 * 8 + 32, grown
+""")
+
+    def test_what_ends_a_save(self):
+        """Cancelled, refused, or with a value that cannot be pickled: the old object stays, and nothing is left."""
+        bucket = self.bucket(lambda request: request.fail(403, "AccessDenied") if request.step == "part" and
+                             "denied" in request.key else time.sleep(0.3 * (request.step == "part")))
+        bucket.objects["k.pt"] = (b"old", '"old"', "")
+        self.run_python(bucket, """
+job = berth.save_async(large, "s3://bucket/k.pt")
+assert job.cancel() and "s3://bucket/k.pt" in repr(job)
+fails(berth.CancelledError, job.result)
+error = fails(berth.FileError, berth.save, large, "s3://bucket/denied.pt")
+assert "s3://bucket/denied.pt: part " in str(error) and " of 3: not allowed" in str(error), error
+fails(Exception, berth.save, {"lock": threading.Lock()}, "s3://bucket/k.pt")
+assert "only those with s3://" in str(fails(berth.Error, berth.save, large, "https://host/k.pt"))
+fails(FileNotFoundError, berth.save, large, "s3://none/k.pt")
+job = berth.save_async(large, "s3://bucket/k.pt")
+del job  # nobody waits for it: it goes on
+""")
+        self.assertEqual((bucket.objects["k.pt"][0] != b"old", set(bucket.objects)), (True, {"k.pt"}))
+
+    def test_an_interrupt(self):
+        """^C while parts are sent, and while the server does not even begin."""
+        for step in ("begin", "part"):
+            came = threading.Event()
+
+            def behave(request, step=step, came=came):
+                if request.step == step:
+                    came.set()
+                    time.sleep(2)
+
+            bucket = self.bucket(behave)
+            running = self.python(bucket, """
+error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
+""")
+            self.assertTrue(came.wait(600))
+            running.send_signal(signal.SIGINT)
+            out = running.communicate(timeout=600)[0]
+            self.assertEqual((running.returncode, bucket.objects), (0, {}), out)
+            if step == "part":  # of one that began meanwhile nobody knows the name
+                self.assertEqual(bucket.uploads, {})
+
+    def test_a_fork(self):
+        """A child that ends leaves its parent's upload alone."""
+        bucket = self.bucket(lambda request: time.sleep(0.2 * (request.step == "part")))
+        self.run_python(bucket, """
+job = berth.save_async(large, "s3://bucket/k.pt")
+child = os.fork()
+if child == 0:
+    del job
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+job.result()
+""")
+        self.assertEqual((list(bucket.objects), "abort" in bucket.steps), (["k.pt"], False))
+
+    def test_torch_save_reaches_no_network(self):
+        """U5: under install() a URL is a path that is not there, as in PyTorch."""
+        bucket = self.bucket()
+        self.run_python(bucket, """
+with berth.installed():
+    fails(Exception, torch.save, large, "s3://bucket/k.pt")
+for path in (b"s3://bucket/k.pt", __import__("pathlib").Path("s3://bucket/k.pt")):
+    fails(Exception, berth.save, large, path)
+""")
+        self.assertEqual(bucket.steps, [])
