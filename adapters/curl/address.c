@@ -147,7 +147,7 @@ int bcurl_address_make_bucket(const char *text, bcurl_address *address, char **p
     /* A key stands in for what follows the bucket, and is cut off. */
     if (!*prefix || asprintf(&url, "%.*s/k", (int)n, text) < 0)
         return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
-    if (bcurl_address_make(url, address, error) == 0 && address->is_s3) {
+    if (bcurl_address_make(url, address, error) == 0 && address->is_s3 && address->url) {
         address->url[strlen(address->url) - 1] = '\0';
         free(address->shown);
         address->shown = berth_url_shown(text);

@@ -336,13 +336,12 @@ bcurl_use bcurl_answer_check(bcurl_answer *answer)
 {
     if (answer->use != BCURL_UNCHECKED)
         return answer->use;
-    if (!answer->range)
-        answer->use = BCURL_TEXT;
-    else if (answer->status == 206)
+    if (answer->range && answer->status == 206)
         answer->use = answer_check_range(answer);
-    else if (answer->status == 200)
+    else if (answer->range && answer->status == 200)
         answer->use = answer_check_whole(answer);
-    else if (answer->status == 416 && answer->total == 0 && !answer->range->url->is_pinned) {
+    else if (answer->range && answer->status == 416 && answer->total == 0 &&
+             !answer->range->url->is_pinned) {
         answer->range->nbytes = answer->range->offset = 0; /* an empty object has no ranges */
         answer_pin(answer, 0);
         answer->use = BCURL_TEXT;

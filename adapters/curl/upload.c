@@ -3,7 +3,7 @@
  * An object of S3 that is written. Its parts are filled by the threads of a save, in any order.
  * The thread that fills the last byte of a part sends it; the one that sends the last part puts
  * the object together. So the object is there when the last byte was written, whole, or not at
- * all.
+ * all (U6).
  *
  * Source: https://docs.aws.amazon.com/AmazonS3/latest/API/, CreateMultipartUpload, UploadPart,
  * CompleteMultipartUpload, AbortMultipartUpload, PutObject; qfacts.html: limits of parts.
@@ -77,6 +77,11 @@ static uint32_t upload_crc32(const berth_upload *upload)
     return crc;
 }
 
+static void request_add_header(bcurl_request *request, size_t at, const char *header)
+{
+    (void)snprintf(request->headers[at], sizeof request->headers[at], "%s", header);
+}
+
 static void request_add_crc32(bcurl_request *request, size_t at, uint32_t crc)
 {
     char text[9];
@@ -130,6 +135,7 @@ static int upload_choose_parts(berth_upload *upload, uint64_t wanted, berth_erro
     if (!wanted && upload->part_nbytes < least)
         upload->part_nbytes = (least + MIB - 1) / MIB * MIB;
     if (upload->part_nbytes < MIN_PART_NBYTES || upload->part_nbytes > MAX_PART_NBYTES ||
+        upload->part_nbytes > SIZE_MAX / 2 || /* 32 bits */
         upload->part_nbytes < least)
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
                           "parts of %llu bytes: S3 takes parts of 5 MiB to 5 GiB, and at most "
@@ -147,7 +153,7 @@ static int upload_set_condition(berth_upload *upload, const berth_upload_params 
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
                           "if_match and if_none_match exclude each other");
     if (params->if_none_match)
-        strcpy(upload->condition, "If-None-Match: *");
+        (void)snprintf(upload->condition, sizeof upload->condition, "If-None-Match: *");
     if (params->if_match && !is_etag(params->if_match))
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "if_match is no ETag");
     if (params->if_match)
@@ -180,7 +186,7 @@ static int upload_put(berth_upload *upload, berth_error *error)
     bcurl_answer answer;
 
     request_add_crc32(&request, 0, part->crc32);
-    strcpy(request.headers[1], upload->condition);
+    request_add_header(&request, 1, upload->condition);
     if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
         return upload_explain_condition(upload, &answer, error);
     (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
@@ -245,10 +251,10 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
     request.body = list;
     request.nbytes = strlen(list);
     request_add_crc32(&request, 0, upload_crc32(upload));
-    strcpy(request.headers[1], "x-amz-checksum-type: FULL_OBJECT");
+    request_add_header(&request, 1, "x-amz-checksum-type: FULL_OBJECT");
     (void)snprintf(request.headers[2], sizeof request.headers[2], "x-amz-mp-object-size: %" PRIu64,
                    upload->nbytes);
-    strcpy(request.headers[3], upload->condition);
+    request_add_header(&request, 3, upload->condition);
     int status = bcurl_request_send(&upload->url, &request, &answer, error);
     free(list);
     bcurl_answer_find(&answer, "Code", code, sizeof code);
@@ -520,32 +526,30 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
 int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
                    const berth_upload_params *upload_params, berth_error *error)
 {
-    const berth_target name = berth_to_path(url);
+    berth_target target = berth_to_path(url);
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
     berth_params tuned = params ? *params : (berth_params){0};
     berth_plan_info info;
     berth_upload *upload = NULL;
     berth_config *config = NULL;
-    berth_plan *plan = berth_plan_new(&name, content, params, &info, &own);
-    int status = plan ? 0 : own.code;
+    berth_plan *plan = berth_plan_new(&target, content, params, &info, &own);
 
+    int status =
+        plan ? berth_upload_begin(url, info.nbytes, upload_params, &upload, &own) : (int)own.code;
     berth_plan_free(plan);
-    if (status == 0)
-        status = berth_upload_begin(url, info.nbytes, upload_params, &upload, &own);
-    if (status == 0 && !tuned.config) {
+    if (upload && !tuned.config) {
         tuned.config = config = berth_config_new(&own);
-        status = config ? berth_upload_tune(upload, config, &own) : own.code;
+        status = config ? berth_upload_tune(upload, config, &own) : (int)own.code;
     }
-    if (status == 0) {
-        berth_target target = berth_to_sink(berth_upload_sink(upload));
+    if (upload && status == 0) {
+        target = berth_to_sink(berth_upload_sink(upload));
         target.path = url;
-        status = berth_save_to(&target, content, &tuned, &own);
-        if (status < 0)
+        if (berth_save_to(&target, content, &tuned, &own) < 0)
             (void)berth_upload_explain(upload, &own);
     }
-    if (berth_upload_end(upload, &left) < 0 && own.code < 0)
-        (void)snprintf(own.message + strlen(own.message), sizeof own.message - strlen(own.message),
-                       "; %s", left.message);
+    size_t n = strlen(own.message);
+    if (berth_upload_end(upload, &left) < 0 && own.code < 0 && n + 3 < sizeof own.message)
+        (void)snprintf(own.message + n, sizeof own.message - n, "; %.300s", left.message);
     berth_config_free(config);
     if (error)
         *error = own;

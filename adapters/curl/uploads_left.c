@@ -44,14 +44,18 @@ static void decode_percents(char *text)
 {
     char *to = text;
 
-    for (const char *at = text; *at; at++) {
-        unsigned value;
-        int n = 0;
-        if (sscanf(at, "%%%2x%n", &value, &n) == 1 && n == 3) {
-            *to++ = (char)value;
+    for (const char *at = text; *at; at++, to++) {
+        char digits[3] = "", *end;
+        if (*at == '%')
+            memcpy(digits, at + 1, strnlen(at + 1, 2));
+        unsigned long value = strtoul(digits, &end, 16);
+        if (end == digits + 2) {
+            *to = (char)value;
             at += 2;
-        } else
-            *to++ = *at == '+' ? ' ' : *at;
+        } else if (*at == '+')
+            *to = ' ';
+        else
+            *to = *at;
     }
     *to = '\0';
 }
@@ -65,13 +69,14 @@ static void decode_entities(char *text)
     } all[] = {{"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&apos;", '\''}};
     char *to = text;
 
-    for (const char *at = text; *at; at++) {
-        size_t i = 0;
-        while (i < sizeof all / sizeof *all &&
-               strncmp(at, all[i].entity, strlen(all[i].entity)) != 0)
-            i++;
-        *to++ = i < sizeof all / sizeof *all ? all[i].is : *at;
-        at += i < sizeof all / sizeof *all ? strlen(all[i].entity) - 1 : 0;
+    for (const char *at = text; *at; at++, to++) {
+        *to = *at;
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            if (strncmp(at, all[i].entity, strlen(all[i].entity)) == 0) {
+                *to = all[i].is;
+                at += strlen(all[i].entity) - 1;
+                break;
+            }
     }
     *to = '\0';
 }

@@ -213,7 +213,8 @@ bool bcurl_is_cancelled(const bcurl_url *url);
 bcurl_wait bcurl_wait_begin(const char *verb);
 /* Whether the deadline has passed without progress; sets the error. */
 bool bcurl_wait_is_late(const bcurl_wait *wait, const bcurl_url *url, berth_error *error);
-/* The text between <name> and </name>, if it has no quotes, entities and ends of lines. "": none. */
+/* The text between <name> and </name>, if it has no quotes, entities and ends of lines. "": none.
+ */
 void bcurl_answer_find(const bcurl_answer *answer, const char *name, char *value, size_t room);
 double bcurl_seconds(void);
 

@@ -135,7 +135,7 @@ class Uploads(Writing):
         return None
 
     def test_faults_at_every_step(self):
-        """Once, or for ever; before the server does it, or when it has done it."""
+        """U6: once, or for ever; before the server does it, or when it has done it."""
         cases = [(kind, step, is_after, for_ever) for kind in self.FAULTS for step in self.STEPS
                  for is_after in (False, True) for for_ever in (False, True)
                  if not (is_after and step == "begin") and not (is_after and kind not in self.PASSES)
