@@ -51,6 +51,7 @@ struct berth_upload {
     upload_part *parts;
     size_t n_sent;
     bool has_failed, is_complete;
+    berth_error failure; /* the first one; code 0: none, or one of the caller */
 };
 
 /* ---- checksums ---- */
@@ -146,19 +147,23 @@ static int upload_choose_parts(berth_upload *upload, uint64_t wanted, berth_erro
     return upload->parts ? 0 : bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
 }
 
-static int upload_set_condition(berth_upload *upload, const berth_upload_params *params,
-                                berth_error *error)
+/* The option is that of the caller's thread. */
+static int upload_set_condition(berth_upload *upload, const char *if_match, berth_error *error)
 {
-    if (params->if_none_match && params->if_match)
+    berth_option option;
+
+    if (!if_match) {
+        if (berth_config_describe(NULL, "save.if_match", &option, error) < 0)
+            return error->code;
+        if_match = option.text;
+    }
+    if (*if_match && !is_etag(if_match))
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
-                          "if_match and if_none_match exclude each other");
-    if (params->if_none_match)
+                          "save.if_match: '%.100s' is no ETag, and not none", if_match);
+    if (strcmp(if_match, "none") == 0)
         (void)snprintf(upload->condition, sizeof upload->condition, "If-None-Match: *");
-    if (params->if_match && !is_etag(params->if_match))
-        return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "if_match is no ETag");
-    if (params->if_match)
-        (void)snprintf(upload->condition, sizeof upload->condition, "If-Match: %s",
-                       params->if_match);
+    else if (*if_match)
+        (void)snprintf(upload->condition, sizeof upload->condition, "If-Match: %s", if_match);
     return 0;
 }
 
@@ -360,9 +365,11 @@ static bool upload_count(berth_upload *upload, size_t i, uint64_t nbytes)
     return is_whole;
 }
 
-static int upload_fail(berth_upload *upload, int number)
+static int upload_fail(berth_upload *upload, const berth_error *error, int number)
 {
     (void)pthread_mutex_lock(&upload->lock);
+    if (!upload->has_failed)
+        upload->failure = *error;
     upload->has_failed = true;
     (void)pthread_mutex_unlock(&upload->lock);
     return number ? number : EIO;
@@ -377,17 +384,17 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
     if (upload->pid != getpid()) /* X11: it is the parent's */
         return EBADF;
     if (offset > upload->nbytes || nbytes > upload->nbytes - offset)
-        return upload_fail(upload, EINVAL);
+        return upload_fail(upload, &error, EINVAL);
     while (nbytes > 0) {
         size_t i = (size_t)(offset / upload->part_nbytes);
         uint64_t at = offset % upload->part_nbytes, left = upload_part_nbytes(upload, i) - at;
         size_t n = nbytes < left ? nbytes : (size_t)left;
         uint8_t *bytes = upload_find_bytes(upload, i);
         if (!bytes)
-            return upload_fail(upload, ENOMEM);
+            return upload_fail(upload, &error, ENOMEM);
         memcpy(bytes + at, from, n);
         if (upload_count(upload, i, n) && upload_finish_part(upload, i, &error) < 0)
-            return upload_fail(upload, error.system_errno);
+            return upload_fail(upload, &error, error.system_errno);
         from += n;
         offset += n;
         nbytes -= n;
@@ -419,7 +426,7 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
     if (upload->nbytes == 0)
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an upload has at least a byte");
     if (upload_choose_parts(upload, params->part_nbytes, error) < 0 ||
-        upload_set_condition(upload, params, error) < 0 ||
+        upload_set_condition(upload, params->if_match, error) < 0 ||
         bcurl_url_find_deadline(&upload->url, error) < 0 || bcurl_need_library(error) < 0 ||
         bcurl_address_make(text, &upload->url.address, error) < 0)
         return error->code;
@@ -480,7 +487,14 @@ int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_er
 
 int berth_upload_explain(berth_upload *upload, berth_error *error)
 {
-    return bcurl_url_explain(&upload->url, error);
+    (void)pthread_mutex_lock(&upload->lock);
+    if (error && error->code == BERTH_E_CALLBACK && upload->failure.code < 0) {
+        uint64_t offset = error->offset;
+        *error = upload->failure;
+        error->offset = offset;
+    }
+    (void)pthread_mutex_unlock(&upload->lock);
+    return error ? error->code : 0;
 }
 
 /* Without the caller's wish to stop, which may be why it ends, and not for long. */

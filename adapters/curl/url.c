@@ -264,11 +264,7 @@ int berth_source_url_tune(const berth_source *source, berth_config *config, bert
 
 int berth_source_url_explain(const berth_source *source, berth_error *error)
 {
-    return bcurl_url_explain(source_url(source), error);
-}
-
-int bcurl_url_explain(bcurl_url *url, berth_error *error)
-{
+    bcurl_url *url = source_url(source);
     bcurl_connections *all = url ? bcurl_connections_of(url) : NULL;
 
     if (!error || !all || error->code != BERTH_E_CALLBACK)

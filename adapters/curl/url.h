@@ -278,8 +278,6 @@ int bcurl_range_get(bcurl_range *range, berth_error *error);
 
 /* Sets params.deadline_seconds from the option, unless it is set. Returns 0 or a status. */
 int bcurl_url_find_deadline(bcurl_url *url, berth_error *error);
-/* As berth_source_url_explain. */
-int bcurl_url_explain(bcurl_url *url, berth_error *error);
 
 /* ---- ends.c ---- */
 

@@ -198,6 +198,23 @@ class Uploads(Writing):
         go_on.set()
         self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
 
+    def test_conditions(self):
+        """save.if_match, of one part and of several: an object that is not the expected one stays."""
+        bucket = self.bucket()
+        for name in ("small.pt", "mid.pt"):
+            key = "s3://bucket/" + name
+            copy = ("copy", "--set", "save.if_match=none", files.path(name), key)
+            self.berth(*copy, env=bucket.env)
+            old = bucket.objects[name]
+            self.refused(*copy, says="there is an object already, which stays (status 412)", env=bucket.env)
+            self.refused("copy", "--set", 'save.if_match="0"', files.path("small.pt" if name == "mid.pt" else "mid.pt"),
+                         key, says="is another one than expected, and stays", env=bucket.env)
+            self.assertEqual((bucket.objects[name] == old, bucket.uploads), (True, {}))
+            self.berth("copy", "--set", f"save.if_match={old[1]}", files.path("small.pt"), key, env=bucket.env)
+            self.assertEqual(bucket.objects[name][0], self.small)
+        self.refused("copy", "--set", "save.if_match=a b", files.path("small.pt"), "s3://bucket/c.pt",
+                     says="'a b' is no ETag", env=bucket.env)
+
     def test_two_at_once(self):
         """Each object is whole; the last one to end wins."""
         bucket = self.bucket()
