@@ -44,6 +44,13 @@ static struct curl_slist *request_prepare(bcurl_attempts *all, void *context)
     return bcurl_headers_add(list, all->url, NOT_HASHED);
 }
 
+/* It answers: this is the right address. The first request of an upload is alone. */
+static void note_answer(bcurl_url *url)
+{
+    if (!url->is_pinned)
+        url->is_pinned = true;
+}
+
 /* S3 can find out that it fails when it has said 200 already: then the body says so. */
 static bcurl_outcome request_judge(bcurl_attempts *all, void *context)
 {
@@ -54,7 +61,7 @@ static bcurl_outcome request_judge(bcurl_attempts *all, void *context)
     bcurl_answer_find(answer, "Code", code, sizeof code);
     if (answer->status / 100 == 2 && !strstr(answer->text, "<Error>"))
         return BCURL_DONE;
-    all->url->is_pinned = true; /* it answers: this is the right address */
+    note_answer(all->url);
     (void)bcurl_answer_refuse(answer, all->error);
     if (answer->status / 100 == 2)
         return strcmp(code, "InternalError") == 0 || strcmp(code, "SlowDown") == 0 ||
@@ -81,7 +88,7 @@ int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answe
         return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
     int status = bcurl_attempts_run(&all, &asking, error);
     if (status == 0)
-        url->is_pinned = true;
+        note_answer(url);
     *answer = all.answer;
     bcurl_free_secret(sent.address);
     return status;
