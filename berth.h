@@ -501,7 +501,7 @@ typedef enum berth_source_kind {
 typedef struct berth_target {
     berth_target_kind kind;
     int fd;
-    const char *path;
+    const char *path; /* of others: its name names the archive; NULL: "archive" */
     void **bytes;
     size_t *nbytes;
     const berth_sink *sink;

@@ -233,7 +233,7 @@ static int operation_make_plan(bth_operation *operation, const berth_target *tar
                                const berth_content *content, berth_error *error)
 {
     berth_stats *stats = &operation->stats;
-    const char *path = target && target->kind == BERTH_TARGET_PATH ? target->path : NULL;
+    const char *path = target ? target->path : NULL; /* of a sink, too */
     const char *given = operation->params.archive_name;
     char *archive =
         given ? bth_duplicate_text(given, strlen(given)) : bth_archive_name_of_path(path);

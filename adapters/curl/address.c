@@ -51,13 +51,12 @@ static int address_make_http(const char *text, bcurl_address *address, berth_err
 
 /* ---- S3 ---- */
 
-/* Percent-encoded, but for slashes. NULL: no memory. */
-static char *encode(const char *text)
+char *bcurl_encode(const char *text, bool with_slashes)
 {
     char *encoded = malloc(3 * strlen(text) + 1), *to = encoded;
 
     for (; encoded && *text; text++)
-        if (*text == '/' || strchr(unreserved, *text))
+        if ((*text == '/' && !with_slashes) || strchr(unreserved, *text))
             *to++ = *text;
         else
             to += sprintf(to, "%%%02X", (unsigned)(unsigned char)*text);
@@ -126,7 +125,7 @@ static int address_make_s3(const char *text, bcurl_address *address, berth_error
         bucket[nbytes + 1] == '\0')
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an address of S3 is s3://BUCKET/KEY");
     if (bcurl_aws_find(&aws, error) == 0 && check_aws(&aws, error) == 0) {
-        char *key = encode(bucket + nbytes + 1);
+        char *key = bcurl_encode(bucket + nbytes + 1, false);
         address->is_s3 = true;
         address->shown = berth_url_shown(text);
         address->url = key ? s3_url(&aws, bucket, nbytes, key) : NULL;
@@ -135,6 +134,25 @@ static int address_make_s3(const char *text, bcurl_address *address, berth_error
         free(key);
     }
     bcurl_aws_free(&aws);
+    return error->code;
+}
+
+int bcurl_address_make_bucket(const char *text, bcurl_address *address, char **prefix,
+                              berth_error *error)
+{
+    size_t scheme = bcurl_scheme_nbytes(text), n = scheme + strcspn(text + scheme, "/");
+    char *url = NULL;
+
+    *prefix = strdup(text[n] ? text + n + 1 : "");
+    /* A key stands in for what follows the bucket, and is cut off. */
+    if (!*prefix || asprintf(&url, "%.*s/k", (int)n, text) < 0)
+        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    if (bcurl_address_make(url, address, error) == 0 && address->is_s3 && address->url) {
+        address->url[strlen(address->url) - 1] = '\0';
+        free(address->shown);
+        address->shown = berth_url_shown(text);
+    }
+    free(url);
     return error->code;
 }
 

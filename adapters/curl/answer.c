@@ -17,6 +17,7 @@
 typedef unsigned long long ull;
 
 #define CHECK_SECONDS 0.1
+#define KEPT_MAX_NBYTES ((uint64_t)4 << 20)
 
 double bcurl_seconds(void)
 {
@@ -31,30 +32,41 @@ bool bcurl_is_cancelled(const bcurl_url *url)
     return url->params.cancelled && url->params.cancelled(url->params.context) != 0;
 }
 
-bool bcurl_range_is_late(const bcurl_range *range, berth_error *error)
+bcurl_wait bcurl_wait_begin(const char *verb)
 {
-    uint64_t seconds = range->url->params.deadline_seconds;
+    return (bcurl_wait){.since = bcurl_seconds(), .verb = verb};
+}
 
-    if (bcurl_seconds() < range->since + (double)seconds)
+bool bcurl_wait_is_late(const bcurl_wait *wait, const bcurl_url *url, berth_error *error)
+{
+    uint64_t seconds = url->params.deadline_seconds;
+
+    if (bcurl_seconds() < wait->since + (double)seconds)
         return false;
     (void)bcurl_fail(error, BERTH_E_SYSTEM, ETIMEDOUT,
-                     "the server sent less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
+                     "the server %s less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
                      "waits longer",
-                     (ull)seconds);
+                     wait->verb, (ull)seconds);
     return true;
 }
 
-int bcurl_answer_progress(void *context, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+int bcurl_answer_progress(void *context, curl_off_t all, curl_off_t come, curl_off_t to_send,
+                          curl_off_t sent)
 {
     bcurl_answer *answer = context;
+    bcurl_wait *wait = answer->wait;
     double now = bcurl_seconds();
 
-    (void)a, (void)b, (void)c, (void)d;
+    (void)all, (void)come;
+    if (to_send > 0 && ((uint64_t)sent < wait->nbytes || /* sent again: not after a pause of ours */
+                        (uint64_t)sent - wait->nbytes >= BCURL_PROGRESS_NBYTES)) {
+        wait->nbytes = (uint64_t)sent;
+        wait->since = now;
+    }
     if (now < answer->next_check)
         return 0;
     answer->next_check = now + CHECK_SECONDS;
-    return bcurl_is_cancelled(answer->range->url) ||
-           bcurl_range_is_late(answer->range, answer->error);
+    return bcurl_is_cancelled(answer->url) || bcurl_wait_is_late(wait, answer->url, answer->error);
 }
 
 /* Of this link alone: where clouds give credentials to whoever asks from the machine. */
@@ -179,22 +191,26 @@ static void answer_read_header(bcurl_answer *answer, const char *line)
         answer_copy_validator(answer, answer->modified, sizeof answer->modified, value);
     else if ((value = header_value(line, "x-amz-bucket-region")) != NULL)
         copy_value(answer->region, sizeof answer->region, value);
+    else if ((value = header_value(line, "x-amz-checksum-crc32")) != NULL)
+        copy_value(answer->crc32, sizeof answer->crc32, value);
 }
 
 /* Each answer has a status line of its own: to a redirect, through a proxy, "100 Continue". */
 static void answer_begin(bcurl_answer *answer, const char *line)
 {
-    bcurl_range *range = answer->range;
-    berth_error *error = answer->error;
-    double next_check = answer->next_check;
-    bool is_redirected = answer->is_redirected || answer->status / 100 == 3;
+    const bcurl_answer before = *answer;
     const char *status = strchr(line, ' ');
 
     memset(answer, 0, sizeof *answer);
-    answer->range = range;
-    answer->error = error;
-    answer->next_check = next_check;
-    answer->is_redirected = is_redirected;
+    answer->url = before.url;
+    answer->range = before.range;
+    answer->kept = before.kept;
+    if (answer->kept)
+        answer->kept->nbytes = 0;
+    answer->wait = before.wait;
+    answer->error = before.error;
+    answer->next_check = before.next_check;
+    answer->is_redirected = before.is_redirected || before.status / 100 == 3;
     answer->total = UINT64_MAX;
     answer->status = status ? (int)strtol(status, NULL, 10) : 0;
 }
@@ -243,7 +259,7 @@ static bcurl_use answer_refuse_lie(const bcurl_answer *answer, const char *what)
 
 static void answer_pin(const bcurl_answer *answer, uint64_t nbytes)
 {
-    bcurl_url *url = answer->range->url;
+    bcurl_url *url = answer->url;
 
     url->is_pinned = true;
     url->nbytes = nbytes;
@@ -279,7 +295,7 @@ static bool answer_is_range_asked_for(const bcurl_answer *answer)
 
 static bcurl_use answer_check_range(bcurl_answer *answer)
 {
-    const bcurl_url *url = answer->range->url;
+    const bcurl_url *url = answer->url;
 
     if (!answer->has_range)
         return answer_refuse_lie(answer, "a range (206) without a valid Content-Range");
@@ -320,11 +336,12 @@ bcurl_use bcurl_answer_check(bcurl_answer *answer)
 {
     if (answer->use != BCURL_UNCHECKED)
         return answer->use;
-    if (answer->status == 206)
+    if (answer->range && answer->status == 206)
         answer->use = answer_check_range(answer);
-    else if (answer->status == 200)
+    else if (answer->range && answer->status == 200)
         answer->use = answer_check_whole(answer);
-    else if (answer->status == 416 && answer->total == 0 && !answer->range->url->is_pinned) {
+    else if (answer->range && answer->status == 416 && answer->total == 0 &&
+             !answer->range->url->is_pinned) {
         answer->range->nbytes = answer->range->offset = 0; /* an empty object has no ranges */
         answer_pin(answer, 0);
         answer->use = BCURL_TEXT;
@@ -373,12 +390,29 @@ static bool answer_take_bytes(bcurl_answer *answer, const char *data, size_t nby
     }
     memcpy(range->bytes + range->done_nbytes, data, nbytes);
     range->done_nbytes += nbytes;
-    range->since_nbytes += nbytes;
     answer->received_nbytes += nbytes;
-    if (range->since_nbytes >= BCURL_PROGRESS_NBYTES) {
-        range->since_nbytes = 0;
-        range->since = bcurl_seconds();
+    answer->wait->nbytes += nbytes;
+    if (answer->wait->nbytes >= BCURL_PROGRESS_NBYTES)
+        *answer->wait = bcurl_wait_begin(answer->wait->verb);
+    return true;
+}
+
+static bool answer_keep_text(const bcurl_answer *answer, const char *data, size_t nbytes)
+{
+    bcurl_block *kept = answer->kept;
+    uint8_t *bytes = kept->nbytes + nbytes < KEPT_MAX_NBYTES
+                         ? realloc(kept->bytes, kept->nbytes + nbytes + 1)
+                         : NULL;
+
+    if (!bytes) {
+        (void)bcurl_fail(answer->error, BERTH_E_MEMORY, ENOMEM,
+                         "the server's answer is too large, or there is no memory");
+        return false;
     }
+    memcpy(bytes + kept->nbytes, data, nbytes);
+    kept->bytes = bytes;
+    kept->nbytes += nbytes;
+    bytes[kept->nbytes] = '\0';
     return true;
 }
 
@@ -404,6 +438,8 @@ size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context)
     case BCURL_TEXT:
         answer_take_text(answer, data, nbytes);
         answer->received_nbytes += nbytes; /* a short text, so that the connection stays */
+        if (answer->kept)
+            return answer_keep_text(answer, data, nbytes) ? nbytes : nbytes + 1;
         return answer->received_nbytes <= 65536 ? nbytes : nbytes + 1;
     default:
         return nbytes + 1;
@@ -412,27 +448,32 @@ size_t bcurl_answer_body(char *data, size_t size, size_t n, void *context)
 
 /* ---- in words ---- */
 
-/* The word in <Code>…</Code>, by which S3 says why. "": none. */
-static void answer_find_code(const bcurl_answer *answer, char *code, size_t room)
+void bcurl_answer_find(const bcurl_answer *answer, const char *name, char *value, size_t room)
 {
-    const char *begin = strstr(answer->text, "<Code>");
-    size_t n =
-        begin ? strspn(begin + 6, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz") : 0;
+    char tag[64];
+    int tag_nbytes = snprintf(tag, sizeof tag, "<%s>", name);
+    const char *begin = strstr(answer->text, tag);
+    size_t n = begin ? strcspn(begin + tag_nbytes, "<>&\"\r\n") : 0;
 
-    code[0] = '\0';
-    if (n > 0 && n + 3 < room && begin[6 + n] == '<')
-        (void)snprintf(code, room, ", %.*s", (int)n, begin + 6);
+    value[0] = '\0';
+    if (n > 0 && n < room && begin[(size_t)tag_nbytes + n] == '<')
+        (void)snprintf(value, room, "%.*s", (int)n, begin + tag_nbytes);
 }
 
-static const char *answer_advice(const bcurl_answer *answer)
+/* code: the word by which S3 says why. */
+static const char *answer_advice(const bcurl_answer *answer, const char *code)
 {
-    const bcurl_address *address = &answer->range->url->address;
+    const bcurl_address *address = &answer->url->address;
 
     if (!address->is_s3)
         return "is it the right user and password, or a URL whose signature has expired?";
     if (!address->key)
         return "the request was not signed, because no credentials were found: set AWS_PROFILE, or "
                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
+    if (strcmp(code, "RequestTimeTooSkewed") == 0)
+        return "this machine's clock is wrong";
+    if (strcmp(code, "ExpiredToken") == 0)
+        return "the credentials have expired: get new ones";
     return "the request was signed: are these the right credentials, and the right AWS_REGION?";
 }
 
@@ -453,18 +494,22 @@ static int answer_refuse_redirect(const bcurl_answer *answer, berth_error *error
 int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error)
 {
     int status = answer->status;
-    char code[64];
+    char word[62], code[64] = "";
 
-    answer_find_code(answer, code, sizeof code);
-    if (status == 412 || (status == 416 && answer->range->url->is_pinned))
+    bcurl_answer_find(answer, "Code", word, sizeof word); /* by which S3 says why */
+    if (word[strspn(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")])
+        word[0] = '\0'; /* U1: this is a server that repeats what it was sent */
+    if (*word)
+        (void)snprintf(code, sizeof code, ", %s", word);
+    if (answer->range && (status == 412 || (status == 416 && answer->url->is_pinned)))
         return (void)answer_refuse_changed(answer), error->code;
-    if (status == 401 || status == 403 || status == 407)
+    if (status == 401 || status == 403 || status == 407 || strcmp(word, "ExpiredToken") == 0)
         return bcurl_fail(error, BERTH_E_SYSTEM, EACCES, "not allowed (status %d%s): %s", status,
-                          code, answer_advice(answer));
+                          code, answer_advice(answer, word));
     if (status == 404 || status == 410)
-        return bcurl_fail(error, BERTH_E_NOT_FOUND, ENOENT, "there is no such object (status %d%s)",
-                          status, code);
-    if (answer->range->url->address.is_s3 && (status / 100 == 3 || answer->region[0]))
+        return bcurl_fail(error, BERTH_E_NOT_FOUND, ENOENT, "there is no such %s (status %d%s)",
+                          strcmp(word, "NoSuchBucket") == 0 ? "bucket" : "object", status, code);
+    if (answer->url->address.is_s3 && (status / 100 == 3 || answer->region[0]))
         return answer_refuse_redirect(answer, error);
     return bcurl_fail(error, BERTH_E_SYSTEM, EIO, "the server answers with status %d%s", status,
                       code);

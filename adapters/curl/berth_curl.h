@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Berth reads from the network: https://, http:// and s3://, by libcurl. Berth's library itself has
- * no network; this adapter makes a berth_source, and everything that opens a source takes it:
+ * Berth reads from the network: https://, http:// and s3://, and writes to s3://, by libcurl.
+ * Berth's library itself has no network; this adapter makes a berth_source, and everything that
+ * opens a source takes it:
  *
  *     berth_source source;
  *     if (berth_source_url("https://host/model.pt", NULL, &source, &error) < 0) ...
@@ -17,7 +18,7 @@
 #ifndef BERTH_CURL_H
 #define BERTH_CURL_H
 
-#include <berth.h>
+#include <berth/more.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -96,6 +97,89 @@ int berth_source_url_explain(const berth_source *source, berth_error *error);
  * Parameters: source: NULL, or one that was not made: does nothing.
  */
 void berth_source_url_free(berth_source *source);
+
+/* ---- writing ---- */
+
+/* How an object is written. All zeros are the defaults. */
+typedef struct berth_upload_params {
+    int (*cancelled)(void *context); /* as in berth_url_params */
+    void *context;
+    uint64_t deadline_seconds; /* for 64 KiB, or an answer; 0: io.url_deadline */
+    uint64_t part_nbytes; /* 5 MiB to 5 GiB; 0: 8 MiB, more where 10,000 parts are not enough */
+    const char *if_match; /* the ETag of the object that is replaced; NULL: whatever is there */
+    bool if_none_match;   /* there must be no object */
+    uint64_t reserved[4]; /* 0 */
+} berth_upload_params;
+
+/*
+ * Saves to s3://BUCKET/KEY, as berth_save_to does to a path: the same bytes. The object appears
+ * whole, or not at all; an old one stays until then. An object of more than one part is a multipart
+ * upload, whose parts are sent by io.threads workers (8, unless it is set). Memory: two parts a
+ * worker. Each part is sent with its CRC-32, and the object with its own, so that the server
+ * compares both.
+ * Parameters: url: UTF-8; the name in the archive is that of its last part, without extension.
+ * params, upload_params: NULL: the defaults.
+ * Errors: as for berth_save_to, and: BERTH_E_UNSUPPORTED: another URL than of S3. BERTH_E_BUSY: a
+ * condition of upload_params does not hold. BERTH_E_NOT_FOUND: there is no such bucket.
+ * BERTH_E_SYSTEM, _UNAVAILABLE, _CANCELLED: as for berth_source_url. What was sent is removed; if
+ * that fails, too, the message says that it is left.
+ * Threads: any.
+ */
+BERTH_MUST_CHECK int berth_save_url(const char *url, const berth_content *content,
+                                    const berth_params *params,
+                                    const berth_upload_params *upload_params, berth_error *error);
+
+/* An object that is being written. */
+typedef struct berth_upload berth_upload;
+
+/*
+ * The same in steps, for a save on a thread of its own, or bytes of another kind.
+ * Parameters: nbytes: of the object, at least 1 (berth_plan_new tells that of a save).
+ * Lifetime: *upload is the caller's until berth_upload_end; NULL on failure. The texts may go.
+ * Errors: as for berth_save_url.
+ * Threads: any.
+ */
+BERTH_MUST_CHECK int berth_upload_begin(const char *url, uint64_t nbytes,
+                                        const berth_upload_params *params, berth_upload **upload,
+                                        berth_error *error);
+
+/*
+ * Where its bytes go: each once, in any order, from any number of threads. The call that brings the
+ * last one returns when the object is in its place.
+ * Lifetime: that of the upload.
+ */
+const berth_sink *berth_upload_sink(const berth_upload *upload);
+
+/*
+ * Sets the options that suit the upload, unless they are set: io.threads=8, and io.chunk_nbytes to
+ * a part.
+ * Errors: as for berth_config_apply.
+ */
+int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error);
+
+/* As berth_source_url_explain, after a save to the sink has failed. */
+int berth_upload_explain(berth_upload *upload, berth_error *error);
+
+/*
+ * Ends an upload, and frees it. If the object is not in its place, removes what was sent.
+ * Parameters: upload: NULL: does nothing. No thread may use it any more. In a child after a fork it
+ * stays the parent's.
+ * Errors: what was sent could not be removed.
+ */
+int berth_upload_end(berth_upload *upload, berth_error *error);
+
+/*
+ * Reports the uploads that were begun below s3://BUCKET/PREFIX and have not ended, as
+ * berth_clean_temporaries reports files: those of killed saves, and of any other program.
+ * Parameters: url: the prefix may be empty, or a whole key. flags: 0 or BERTH_CLEAN_REMOVE, which
+ * removes those that began min_age_seconds ago or earlier. params: NULL: the defaults. found: of
+ * each upload: its key as name, its age, BERTH_TEMPORARY_UNKNOWN; no size, as S3 tells none.
+ * Errors: as for berth_save_url.
+ * Threads: any. `found` is called on the calling thread.
+ */
+int berth_clean_uploads(const char *url, uint32_t flags, double min_age_seconds,
+                        const berth_url_params *params, berth_temporary_function found,
+                        void *context, berth_error *error);
 
 #ifdef __cplusplus
 }

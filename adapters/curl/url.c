@@ -184,7 +184,7 @@ static int params_check(const berth_url_params *params, berth_error *error)
 }
 
 /* The option is that of the caller's thread: workers may see another. */
-static int url_find_deadline(bcurl_url *url, berth_error *error)
+int bcurl_url_find_deadline(bcurl_url *url, berth_error *error)
 {
     berth_option option;
 
@@ -198,7 +198,7 @@ static int url_find_deadline(bcurl_url *url, berth_error *error)
 
 static int url_open(bcurl_url *url, const char *text, berth_error *error)
 {
-    if (url_find_deadline(url, error) < 0)
+    if (bcurl_url_find_deadline(url, error) < 0)
         return error->code;
     if (bcurl_need_library(error) < 0 || bcurl_address_make(text, &url->address, error) < 0)
         return error->code;

@@ -8,9 +8,13 @@
  *   aws.c          keys and regions of S3, from the environment and files
  *   connections.c  easy handles, for any number of threads
  *   answer.c       what a server answers to one request, checked
+ *   attempts.c     asks again what can pass, after a pause
  *   range.c        one range: requests until all of it is there
+ *   request.c      one request of S3 that is not a range: a part, a list
  *   ends.c         the tail and the head of an object -> what an open will read
  *   url.c          the source
+ *   upload.c       an object that is written: its parts, from any number of threads
+ *   uploads_left.c what killed uploads have left in a bucket
  *   without.c      stands for all but names.c where libcurl's headers are missing
  *
  * Names across files begin with bcurl_.
@@ -75,7 +79,12 @@ typedef struct bcurl_address {
     char *signature;            /* CURLOPT_AWS_SIGV4 */
 } bcurl_address;
 
+/* Percent-encoded, which the caller frees; slashes too, or not. NULL: no memory. */
+char *bcurl_encode(const char *text, bool with_slashes);
 int bcurl_address_make(const char *text, bcurl_address *address, berth_error *error);
+/* The same of a bucket: what follows it is *prefix, which the caller frees, and may be empty. */
+int bcurl_address_make_bucket(const char *text, bcurl_address *address, char **prefix,
+                              berth_error *error);
 void bcurl_address_free(bcurl_address *address);
 
 /* ---- aws.c ---- */
@@ -128,8 +137,8 @@ typedef struct bcurl_url {
     bool is_pinned;
     uint64_t nbytes;
     char etag[BCURL_TAG_NBYTES], modified[64]; /* "": it said nothing */
-    bcurl_block tail, head;
-    uint64_t head_nbytes; /* load.head_nbytes; 0: unknown */
+    bcurl_block tail, head;                    /* of one that is read */
+    uint64_t head_nbytes;                      /* load.head_nbytes; 0: unknown */
 } bcurl_url;
 
 /* Those of this process. NULL: no memory. */
@@ -143,6 +152,13 @@ CURLcode bcurl_perform(CURL *handle);
 
 /* ---- answer.c ---- */
 
+/* For how long no BCURL_PROGRESS_NBYTES have come, or gone. */
+typedef struct bcurl_wait {
+    double since; /* seconds */
+    uint64_t nbytes;
+    const char *verb; /* what the server did with them: "sent", "took" */
+} bcurl_wait;
+
 /* What a request asks for, and what has come. */
 typedef struct bcurl_range {
     bcurl_url *url;
@@ -152,8 +168,7 @@ typedef struct bcurl_range {
     uint64_t done_nbytes;
     bool is_from_end; /* until the first answer */
     bool is_whole;    /* the server sent the whole object instead of a range */
-    double since;     /* seconds; when it began, or the last BCURL_PROGRESS_NBYTES had come */
-    uint64_t since_nbytes;
+    bcurl_wait wait;
 } bcurl_range;
 
 typedef enum bcurl_use {
@@ -166,7 +181,9 @@ typedef enum bcurl_use {
 
 /* One answer. */
 typedef struct bcurl_answer {
-    bcurl_range *range;
+    bcurl_url *url;
+    bcurl_range *range; /* NULL: none was asked for: any body is a text */
+    bcurl_wait *wait;
     berth_error *error; /* why it was refused */
     bcurl_use use;
     int status;
@@ -174,10 +191,11 @@ typedef struct bcurl_answer {
     uint64_t first, last, total; /* of Content-Range */
     uint64_t length;             /* Content-Length */
     uint64_t received_nbytes;
-    char etag[BCURL_TAG_NBYTES], modified[64], region[32];
+    char etag[BCURL_TAG_NBYTES], modified[64], region[32], crc32[16];
     bool is_redirected;     /* an answer of this request was a redirect */
     bool has_bad_validator; /* an ETag or a time that is too long or no text, or two different */
-    char text[2048];        /* the beginning of a body that says why not */
+    bcurl_block *kept;      /* NULL, or where a text is kept whole, and ends with a NUL */
+    char text[8192];        /* the beginning of a body that says why not */
     size_t text_nbytes;
     double next_check; /* seconds; when to ask whether the caller cancels */
 } bcurl_answer;
@@ -192,14 +210,74 @@ bcurl_use bcurl_answer_check(bcurl_answer *answer);
 /* Sets the error of an answer that is no range. Returns the status. */
 int bcurl_answer_refuse(const bcurl_answer *answer, berth_error *error);
 bool bcurl_is_cancelled(const bcurl_url *url);
+bcurl_wait bcurl_wait_begin(const char *verb);
 /* Whether the deadline has passed without progress; sets the error. */
-bool bcurl_range_is_late(const bcurl_range *range, berth_error *error);
+bool bcurl_wait_is_late(const bcurl_wait *wait, const bcurl_url *url, berth_error *error);
+/* The text between <name> and </name>, if it has no quotes, entities and ends of lines. "": none.
+ */
+void bcurl_answer_find(const bcurl_answer *answer, const char *name, char *value, size_t room);
 double bcurl_seconds(void);
+
+/* ---- attempts.c ---- */
+
+typedef enum bcurl_outcome { BCURL_DONE, BCURL_AGAIN, BCURL_FAILED } bcurl_outcome;
+
+/* Requests for one thing, until it is there, or there is no hope. */
+typedef struct bcurl_attempts {
+    bcurl_url *url;
+    bcurl_wait *wait;
+    bcurl_answer answer;
+    CURL *handle;
+    char text[CURL_ERROR_SIZE];
+    int n_tries;      /* without progress */
+    const char *step; /* for messages; NULL: it has no name */
+    berth_error *error;
+} bcurl_attempts;
+
+/* What is asked, and what an answer means. */
+typedef struct bcurl_asking {
+    /* Sets the options of the handle that this request needs. Returns its headers. */
+    struct curl_slist *(*prepare)(bcurl_attempts *attempts, void *context);
+    /* The error is that of this request; AGAIN: it may pass. */
+    bcurl_outcome (*judge)(bcurl_attempts *attempts, void *context);
+    void *context;
+} bcurl_asking;
+
+/* Returns 0 or a status. The error names the object. */
+int bcurl_attempts_run(bcurl_attempts *attempts, const bcurl_asking *asking, berth_error *error);
+/* Whether an answer with this status may be another one in a while. */
+bool bcurl_status_can_pass(int status);
+/* Adds the headers that a request to S3 has. hash: of its body, as the header says it. */
+struct curl_slist *bcurl_headers_add(struct curl_slist *list, const bcurl_url *url,
+                                     const char *hash);
+
+/* ---- request.c ---- */
+
+enum { BCURL_MAX_HEADERS = 6 };
+
+typedef struct bcurl_request {
+    const char *step;           /* for messages */
+    const char *method, *query; /* query: encoded, names in order; NULL: none */
+    const void *body;
+    uint64_t nbytes;
+    char headers[BCURL_MAX_HEADERS][BCURL_TAG_NBYTES + 64]; /* "": none */
+    bool waits_long;   /* for its answer: the server puts an object together */
+    bcurl_block *kept; /* as in bcurl_answer; the caller frees its bytes */
+} bcurl_request;
+
+/* Sends it, until there is an answer 2xx that tells no error. Returns 0 or a status. */
+int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answer *answer,
+                       berth_error *error);
 
 /* ---- range.c ---- */
 
 /* Gets all of the range. The first one of an object pins it. Returns 0 or a status. */
 int bcurl_range_get(bcurl_range *range, berth_error *error);
+
+/* ---- url.c ---- */
+
+/* Sets params.deadline_seconds from the option, unless it is set. Returns 0 or a status. */
+int bcurl_url_find_deadline(bcurl_url *url, berth_error *error);
 
 /* ---- ends.c ---- */
 

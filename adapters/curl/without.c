@@ -5,12 +5,8 @@
 
 #include "adapters/curl/berth_curl.h"
 
-int berth_source_url(const char *url, const berth_url_params *params, berth_source *source,
-                     berth_error *error)
+static int fail_without(berth_error *error)
 {
-    (void)url;
-    (void)params;
-    memset(source, 0, sizeof *source);
     if (!error)
         return BERTH_E_UNAVAILABLE;
     memset(error, 0, sizeof *error);
@@ -18,9 +14,65 @@ int berth_source_url(const char *url, const berth_url_params *params, berth_sour
     error->offset = BERTH_NO_OFFSET;
     (void)snprintf(
         error->message, sizeof error->message,
-        "this Berth was built without libcurl's headers, and reads no URLs: build it with "
+        "this Berth was built without libcurl's headers, and knows no URLs: build it with "
         "libcurl4-openssl-dev");
     return error->code;
+}
+
+int berth_source_url(const char *url, const berth_url_params *params, berth_source *source,
+                     berth_error *error)
+{
+    (void)url;
+    (void)params;
+    memset(source, 0, sizeof *source);
+    return fail_without(error);
+}
+
+int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
+                   const berth_upload_params *upload_params, berth_error *error)
+{
+    (void)url;
+    (void)content;
+    (void)params;
+    (void)upload_params;
+    return fail_without(error);
+}
+
+int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       berth_upload **upload, berth_error *error)
+{
+    (void)url;
+    (void)nbytes;
+    (void)params;
+    *upload = NULL;
+    return fail_without(error);
+}
+
+const berth_sink *berth_upload_sink(const berth_upload *upload)
+{
+    (void)upload;
+    return NULL;
+}
+
+int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error)
+{
+    (void)upload;
+    (void)config;
+    (void)error;
+    return 0;
+}
+
+int berth_upload_explain(berth_upload *upload, berth_error *error)
+{
+    (void)upload;
+    return error ? error->code : 0;
+}
+
+int berth_upload_end(berth_upload *upload, berth_error *error)
+{
+    (void)upload;
+    (void)error;
+    return 0;
 }
 
 int berth_source_url_tune(const berth_source *source, berth_config *config, berth_error *error)
@@ -40,4 +92,17 @@ int berth_source_url_explain(const berth_source *source, berth_error *error)
 void berth_source_url_free(berth_source *source)
 {
     (void)source;
+}
+
+int berth_clean_uploads(const char *url, uint32_t flags, double min_age_seconds,
+                        const berth_url_params *params, berth_temporary_function found,
+                        void *context, berth_error *error)
+{
+    (void)url;
+    (void)flags;
+    (void)min_age_seconds;
+    (void)params;
+    (void)found;
+    (void)context;
+    return fail_without(error);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* berth clean: temporary files of killed saves in a folder. */
+/* berth clean: what killed saves have left in a folder, or in a bucket of S3. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,9 @@
 #include "tools/commands/commands.h"
 #include "tools/common/options.h"
 #include "tools/common/outputs.h"
+#include "tools/common/progress.h"
 #include "tools/common/report.h"
+#include "tools/common/urls.h"
 
 #define DAY_SECONDS 86400.0
 
@@ -73,6 +75,7 @@ static error_t clean_parse(int key, char *word, struct argp_state *state)
 typedef struct found_temporaries {
     const clean_options *options;
     json_t *list; /* with --json */
+    bool is_url;
     size_t n, n_removed;
     uint64_t nbytes, removed_nbytes;
     int code;
@@ -105,8 +108,9 @@ static void temporary_count_and_print(void *context, const berth_temporary *foun
     else if (!all->options->common.quiet) {
         snprintf(age, sizeof age, "%.1f %s", found->age_seconds / units[unit].seconds,
                  units[unit].unit);
-        printf("%-50s %10s  %8s  %s%s\n", found->name, human_nbytes(found->nbytes, nbytes), age,
-               state, found->removed ? ", removed" : "");
+        printf("%-50s %10s  %8s  %s%s\n", found->name,
+               all->is_url ? "" : human_nbytes(found->nbytes, nbytes), age, state,
+               found->removed ? ", removed" : "");
     }
     if (found->error)
         all->code = print_trouble("%s: %s", all->options->words.words[0], found->error->message);
@@ -119,20 +123,44 @@ static int temporaries_print_json_or_total(found_temporaries *all)
     if (all->list)
         return print_json(json_pack("{s:o}", "temporaries", all->list));
     if (!all->options->common.quiet)
-        printf("%zu temporaries, %s; %zu removed, %s\n", all->n, human_nbytes(all->nbytes, nbytes),
-               all->n_removed, human_nbytes(all->removed_nbytes, removed));
+        all->is_url ? printf("%zu uploads; %zu removed\n", all->n, all->n_removed)
+                    : printf("%zu temporaries, %s; %zu removed, %s\n", all->n,
+                             human_nbytes(all->nbytes, nbytes), all->n_removed,
+                             human_nbytes(all->removed_nbytes, removed));
     return finish_output(EXIT_YES);
 }
 
 const struct argp clean_argp = {
     .options = own_options,
     .parser = clean_parse,
-    .args_doc = "FOLDER",
-    .doc = "List the temporary files of saves in a folder: name, size, time since the last write, "
-           "and whether the save is alive, dead or unknown (on another host or in another "
-           "container). --remove removes the dead, and the unknown ones that are old. It never "
-           "removes one whose save is alive.",
+    .args_doc = "FOLDER|s3://BUCKET/PREFIX",
+    .doc =
+        "List the temporary files of saves in a folder: name, size, time since the last write, "
+        "and whether the save is alive, dead or unknown (on another host or in another "
+        "container). --remove removes the dead, and the unknown ones that are old. It never "
+        "removes one whose save is alive. Of S3: the uploads below the prefix that have not ended, "
+        "of whatever program; whether it still runs is unknown.",
     .children = common_children};
+
+static int signal_came(void *context)
+{
+    (void)context;
+    return caught_signal_code_or(0);
+}
+
+/* Returns 0 or a status. */
+static int temporaries_find(const char *word, const clean_options *options, found_temporaries *all,
+                            berth_error *error)
+{
+    const berth_url_params params = {.cancelled = signal_came};
+    uint32_t flags = options->remove ? BERTH_CLEAN_REMOVE : 0;
+
+    if (all->is_url)
+        return berth_clean_uploads(kept_word(word), flags, options->min_age_seconds, &params,
+                                   temporary_count_and_print, all, error);
+    return berth_clean_temporaries(word, flags, options->min_age_seconds, temporary_count_and_print,
+                                   all, error);
+}
 
 int run_clean(int argc, char **argv)
 {
@@ -143,13 +171,12 @@ int run_clean(int argc, char **argv)
     parse_options(&clean_argp, argc, argv, &options);
     if (options.common.stats)
         return print_trouble("--stats does not apply: nothing is saved or loaded");
-    if (check_written_path(options.words.words[0]))
+    all.is_url = is_written_url(options.words.words[0]);
+    if (!all.is_url && check_written_path(options.words.words[0]))
         return EXIT_TROUBLE;
     if (options.common.json && !(all.list = json_array()))
         return print_trouble("out of memory");
-    if (berth_clean_temporaries(options.words.words[0], options.remove ? BERTH_CLEAN_REMOVE : 0,
-                                options.min_age_seconds, temporary_count_and_print, &all,
-                                &error) < 0) {
+    if (temporaries_find(options.words.words[0], &options, &all, &error) < 0) {
         json_decref(all.list);
         return fail(&error);
     }

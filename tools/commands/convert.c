@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "tools/commands/commands.h"
 #include "tools/commands/convert.h"
 #include "tools/common/inputs.h"
@@ -90,7 +91,6 @@ typedef struct conversion {
 
 static int conversion_save(const conversion *c, const berth_params *params, berth_error *error)
 {
-    const berth_target target = output_target(c->out);
     uint32_t flags = (c->options->tensors_only ? BERTH_TENSORS_ONLY : 0) |
                      (c->options->keep_ties ? 0 : BERTH_COPY_TIES);
     const berth_value *value =
@@ -101,7 +101,7 @@ static int conversion_save(const conversion *c, const berth_params *params, bert
     const berth_content content = c->to_safetensors
                                       ? berth_of_safetensors(c->value, c->metadata, flags)
                                       : berth_of_value(value);
-    return berth_save_to(&target, &content, params, error);
+    return save_output(c->out, &content, params, error);
 }
 
 /* Texts of __metadata__ that say neither the usual "format" nor which tensors are tied. */
@@ -334,6 +334,8 @@ int run_convert(int argc, char **argv)
     if (options.shard_nbytes && !is_shard_index(c.out))
         return print_trouble("--shard-size does not apply: OUT is no index, such as "
                              "model.safetensors.index.json");
+    if (berth_is_url(c.out) && is_shard_index(c.out))
+        return print_trouble("%s: an index and its files are only written to a folder", c.out);
     if (refuse_empty(c.out) || choose_format(c.out, options.to, &c.to_safetensors) ||
         check_output(c.out, &options.selected.common) ||
         !(c.in = input_path(options.words.words[0])) || check_in_place_output_has_name(c.in, c.out))

@@ -223,10 +223,9 @@ static int copy_save_values(const char *in, const char *out, berth_checkpoint *c
 
     if (code == 0)
         code = select_values(&options->selected, in, &tree, &value);
-    const berth_target target = output_target(out);
     const berth_content content = berth_of_value(value);
     if (code == 0)
-        code = berth_save_to(&target, &content, params, error);
+        code = save_output(out, &content, params, error);
     if (code == 0 && !options->selected.common.quiet &&
         berth_get_info(checkpoint, &info, NULL) == 0 && info.n_unknown_records)
         (void)print_trouble("%s: left out %zu records that are not part of a checkpoint", in,
@@ -301,12 +300,11 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
     if (code == 0)
         code = copy_list_all_records(c, error);
     if (code == 0) {
-        const berth_target target = output_target(out);
         const berth_content content =
             berth_of_records(c->records, c->n_records, BERTH_RECORDS_COMPLETE);
         params->config = config;
         params->archive_name = copy_choose_archive_name(c);
-        code = berth_save_to(&target, &content, params, error);
+        code = save_output(out, &content, params, error);
         if (code < 0) {
             copy_restore_read_error(c, out, error);
             copy_blame_source(c, in, error);

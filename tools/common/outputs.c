@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "tools/common/inputs.h"
 #include "tools/common/options.h"
 #include "tools/common/outputs.h"
+#include "tools/common/progress.h"
 #include "tools/common/report.h"
 #include "tools/common/urls.h"
 
@@ -116,18 +118,50 @@ berth_target output_target(const char *word)
     return is_standard(word) ? berth_to_fd(STDOUT_FILENO) : berth_to_path(word);
 }
 
-int save_bytes(const char *word, const void *bytes, size_t nbytes)
+static int signal_came(void *context)
+{
+    (void)context;
+    return caught_signal_code_or(0);
+}
+
+int save_output(const char *word, const berth_content *content, const berth_params *params,
+                berth_error *error)
 {
     const berth_target target = output_target(word);
+    const berth_upload_params upload = {.cancelled = signal_came};
+
+    return berth_is_url(word) ? berth_save_url(kept_word(word), content, params, &upload, error)
+                              : berth_save_to(&target, content, params, error);
+}
+
+int save_bytes(const char *word, const void *bytes, size_t nbytes)
+{
     const berth_new_record record = {.name = "bytes", .nbytes = nbytes, .data = bytes};
     const berth_content content = berth_of_records(&record, 1, BERTH_RECORDS_PLAIN);
     berth_error error;
 
-    return berth_save_to(&target, &content, NULL, &error) < 0 ? fail(&error) : 0;
+    return save_output(word, &content, NULL, &error) < 0 ? fail(&error) : 0;
+}
+
+bool is_written_url(const char *word)
+{
+    return strncasecmp(word, "s3://", strlen("s3://")) == 0;
+}
+
+/* Most of the time is waiting for the network. */
+static int check_written_url(const char *word)
+{
+    if (!is_written_url(word))
+        return print_trouble("%s: of URLs, only those with s3:// are written", word);
+    option_set_default("io.threads", "8");
+    option_set_default("io.chunk_nbytes", "8MiB");
+    return 0;
 }
 
 int check_output(const char *word, const common *options)
 {
+    if (berth_is_url(word))
+        return check_written_url(word);
     if (!is_standard(word))
         return check_written_path(word);
     if (options->json)

@@ -8,13 +8,19 @@
 #include "tools/common/options.h"
 
 berth_target output_target(const char *word);
+/* berth_save_to there: standard output, a path, or a URL of S3. */
+int save_output(const char *word, const berth_content *content, const berth_params *params,
+                berth_error *error);
 /* A file of any format there, as a whole or not at all. Returns an exit code. */
 int save_bytes(const char *word, const void *bytes, size_t nbytes);
 /* Refuses a path without a character. Returns an exit code. */
 int refuse_empty(const char *word);
 /* Refuses a URL, of any scheme, where something is written. Returns an exit code. */
 int check_written_path(const char *word);
-/* Refuses "-" where it makes no sense. Returns 0, or EXIT_TROUBLE after printing why. */
+/* A URL of S3: nothing can be written to others. */
+bool is_written_url(const char *word);
+/* Of a command that can write to s3://, too. Refuses other URLs, and "-" where it makes no sense.
+ * Returns 0, or EXIT_TROUBLE after printing why. */
 int check_output(const char *word, const common *options);
 /*
  * X4: a file without a name (/dev/fd/3 of a memfd) is written in place, so it cannot be the file

@@ -179,6 +179,7 @@ class _SaveOptions:
     durability: Literal["none", "file", "full"]
     replace: Literal["auto", "always", "in_place"]
     readers: Literal["all", "group", "owner"]
+    if_match: str
 
 class _LoadOptions:
     calculate_storage_offsets: bool

@@ -22,7 +22,7 @@ from _thread import start_new_thread
 from berth._counters import count
 from berth._errors import CancelledError, make
 from berth._save import begin, begin_safetensors, is_safetensors
-from berth._source import is_path
+from berth._source import from_caller, is_path, name_of
 
 SECONDS_BETWEEN_SIGNALS = 0.05  # ^C is looked for
 NO_LIMIT = -1.0
@@ -281,8 +281,9 @@ def save_async(obj, f, *, snapshot=True):
     Threads: any; several jobs may run at once, also to one path: each file is whole, and the last
     job to end wins.
     """
+    f = from_caller(f)
     native, way, end = (begin_safetensors if is_safetensors(f) else begin)(obj, f, snapshot=snapshot)
-    name = repr(os.fsdecode(f)) if is_path(f) else f"an object of {type(f)}"
+    name = repr(name_of(f)) if is_path(f) else f"an object of {type(f)}"
     return _start(State(native, way, end, name))
 
 

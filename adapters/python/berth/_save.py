@@ -10,7 +10,7 @@ from berth import _conditions, _native, _records
 from berth._config import config
 from berth._counters import count
 from berth._errors import Declined, shown
-from berth._source import is_path, path_bytes
+from berth._source import Url, from_caller, is_path, name_of, path_bytes
 from berth._target import target_of
 
 PROTOCOL = 2
@@ -40,6 +40,8 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         in full. Nothing is pickled.
     f: a path (str, bytes, os.PathLike), or an open binary file. A file is written from its current
         position on, and neither closed nor synced; what was written stays if the save fails.
+        A str "s3://bucket/key": the object appears whole or not at all, and an old one stays until then; see
+        docs/urls.md.
     pickle_module, pickle_protocol: as of torch.save; with others than the defaults PyTorch pickles.
 
     Raises:
@@ -50,6 +52,7 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         cases a path has its old file.
     Threads: any; other threads run while bytes are written.
     """
+    f = from_caller(f)
     if is_safetensors(f):
         finish(*begin_safetensors(obj, f))
     else:
@@ -102,7 +105,7 @@ def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteor
 
 def is_safetensors(f):
     """Whether f is a path whose name says that the file is one of safetensors."""
-    return is_path(f) and path_bytes(f).endswith(b".safetensors")
+    return f.endswith(".safetensors") if isinstance(f, Url) else is_path(f) and path_bytes(f).endswith(b".safetensors")
 
 
 def start_tensors(f, function, content, *rest):
@@ -130,7 +133,7 @@ def begin_safetensors(obj, f, snapshot=False):
         elif not key.isascii() and key != key.encode(errors="replace").decode():
             other = f"the key {key!r} has a surrogate, which UTF-8 has not"
     if other:
-        raise TypeError(f"{shown(os.fsdecode(f))}: a .safetensors file holds a dict of tensors by their names, and "
+        raise TypeError(f"{shown(name_of(f))}: a .safetensors file holds a dict of tensors by their names, and "
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
     return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True)
@@ -140,7 +143,7 @@ def _telling(job, f, replace, end):
     """What ends the save of this job to f, and tells what the file system could not do."""
     if not is_path(f):
         return end
-    return functools.partial(_tell, job, shown(os.fsdecode(f)), replace, config.save.durability)
+    return functools.partial(_tell, job, shown(name_of(f)), replace, config.save.durability)
 
 
 def _tell(job, path, replace, durability, is_saved):

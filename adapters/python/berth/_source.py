@@ -21,7 +21,7 @@ REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
 class Url(str):
-    """A text that the caller of berth.load, berth.open or berth.verify gave as a URL.
+    """A text that the caller of berth.load, berth.open, berth.verify or berth.save gave as a URL.
 
     Its repr shows what messages show of it: no password, no query (U1).
     """
@@ -56,7 +56,7 @@ def path_bytes(f):
     if scheme and not os.path.lexists(scheme[0]):  # U1: what follows is not shown; it may have a password
         raise make("BERTH_E_NOT_FOUND", f"{scheme[0].decode()}//...: there is no such file. Of URLs, those with "
                    "https://, http:// and s3:// are read, by berth.load, berth.open and berth.verify, given as a str; "
-                   "none is written", errno.ENOENT, NO_OFFSET, "")
+                   "those with s3:// are written, by berth.save and berth.save_async", errno.ENOENT, NO_OFFSET, "")
     return found
 
 

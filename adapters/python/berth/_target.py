@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where a save goes, as the native module takes it: bytes of a path, a descriptor, a function."""
+"""Where a save goes, as the native module takes it: bytes of a path, a URL, a descriptor, a function."""
 
 import contextlib
 import functools
 import io
 import os
 
-from berth._source import descriptor_of, is_path, path_bytes
+from berth._source import Url, descriptor_of, is_path, path_bytes
 
 # Files of Python's own, whose bytes go to their descriptor and nowhere else.
 REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
@@ -14,6 +14,8 @@ REAL_FILES = (io.FileIO, io.BufferedWriter, io.BufferedRandom)
 
 def target_of(f):
     """(target, end): end(is_saved) is called when the save has ended; it raises what f raises."""
+    if isinstance(f, Url):
+        return str(f), _nothing
     if is_path(f):
         return path_bytes(f), _nothing
     if not hasattr(f, "write"):

@@ -4,10 +4,14 @@
  * that is written to, and the library's job. A save that is waited for is a Job, too: only its
  * waiting differs.
  */
+#include <berth/config.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
 #define SECONDS_BETWEEN_SIGNALS 0.05
@@ -25,6 +29,8 @@ typedef struct job_object {
     writer writer;
     berth_stats stats;       /* filled when it has ended */
     int fd;                  /* the save's own, so that a file may be closed meanwhile; -1: none */
+    berth_upload *upload;    /* of a save to a URL; until it has ended */
+    atomic_bool is_stopped;  /* its requests */
     berth_job *job;          /* NULL: it did not begin */
     PyThread_type_lock open; /* held until Job.close() */
 } job_object;
@@ -75,17 +81,61 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
     return failure;
 }
 
+/* ---- to a URL ---- */
+
+/* Only the main thread runs the handlers of signals: it waits for the server's first answer. */
+static int upload_is_stopped(void *context)
+{
+    job_object *self = context;
+    return atomic_load(&self->is_stopped) ||
+           (syscall(SYS_gettid) == getpid() && bpy_check_signals(NULL, 0, 0));
+}
+
+static int upload_begin(job_object *self, const char *url, const berth_content *content,
+                        berth_params *params, berth_config **config, berth_error *error)
+{
+    const berth_upload_params how = {.cancelled = upload_is_stopped, .context = self};
+    const berth_target name = berth_to_path(url);
+    berth_plan_info info;
+    berth_plan *plan = berth_plan_new(&name, content, params, &info, error);
+    if (!plan)
+        return error->code;
+    berth_plan_free(plan);
+    if (berth_upload_begin(url, info.nbytes, &how, &self->upload, error) < 0)
+        return error->code;
+    *config = berth_config_new(error);
+    params->config = *config;
+    return *config ? berth_upload_tune(self->upload, *config, error) : error->code;
+}
+
+/* The save has ended. What is left of one that failed is removed; its error tells both. */
+static void upload_end(job_object *self, berth_error *error)
+{
+    berth_upload *upload = self->upload;
+    berth_error left;
+    self->upload = NULL;
+    if (!upload)
+        return;
+    Py_BEGIN_ALLOW_THREADS;
+    if (error)
+        (void)berth_upload_explain(upload, error);
+    (void)berth_upload_end(upload, &left);
+    Py_END_ALLOW_THREADS;
+    if (error && left.code < 0)
+        (void)snprintf(error->message + strlen(error->message),
+                       sizeof error->message - strlen(error->message), "; %s", left.message);
+}
+
 /* ---- begin ---- */
 
 static int begin(job_object *self, const berth_target *target, const berth_content *content,
-                 const char *archive_name, uint32_t flags)
+                 const berth_params *params, uint32_t flags)
 {
-    const berth_params params = {.archive_name = archive_name, .stats = &self->stats};
     berth_error error;
     int status;
     do { /* a pipe waits for its reader: a signal ends that, and its handler may raise */
         Py_BEGIN_ALLOW_THREADS;
-        status = berth_save_begin(target, content, flags, &params, &self->job, &error);
+        status = berth_save_begin(target, content, flags, params, &self->job, &error);
         Py_END_ALLOW_THREADS;
     } while (status < 0 && error.system_errno == EINTR && PyErr_CheckSignals() == 0);
     if (status < 0 && !PyErr_Occurred())
@@ -104,9 +154,35 @@ static int duplicate(job_object *self, PyObject *number)
     return self->fd < 0 ? -1 : 0;
 }
 
+/* Its name in the archive is that of the URL's last part, as of a path. */
+static int begin_to_url(job_object *self, PyObject *text, const berth_content *content,
+                        berth_params *params, uint32_t flags)
+{
+    PyObject *bytes = bpy_text(text, "a URL");
+    const char *url = bytes ? PyBytes_AsString(bytes) : NULL;
+    berth_config *config = NULL;
+    berth_error error;
+    int status;
+    if (!url)
+        return -1;
+    Py_BEGIN_ALLOW_THREADS;
+    status = upload_begin(self, url, content, params, &config, &error);
+    Py_END_ALLOW_THREADS;
+    if (status == 0) {
+        berth_target target = berth_to_sink(berth_upload_sink(self->upload));
+        target.path = url;
+        status = begin(self, &target, content, params, flags);
+    } else if (!PyErr_Occurred())
+        bpy_raise(&error);
+    berth_config_free(config);
+    Py_DECREF(bytes);
+    return status;
+}
+
 static int begin_to(job_object *self, PyObject *to, const berth_content *content,
                     const char *archive_name, uint32_t flags)
 {
+    berth_params params = {.archive_name = archive_name, .stats = &self->stats};
     berth_target target;
     const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
     if (PyBytes_Check(to)) {
@@ -114,6 +190,8 @@ static int begin_to(job_object *self, PyObject *to, const berth_content *content
         if (PyBytes_AsStringAndSize(to, &path, NULL) < 0) /* it has a NUL */
             return -1;
         target = berth_to_path(path);
+    } else if (PyUnicode_Check(to)) {
+        return begin_to_url(self, to, content, &params, flags);
     } else if (PyLong_Check(to)) {
         if (duplicate(self, to) < 0)
             return -1;
@@ -123,7 +201,7 @@ static int begin_to(job_object *self, PyObject *to, const berth_content *content
         self->writer.write = to;
         target = berth_to_sink(&sink);
     }
-    return begin(self, &target, content, archive_name, flags);
+    return begin(self, &target, content, &params, flags);
 }
 
 /* Other threads run meanwhile: they find it empty already. */
@@ -147,6 +225,8 @@ PyObject *bpy_job_begin(bpy_saver *saver, PyObject *to, const berth_content *con
     self->writer = (writer){0};
     self->stats = (berth_stats){0};
     self->fd = -1;
+    self->upload = NULL;
+    atomic_init(&self->is_stopped, false);
     self->job = NULL;
     self->open = PyThread_allocate_lock();
     if (!self->open || !PyThread_acquire_lock(self->open, 0)) {
@@ -186,9 +266,10 @@ static void close_fd(job_object *self)
 }
 
 /* The save has ended. Returns: 0; -1: its exception is raised, and is not kept. */
-static int end(job_object *self, int status, const berth_error *error)
+static int end(job_object *self, int status, berth_error *error)
 {
     close_fd(self);
+    upload_end(self, status < 0 ? error : NULL);
     writer ended = self->writer;
     self->writer = (writer){0};
     Py_XDECREF(ended.write);
@@ -203,6 +284,8 @@ static bool cancel(job_object *self)
 {
     bool is_in_time = berth_job_cancel(self->job);
     self->writer.is_cancelled |= is_in_time;
+    if (is_in_time)
+        atomic_store(&self->is_stopped, true);
     return is_in_time;
 }
 
@@ -245,6 +328,7 @@ static PyObject *end_cancelled(job_object *self)
     cancel(self);
     (void)wait_for(self, BERTH_JOB_DONE, -1, &status, &error);
     close_fd(self);
+    upload_end(self, NULL);
     PyErr_Restore(type, value, traceback);
     return NULL;
 }
@@ -347,6 +431,7 @@ static void job_dealloc(PyObject *job)
     berth_job_free(self->job);
     Py_END_ALLOW_THREADS;
     close_fd(self);
+    upload_end(self, NULL);
     drop_saver(self);
     Py_XDECREF(self->writer.write);
     Py_XDECREF(self->writer.type);

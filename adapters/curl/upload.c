@@ -1,0 +1,571 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * An object of S3 that is written. Its parts are filled by the threads of a save, in any order.
+ * The thread that fills the last byte of a part sends it; the one that sends the last part puts
+ * the object together. So the object is there when the last byte was written, whole, or not at
+ * all (U6).
+ *
+ * Source: https://docs.aws.amazon.com/AmazonS3/latest/API/, CreateMultipartUpload, UploadPart,
+ * CompleteMultipartUpload, AbortMultipartUpload, PutObject; qfacts.html: limits of parts.
+ */
+#include <berth/config.h>
+#include <berth/more.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <libdeflate.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "adapters/curl/url.h"
+
+typedef unsigned long long ull;
+
+#define MIB ((uint64_t)1 << 20)
+#define MIN_PART_NBYTES (5 * MIB)
+#define USUAL_PART_NBYTES (8 * MIB)
+#define MAX_PART_NBYTES ((uint64_t)5 << 30)
+#define MAX_PARTS 10000
+#define N_THREADS "8"
+#define ABORT_SECONDS 20
+
+typedef struct upload_part {
+    uint8_t *bytes; /* until it is sent; NULL: nothing of it has come */
+    uint64_t come_nbytes;
+    uint32_t crc32;
+    char *etag; /* once it is sent */
+} upload_part;
+
+struct berth_upload {
+    bcurl_url url;
+    pid_t pid;
+    uint64_t nbytes, part_nbytes;
+    size_t n_parts;
+    char id[1024]; /* encoded; "": one request is enough, or it has ended */
+    char condition[BCURL_TAG_NBYTES + 32];
+    char etag[BCURL_TAG_NBYTES]; /* of the object */
+    berth_sink sink;
+    pthread_mutex_t lock; /* of all below */
+    upload_part *parts;
+    size_t n_sent;
+    bool has_failed, is_complete;
+    berth_error failure; /* the first one; code 0: none, or one of the caller */
+};
+
+/* ---- checksums ---- */
+
+/* The four bytes of a CRC, the highest first, in base64. */
+static void print_crc32(uint32_t crc, char text[9])
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint64_t bits = (uint64_t)crc << 4; /* six digits of six bits */
+
+    for (int i = 0; i < 6; i++)
+        text[i] = digits[bits >> (30 - 6 * i) & 63];
+    memcpy(text + 6, "==", 3);
+}
+
+/* Of the whole object. The caller holds the lock, or is the last one. */
+static uint32_t upload_crc32(const berth_upload *upload)
+{
+    uint32_t crc = upload->parts[0].crc32;
+
+    for (size_t i = 1; i < upload->n_parts; i++)
+        crc = (uint32_t)crc32_combine(crc, upload->parts[i].crc32,
+                                      (z_off_t)upload->parts[i].come_nbytes);
+    return crc;
+}
+
+static void request_add_header(bcurl_request *request, size_t at, const char *header)
+{
+    (void)snprintf(request->headers[at], sizeof request->headers[at], "%s", header);
+}
+
+static void request_add_crc32(bcurl_request *request, size_t at, uint32_t crc)
+{
+    char text[9];
+
+    print_crc32(crc, text);
+    (void)snprintf(request->headers[at], sizeof request->headers[at], "x-amz-checksum-crc32: %s",
+                   text);
+}
+
+/* ---- the beginning ---- */
+
+/* An ETag goes into headers and XML as the server gave it. */
+static bool is_etag(const char *etag)
+{
+    size_t n = strlen(etag);
+
+    return n > 0 && n < BCURL_TAG_NBYTES &&
+           strspn(etag, "\"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                        "-_./+=:~") == n;
+}
+
+static int upload_create(berth_upload *upload, berth_error *error)
+{
+    const bcurl_request request = {
+        .step = "beginning the upload",
+        .method = "POST",
+        .query = "uploads=",
+        .body = "",
+        .headers = {"x-amz-checksum-algorithm: CRC32", "x-amz-checksum-type: FULL_OBJECT"}};
+    bcurl_answer answer;
+    char id[sizeof upload->id / 3];
+
+    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
+        return error->code;
+    bcurl_answer_find(&answer, "UploadId", id, sizeof id);
+    char *encoded = *id ? bcurl_encode(id, true) : NULL;
+    if (!encoded)
+        return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                          "%s: the server began an upload without an id (status %d)",
+                          upload->url.address.shown, answer.status);
+    (void)snprintf(upload->id, sizeof upload->id, "%s", encoded);
+    free(encoded);
+    return 0;
+}
+
+static int upload_choose_parts(berth_upload *upload, uint64_t wanted, berth_error *error)
+{
+    uint64_t least = (upload->nbytes + MAX_PARTS - 1) / MAX_PARTS;
+
+    upload->part_nbytes = wanted ? wanted : USUAL_PART_NBYTES;
+    if (!wanted && upload->part_nbytes < least)
+        upload->part_nbytes = (least + MIB - 1) / MIB * MIB;
+    if (upload->part_nbytes < MIN_PART_NBYTES || upload->part_nbytes > MAX_PART_NBYTES ||
+        upload->part_nbytes > SIZE_MAX / 2 || /* 32 bits */
+        upload->part_nbytes < least)
+        return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
+                          "parts of %llu bytes: S3 takes parts of 5 MiB to 5 GiB, and at most "
+                          "%d of them, and the object has %llu bytes",
+                          (ull)upload->part_nbytes, MAX_PARTS, (ull)upload->nbytes);
+    upload->n_parts = (size_t)((upload->nbytes + upload->part_nbytes - 1) / upload->part_nbytes);
+    upload->parts = calloc(upload->n_parts, sizeof *upload->parts);
+    return upload->parts ? 0 : bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+}
+
+/* The option is that of the caller's thread. */
+static int upload_set_condition(berth_upload *upload, const char *if_match, berth_error *error)
+{
+    berth_option option;
+
+    if (!if_match) {
+        if (berth_config_describe(NULL, "save.if_match", &option, error) < 0)
+            return error->code;
+        if_match = option.text;
+    }
+    if (*if_match && !is_etag(if_match))
+        return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
+                          "save.if_match: '%.100s' is no ETag, and not none", if_match);
+    if (strcmp(if_match, "none") == 0)
+        (void)snprintf(upload->condition, sizeof upload->condition, "If-None-Match: *");
+    else if (*if_match)
+        (void)snprintf(upload->condition, sizeof upload->condition, "If-Match: %s", if_match);
+    return 0;
+}
+
+/* ---- the end ---- */
+
+/* The conditions of S3 speak of the object at the end, when it would be put in its place. */
+static int upload_explain_condition(const berth_upload *upload, const bcurl_answer *answer,
+                                    berth_error *error)
+{
+    if (answer->status != 412 && answer->status != 409)
+        return error->code;
+    return bcurl_fail(error, BERTH_E_BUSY, EEXIST,
+                      upload->condition[3] == 'N'
+                          ? "%s: there is an object already, which stays (status %d)"
+                          : "%s: the object is another one than expected, and stays (status %d)",
+                      upload->url.address.shown, answer->status);
+}
+
+/* Of an object of one part. */
+static int upload_put(berth_upload *upload, berth_error *error)
+{
+    const upload_part *part = &upload->parts[0];
+    bcurl_request request = {
+        .step = "the upload", .method = "PUT", .body = part->bytes, .nbytes = upload->nbytes};
+    bcurl_answer answer;
+
+    request_add_crc32(&request, 0, part->crc32);
+    request_add_header(&request, 1, upload->condition);
+    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
+        return upload_explain_condition(upload, &answer, error);
+    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
+    return 0;
+}
+
+/* The list of parts. NULL: no memory. */
+static char *upload_print_parts(const berth_upload *upload)
+{
+    char *text = NULL, crc[9];
+    size_t nbytes = 0;
+    FILE *to = open_memstream(&text, &nbytes);
+
+    if (!to)
+        return NULL;
+    (void)fputs("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">", to);
+    for (size_t i = 0; i < upload->n_parts; i++) {
+        print_crc32(upload->parts[i].crc32, crc);
+        (void)fprintf(to,
+                      "<Part><ChecksumCRC32>%s</ChecksumCRC32><ETag>%s</ETag><PartNumber>%zu"
+                      "</PartNumber></Part>",
+                      crc, upload->parts[i].etag, i + 1);
+    }
+    (void)fputs("</CompleteMultipartUpload>", to);
+    bool is_whole = !ferror(to);
+    if (fclose(to) == 0 && is_whole)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* The upload is gone: by an earlier try, whose answer was lost, or by somebody else. */
+static bool upload_is_in_place(berth_upload *upload)
+{
+    bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
+    bcurl_answer answer;
+    berth_error error;
+    char crc[9], end[32];
+
+    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
+        answer.length != upload->nbytes)
+        return false;
+    print_crc32(upload_crc32(upload), crc);
+    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
+    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
+    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
+    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
+                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
+}
+
+static int upload_put_together(berth_upload *upload, berth_error *error)
+{
+    bcurl_request request = {.step = "completing the upload", .method = "POST", .waits_long = true};
+    char query[sizeof upload->id + 16], code[64];
+    char *list = upload_print_parts(upload);
+    bcurl_answer answer;
+
+    if (!list)
+        return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
+    request.query = query;
+    request.body = list;
+    request.nbytes = strlen(list);
+    request_add_crc32(&request, 0, upload_crc32(upload));
+    request_add_header(&request, 1, "x-amz-checksum-type: FULL_OBJECT");
+    (void)snprintf(request.headers[2], sizeof request.headers[2], "x-amz-mp-object-size: %" PRIu64,
+                   upload->nbytes);
+    request_add_header(&request, 3, upload->condition);
+    int status = bcurl_request_send(&upload->url, &request, &answer, error);
+    free(list);
+    bcurl_answer_find(&answer, "Code", code, sizeof code);
+    if (status < 0 && strcmp(code, "NoSuchUpload") == 0 && upload_is_in_place(upload))
+        status = 0;
+    else if (status < 0)
+        return upload_explain_condition(upload, &answer, error);
+    else
+        bcurl_answer_find(&answer, "ETag", upload->etag, sizeof upload->etag);
+    upload->id[0] = '\0';
+    return status;
+}
+
+/* By the thread that sent the last part. */
+static int upload_complete(berth_upload *upload, berth_error *error)
+{
+    int status = upload->id[0] ? upload_put_together(upload, error) : upload_put(upload, error);
+
+    if (status < 0)
+        return status;
+    (void)pthread_mutex_lock(&upload->lock);
+    upload->is_complete = true;
+    (void)pthread_mutex_unlock(&upload->lock);
+    return 0;
+}
+
+/* ---- parts ---- */
+
+static uint64_t upload_part_nbytes(const berth_upload *upload, size_t i)
+{
+    uint64_t left = upload->nbytes - i * upload->part_nbytes;
+
+    return left < upload->part_nbytes ? left : upload->part_nbytes;
+}
+
+static int upload_send_part(berth_upload *upload, size_t i, berth_error *error)
+{
+    upload_part *part = &upload->parts[i];
+    char step[48];
+    bcurl_request request = {.step = step,
+                             .method = "PUT",
+                             .body = part->bytes,
+                             .nbytes = upload_part_nbytes(upload, i)};
+    char query[sizeof upload->id + 64];
+    bcurl_answer answer;
+
+    (void)snprintf(query, sizeof query, "partNumber=%zu&uploadId=%s", i + 1, upload->id);
+    (void)snprintf(step, sizeof step, "part %zu of %zu", i + 1, upload->n_parts);
+    request.query = query;
+    request_add_crc32(&request, 0, part->crc32);
+    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
+        return error->code;
+    if (!is_etag(answer.etag))
+        return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                          "%s: the server took part %zu without an ETag (status %d)",
+                          upload->url.address.shown, i + 1, answer.status);
+    part->etag = strdup(answer.etag);
+    return part->etag ? 0 : bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+}
+
+/* All of the part is there, and nobody else has it. */
+static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error)
+{
+    upload_part *part = &upload->parts[i];
+    int status = 0;
+
+    part->crc32 = libdeflate_crc32(0, part->bytes, (size_t)part->come_nbytes);
+    if (upload->id[0])
+        status = upload_send_part(upload, i, error);
+    (void)pthread_mutex_lock(&upload->lock);
+    upload->n_sent += status == 0;
+    bool is_last = upload->n_sent == upload->n_parts && !upload->has_failed;
+    (void)pthread_mutex_unlock(&upload->lock);
+    if (status == 0 && is_last)
+        status = upload_complete(upload, error);
+    free(part->bytes);
+    part->bytes = NULL;
+    return status;
+}
+
+/* Memory of the part, for bytes that come. NULL: no memory, or the upload has failed. */
+static uint8_t *upload_find_bytes(berth_upload *upload, size_t i)
+{
+    upload_part *part = &upload->parts[i];
+
+    (void)pthread_mutex_lock(&upload->lock);
+    if (!part->bytes && !upload->has_failed)
+        part->bytes = malloc((size_t)upload_part_nbytes(upload, i));
+    uint8_t *bytes = upload->has_failed ? NULL : part->bytes;
+    (void)pthread_mutex_unlock(&upload->lock);
+    return bytes;
+}
+
+/* Whether these bytes were the last ones of the part. */
+static bool upload_count(berth_upload *upload, size_t i, uint64_t nbytes)
+{
+    upload_part *part = &upload->parts[i];
+
+    (void)pthread_mutex_lock(&upload->lock);
+    part->come_nbytes += nbytes;
+    bool is_whole = part->come_nbytes == upload_part_nbytes(upload, i) && !upload->has_failed;
+    (void)pthread_mutex_unlock(&upload->lock);
+    return is_whole;
+}
+
+static int upload_fail(berth_upload *upload, const berth_error *error, int number)
+{
+    (void)pthread_mutex_lock(&upload->lock);
+    if (!upload->has_failed)
+        upload->failure = *error;
+    upload->has_failed = true;
+    (void)pthread_mutex_unlock(&upload->lock);
+    return number ? number : EIO;
+}
+
+static int upload_write(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    berth_upload *upload = context;
+    const uint8_t *from = buffer;
+    berth_error error = {.offset = BERTH_NO_OFFSET};
+
+    if (upload->pid != getpid()) /* X11: it is the parent's */
+        return EBADF;
+    if (offset > upload->nbytes || nbytes > upload->nbytes - offset)
+        return upload_fail(upload, &error, EINVAL);
+    while (nbytes > 0) {
+        size_t i = (size_t)(offset / upload->part_nbytes);
+        uint64_t at = offset % upload->part_nbytes, left = upload_part_nbytes(upload, i) - at;
+        size_t n = nbytes < left ? nbytes : (size_t)left;
+        uint8_t *bytes = upload_find_bytes(upload, i);
+        if (!bytes)
+            return upload_fail(upload, &error, ENOMEM);
+        memcpy(bytes + at, from, n);
+        if (upload_count(upload, i, n) && upload_finish_part(upload, i, &error) < 0)
+            return upload_fail(upload, &error, error.system_errno);
+        from += n;
+        offset += n;
+        nbytes -= n;
+    }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static void upload_release(berth_upload *upload)
+{
+    bcurl_connections_free(atomic_load(&upload->url.connections));
+    bcurl_address_free(&upload->url.address);
+    for (size_t i = 0; upload->parts && i < upload->n_parts; i++) {
+        free(upload->parts[i].bytes);
+        free(upload->parts[i].etag);
+    }
+    free(upload->parts);
+    (void)pthread_mutex_destroy(&upload->lock);
+    free(upload);
+}
+
+static int upload_open(berth_upload *upload, const char *text, const berth_upload_params *params,
+                       berth_error *error)
+{
+    for (size_t i = 0; i < sizeof params->reserved / sizeof *params->reserved; i++)
+        if (params->reserved[i] != 0)
+            return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "berth_upload_params.reserved must be 0");
+    if (upload->nbytes == 0)
+        return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an upload has at least a byte");
+    if (upload_choose_parts(upload, params->part_nbytes, error) < 0 ||
+        upload_set_condition(upload, params->if_match, error) < 0 ||
+        bcurl_url_find_deadline(&upload->url, error) < 0 || bcurl_need_library(error) < 0 ||
+        bcurl_address_make(text, &upload->url.address, error) < 0)
+        return error->code;
+    if (!upload->url.address.is_s3)
+        return bcurl_fail(error, BERTH_E_UNSUPPORTED, 0,
+                          "%s: of URLs, only those with s3:// can be written",
+                          upload->url.address.shown);
+    return upload->n_parts > 1 ? upload_create(upload, error) : 0;
+}
+
+int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       berth_upload **upload, berth_error *error)
+{
+    static const berth_upload_params defaults;
+    berth_error own = {.offset = BERTH_NO_OFFSET};
+    berth_upload *made = calloc(1, sizeof *made);
+
+    *upload = NULL;
+    if (!made)
+        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    params = params ? params : &defaults;
+    made->pid = getpid();
+    made->nbytes = nbytes;
+    made->sink = (berth_sink){.write = upload_write, .context = made};
+    made->url.params = (berth_url_params){.cancelled = params->cancelled,
+                                          .context = params->context,
+                                          .deadline_seconds = params->deadline_seconds};
+    (void)pthread_mutex_init(&made->lock, NULL);
+    if (upload_open(made, url, params, &own) == 0)
+        *upload = made;
+    else
+        upload_release(made);
+    if (error)
+        *error = own;
+    return own.code;
+}
+
+const berth_sink *berth_upload_sink(const berth_upload *upload)
+{
+    return &upload->sink;
+}
+
+int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error)
+{
+    berth_option option;
+    char text[64];
+
+    int status = berth_config_describe(config, "io.threads", &option, error);
+    if (status == 0 && option.number == 0)
+        status = berth_config_apply(config, "io.threads=" N_THREADS, error);
+    if (status == 0)
+        status = berth_config_describe(config, "io.chunk_nbytes", &option, error);
+    if (status < 0 || option.number != 0)
+        return status;
+    (void)snprintf(text, sizeof text, "io.chunk_nbytes=%" PRIu64, upload->part_nbytes);
+    return berth_config_apply(config, text, error);
+}
+
+int berth_upload_explain(berth_upload *upload, berth_error *error)
+{
+    (void)pthread_mutex_lock(&upload->lock);
+    if (error && error->code == BERTH_E_CALLBACK && upload->failure.code < 0) {
+        uint64_t offset = error->offset;
+        *error = upload->failure;
+        error->offset = offset;
+    }
+    (void)pthread_mutex_unlock(&upload->lock);
+    return error ? error->code : 0;
+}
+
+/* Without the caller's wish to stop, which may be why it ends, and not for long. */
+static int upload_abort(berth_upload *upload, berth_error *error)
+{
+    char query[sizeof upload->id + 16];
+    const bcurl_request request = {
+        .step = "removing what was sent", .method = "DELETE", .query = query};
+    bcurl_answer answer;
+    char code[64];
+
+    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
+    upload->url.params.cancelled = NULL;
+    if (upload->url.params.deadline_seconds > ABORT_SECONDS)
+        upload->url.params.deadline_seconds = ABORT_SECONDS;
+    if (bcurl_request_send(&upload->url, &request, &answer, error) == 0)
+        return 0;
+    bcurl_answer_find(&answer, "Code", code, sizeof code);
+    if (strcmp(code, "NoSuchUpload") == 0)
+        return 0;
+    const berth_error why = *error;
+    return bcurl_fail(error, why.code, why.system_errno,
+                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
+                      why.message);
+}
+
+int berth_upload_end(berth_upload *upload, berth_error *error)
+{
+    berth_error own = {.offset = BERTH_NO_OFFSET};
+
+    if (!upload)
+        return 0;
+    if (upload->pid == getpid()) {
+        if (upload->id[0])
+            (void)upload_abort(upload, &own);
+        upload_release(upload);
+    }
+    if (error)
+        *error = own;
+    return own.code;
+}
+
+int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
+                   const berth_upload_params *upload_params, berth_error *error)
+{
+    berth_target target = berth_to_path(url);
+    berth_error own = {.offset = BERTH_NO_OFFSET}, left;
+    berth_params tuned = params ? *params : (berth_params){0};
+    berth_plan_info info;
+    berth_upload *upload = NULL;
+    berth_config *config = NULL;
+    berth_plan *plan = berth_plan_new(&target, content, params, &info, &own);
+
+    int status =
+        plan ? berth_upload_begin(url, info.nbytes, upload_params, &upload, &own) : (int)own.code;
+    berth_plan_free(plan);
+    if (upload && !tuned.config) {
+        tuned.config = config = berth_config_new(&own);
+        status = config ? berth_upload_tune(upload, config, &own) : (int)own.code;
+    }
+    if (upload && status == 0) {
+        target = berth_to_sink(berth_upload_sink(upload));
+        target.path = url;
+        if (berth_save_to(&target, content, &tuned, &own) < 0)
+            (void)berth_upload_explain(upload, &own);
+    }
+    size_t n = strlen(own.message);
+    if (berth_upload_end(upload, &left) < 0 && own.code < 0 && n + 3 < sizeof own.message)
+        (void)snprintf(own.message + n, sizeof own.message - n, "; %.300s", left.message);
+    berth_config_free(config);
+    if (error)
+        *error = own;
+    return own.code;
+}

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Saves to s3://: bytes, faults at every request, conditions, kills, and what is left behind."""
+
+import collections
+import concurrent.futures
+import os
+import signal
+import subprocess
+import threading
+import time
+import unittest
+import unittest.mock
+
+import case
+import files
+from bucket import Bucket
+
+PART = 8 << 20
+BUILT = os.path.dirname(case.BERTH)
+PACKAGE = os.path.join(BUILT, "python", "berth", "_native.abi3.so")
+
+
+class Writing(case.Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.small, cls.large = files.read("small.pt"), files.read("mid.pt")
+
+    def setUp(self):
+        super().setUp()
+        clean = unittest.mock.patch.dict(os.environ)
+        clean.start()
+        self.addCleanup(clean.stop)
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]
+        os.environ["HOME"] = self.folder
+
+    def bucket(self, behave=None, after=None):
+        bucket = Bucket(behave, after)
+        bucket.__enter__()
+        self.addCleanup(bucket.__exit__)
+        return bucket
+
+
+class Uploads(Writing):
+    """The command, which writes what it has read from a file."""
+
+    def copy(self, bucket, name="mid.pt", key="a b/ü&+%.pt", **named):
+        return self.berth("copy", files.path(name), "s3://bucket/" + key, env=bucket.env, **named)
+
+    def test_one_request(self):
+        """An object below a part is one PUT."""
+        bucket = self.bucket()
+        self.copy(bucket, "small.pt")
+        self.assertEqual((bucket.steps, bucket.problems), (["put"], []))
+        self.assertEqual(bucket.objects["a b/ü&+%.pt"][0], self.small)
+
+    def test_parts(self):
+        bucket = self.bucket()
+        self.copy(bucket)
+        n = -(-len(self.large) // PART)
+        self.assertEqual(sorted(bucket.steps), ["begin", "complete"] + n * ["part"])
+        self.assertEqual((bucket.steps[0], bucket.steps[-1], bucket.problems), ("begin", "complete", []))
+        self.assertEqual((bucket.objects["a b/ü&+%.pt"][0] == self.large, bucket.uploads), (True, {}))
+        self.berth("verify", "s3://bucket/a b/ü&+%.pt", env=bucket.env)
+
+    def test_formats(self):
+        bucket = self.bucket()
+        env = bucket.env
+        self.berth("convert", files.path("mid.pt"), "s3://bucket/m.safetensors", env=env)
+        self.berth("convert", files.path("mid.pt"), self.path("m.safetensors"))
+        self.assertEqual(bucket.objects["m.safetensors"][0], self.read("m.safetensors"))
+        self.berth("diff", "s3://bucket/m.safetensors", files.path("mid.pt"), env=env)
+        self.berth("convert", "s3://bucket/m.safetensors", "s3://bucket/m.pt", env=env)
+        self.berth("copy", "s3://bucket/m.pt", "s3://bucket/n.pt", env=env)
+        self.assertEqual(bucket.objects["m.pt"][0], bucket.objects["n.pt"][0])
+
+    def test_what_is_refused(self):
+        bucket = self.bucket()
+        env = {**os.environ, **bucket.env}
+        good = files.path("small.pt")
+        for command, url, says in (
+                ("copy", "https://host/a.pt", "only those with s3:// are written"),
+                ("copy", "s3://bucket", "s3://BUCKET/KEY"),
+                ("copy", "s3://other/a.pt", "there is no such bucket (status 404, NoSuchBucket)"),
+                ("convert", "s3://bucket/model.safetensors.index.json", "only written to a folder")):
+            self.refused(command, good, url, says=says, env=env)
+        self.refused("demo", "s3://bucket/a.pt", says="URLs are only read", env=env)
+        self.assertEqual(bucket.objects, {})
+
+    # ---- faults ----
+
+    FAULTS = {
+        "busy": lambda request: request.fail(503, "SlowDown"),
+        "cut": lambda request: request.cut(),
+        "error in 200": lambda request: request.take() or request.fail(200, "InternalError"),
+        "not allowed": lambda request: request.fail(403, "AccessDenied"),
+        "expired": lambda request: request.fail(400, "ExpiredToken"),
+        "clock": lambda request: request.fail(403, "RequestTimeTooSkewed"),
+        "elsewhere": lambda request: request.fail(301, "PermanentRedirect", x_amz_bucket_region="us-west-2"),
+    }
+    PASSES = ("busy", "cut", "error in 200")
+    SAYS = {"busy": "status 503, SlowDown", "cut": "", "error in 200": "InternalError", "not allowed": "not allowed",
+            "expired": "expired: get new ones", "clock": "clock is wrong", "elsewhere": "set AWS_REGION=us-west-2"}
+    STEPS = {"begin": "beginning the upload", "part": "part 2 of 4", "complete": "completing the upload"}
+
+    def fault(self, kind, step, is_after, for_ever):
+        """One save with a fault at a step (of the second part). Returns: what is wrong; None: nothing."""
+        seen = []
+
+        def behave(request):
+            if request.step == step and (step != "part" or request.query["partNumber"] == "2") and (
+                    for_ever or not seen):
+                seen.append(request.n)
+                self.FAULTS[kind](request)
+
+        bucket = Bucket(None if is_after else behave, behave if is_after else None)
+        with bucket:
+            bucket.objects["k.pt"] = (b"old", '"old"', "")
+            done = subprocess.run([case.BERTH, "copy", files.path("mid.pt"), "s3://bucket/k.pt"],
+                                  env={**os.environ, **bucket.env}, capture_output=True, text=True, check=False)
+            now = bucket.objects["k.pt"][0]
+        about = (kind, step, is_after, for_ever, done.stderr, bucket.steps)
+        works = kind in self.PASSES and not for_ever
+        # The answer to a request that was carried out is lost: whether the object is new is found out.
+        is_new = works or (is_after and step == "complete")
+        if bucket.problems or bucket.uploads or not seen:
+            return "problems", bucket.problems, bucket.uploads, *about
+        if now != (self.large if is_new else b"old"):
+            return "the object", len(now), *about
+        if works != (done.returncode == 0):
+            return "the exit code", done.returncode, *about
+        if not works and (self.STEPS[step] not in done.stderr or self.SAYS[kind] not in done.stderr):
+            return "the message", *about
+        return None
+
+    def test_faults_at_every_step(self):
+        """U6: once, or for ever; before the server does it, or when it has done it."""
+        cases = [(kind, step, is_after, for_ever) for kind in self.FAULTS for step in self.STEPS
+                 for is_after in (False, True) for for_ever in (False, True)
+                 if not (is_after and step == "begin") and not (is_after and kind not in self.PASSES)
+                 and not (is_after and for_ever)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            wrong = [each for each in pool.map(lambda each: self.fault(*each), cases) if each]
+        self.assertEqual(wrong, [])
+        self.assertGreater(len(cases), 40)
+
+    def test_what_cannot_be_removed_is_told(self):
+        def behave(request):
+            if request.step in ("part", "abort"):
+                request.fail(403, "AccessDenied")
+
+        bucket = self.bucket(behave)
+        done = self.copy(bucket, code=2)
+        self.assertRegex(done.err, "part . of 4: not allowed.*removing what was sent: not allowed.*berth clean --remove")
+        bucket.behave = None
+        env = {**os.environ, **bucket.env}
+        self.assertIn("1 uploads; 0 removed", self.berth("clean", "--remove", "s3://bucket/a b/", env=env).out)
+        self.assertIn("1 uploads; 1 removed",
+                      self.berth("clean", "--remove", "--older-than=0s", "s3://bucket/a b/", env=env).out)
+        self.assertEqual(bucket.uploads, {})
+
+    def test_kills(self):
+        """SIGKILL in the middle leaves uploads, which `clean` lists, all of them, and removes; SIGTERM leaves none."""
+        came, go_on = collections.defaultdict(threading.Event), threading.Event()
+
+        def behave(request):
+            if request.step == "part" and not go_on.is_set():
+                came[request.key].set()
+                go_on.wait(60)
+
+        bucket = self.bucket(behave)
+        env = {**os.environ, **bucket.env}
+        for i in range(5):
+            key = f"k/{i} &<>.pt"
+            saving = subprocess.Popen([case.BERTH, "copy", files.path("mid.pt"), f"s3://bucket/{key}"], env=env)
+            self.assertTrue(came[key].wait(600))
+            saving.kill()
+            saving.wait()
+        go_on.set()
+        for _ in range(100):  # until the server has seen that nobody is there
+            if bucket.n_now == 0:
+                break
+            time.sleep(0.05)
+        self.assertEqual((len(bucket.uploads), bucket.objects), (5, {}))
+        listed = self.berth("clean", "s3://bucket/k", env=env).out
+        self.assertTrue(all(f"k/{i} &<>.pt" in listed for i in range(5)), listed)
+        self.assertIn("5 uploads; 0 removed", listed)
+        self.berth("clean", "s3://bucket/k", "--remove", "--older-than", "0s", env=env)
+        self.assertEqual((bucket.uploads, bucket.problems), ({}, []))
+
+        go_on.clear()
+        saving = subprocess.Popen([case.BERTH, "copy", files.path("mid.pt"), "s3://bucket/k.pt"], env=env,
+                                  stderr=subprocess.PIPE)
+        self.assertTrue(came["k.pt"].wait(600))
+        saving.send_signal(signal.SIGTERM)
+        saving.communicate(timeout=600)
+        go_on.set()
+        self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
+
+    def test_conditions(self):
+        """save.if_match, of one part and of several: an object that is not the expected one stays."""
+        bucket = self.bucket()
+        for name in ("small.pt", "mid.pt"):
+            key = "s3://bucket/" + name
+            copy = ("copy", "--set", "save.if_match=none", files.path(name), key)
+            self.berth(*copy, env=bucket.env)
+            old = bucket.objects[name]
+            self.refused(*copy, says="there is an object already, which stays (status 412)", env=bucket.env)
+            self.refused("copy", "--set", 'save.if_match="0"', files.path("small.pt" if name == "mid.pt" else "mid.pt"),
+                         key, says="is another one than expected, and stays", env=bucket.env)
+            self.assertEqual((bucket.objects[name] == old, bucket.uploads), (True, {}))
+            self.berth("copy", "--set", f"save.if_match={old[1]}", files.path("small.pt"), key, env=bucket.env)
+            self.assertEqual(bucket.objects[name][0], self.small)
+        self.refused("copy", "--set", "save.if_match=a b", files.path("small.pt"), "s3://bucket/c.pt",
+                     says="'a b' is no ETag", env=bucket.env)
+
+    def test_two_at_once(self):
+        """Each object is whole; the last one to end wins."""
+        bucket = self.bucket()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for _ in pool.map(lambda name: self.copy(bucket, name, "k.pt"), 4 * ["mid.pt", "small.pt"]):
+                pass
+        self.assertIn(bucket.objects["k.pt"][0], (self.large, files.read("small.pt")))
+        self.assertEqual((bucket.uploads, bucket.problems), ({}, []))
+
+    def test_credentials_are_nowhere(self):
+        bucket = self.bucket(lambda request: request.fail(500, "InternalError"))
+        bucket.env["AWS_SESSION_TOKEN"] = "c0f+fee/token=="
+        done = self.copy(bucket, "small.pt", code=2)
+        for secret in (bucket.env["AWS_SECRET_ACCESS_KEY"], "c0f+fee"):
+            self.assertNotIn(secret, done.err)
+
+
+BEGIN = """
+import os, resource, signal, sys, threading, time
+import torch
+import berth
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def fails(kind, function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except kind as error:
+        return error
+    raise AssertionError("nothing was raised")
+large = {"weight": torch.arange(6_000_000.0), "step": 7}
+"""
+
+
+@unittest.skipUnless(os.path.exists(PACKAGE), "the package is not built")
+class Package(Writing):
+    """berth.save and berth.save_async."""
+
+    def python(self, bucket, text, **named):
+        env = dict(os.environ, PYTHONPATH=os.path.join(BUILT, "python"), **bucket.env)
+        return subprocess.Popen([files.PYTHON, "-c", BEGIN + text], cwd=self.folder, env=env, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, **named)
+
+    def run_python(self, bucket, text):
+        running = self.python(bucket, text)
+        out = running.communicate(timeout=600)[0]
+        self.assertEqual((running.returncode, bucket.problems, bucket.uploads), (0, [], {}), out)
+
+    def test_the_bytes_of_torch_save(self):
+        """Values, what PyTorch pickles, sizes around a part and around nothing; each way of saving."""
+        bucket = self.bucket()
+        self.run_python(bucket, f"""
+part = {PART}
+import collections, fractions
+values = {{
+    "values": {{"w": torch.randn(300), "empty": torch.zeros(0), "byte": torch.zeros(1, dtype=torch.uint8), "n": 3}},
+    "pickled": {{"f": fractions.Fraction(1, 3), "w": torch.ones(5)}},
+    "many": {{str(i): torch.full((3,), i) for i in range(10_000)}},
+    "below": torch.zeros(part - 2000, dtype=torch.uint8), "above": torch.zeros(part + 10, dtype=torch.uint8),
+    "shared": [torch.arange(3_000_000.0)[i:] for i in range(3)], "nothing": None, "large": large}}
+for name, value in values.items():
+    torch.save(value, name + ".pt")
+    berth.save(value, f"s3://bucket/a/{{name}}.pt")
+    for snapshot in (True, False):
+        berth.save_async(value, f"S3://bucket/{{snapshot}}/{{name}}.pt", snapshot=snapshot).result()
+berth.save({{"w": large["weight"]}}, "large.safetensors")
+berth.save({{"w": large["weight"]}}, "s3://bucket/a/large.safetensors")
+assert berth.counters()["save"]["records"] == 3, berth.counters()
+assert torch.equal(berth.load("s3://bucket/a/large.pt")["weight"], large["weight"])
+""")
+        written = {key.split("/")[-1] for key in bucket.objects}
+        self.assertEqual(len(written), 9)
+        for key, (data, _, _) in bucket.objects.items():
+            self.assertTrue(data == self.read(key.split("/")[-1]), key)
+        self.assertEqual(len(bucket.objects), 3 * 8 + 1)
+
+    def test_memory(self):
+        """Of 8 workers, each with a part that it renders and one that it sends; not of the object."""
+        self.run_python(self.bucket(), """
+value = torch.zeros(75_000_000)
+berth.save(value[:10], "s3://bucket/warm.pt")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+berth.save(value, "s3://bucket/k.pt")
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10
+assert grown < 8 * 2 * 8 + 32, grown
+""")
+
+    def test_what_ends_a_save(self):
+        """Cancelled, refused, or with a value that cannot be pickled: the old object stays, and nothing is left."""
+        bucket = self.bucket(lambda request: request.fail(403, "AccessDenied") if request.step == "part" and
+                             "denied" in request.key else time.sleep(0.3 * (request.step == "part")))
+        bucket.objects["k.pt"] = (b"old", '"old"', "")
+        self.run_python(bucket, """
+job = berth.save_async(large, "s3://bucket/k.pt")
+assert job.cancel() and "s3://bucket/k.pt" in repr(job)
+fails(berth.CancelledError, job.result)
+error = fails(berth.FileError, berth.save, large, "s3://bucket/denied.pt")
+assert "s3://bucket/denied.pt: part " in str(error) and " of 3: not allowed" in str(error), error
+fails(Exception, berth.save, {"lock": threading.Lock()}, "s3://bucket/k.pt")
+assert "only those with s3://" in str(fails(berth.Error, berth.save, large, "https://host/k.pt"))
+fails(FileNotFoundError, berth.save, large, "s3://none/k.pt")
+job = berth.save_async(large, "s3://bucket/k.pt")
+del job  # nobody waits for it: it goes on
+""")
+        self.assertEqual((bucket.objects["k.pt"][0] != b"old", set(bucket.objects)), (True, {"k.pt"}))
+
+    def test_an_interrupt(self):
+        """^C while parts are sent, and while the server does not even begin."""
+        for step in ("begin", "part"):
+            came = threading.Event()
+
+            def behave(request, step=step, came=came):
+                if request.step == step:
+                    came.set()
+                    time.sleep(2)
+
+            bucket = self.bucket(behave)
+            running = self.python(bucket, """
+error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
+""")
+            self.assertTrue(came.wait(600))
+            running.send_signal(signal.SIGINT)
+            out = running.communicate(timeout=600)[0]
+            self.assertEqual((running.returncode, bucket.objects), (0, {}), out)
+            if step == "part":  # of one that began meanwhile nobody knows the name
+                self.assertEqual(bucket.uploads, {})
+
+    def test_a_fork(self):
+        """A child that ends leaves its parent's upload alone."""
+        bucket = self.bucket(lambda request: time.sleep(0.2 * (request.step == "part")))
+        self.run_python(bucket, """
+job = berth.save_async(large, "s3://bucket/k.pt")
+child = os.fork()
+if child == 0:
+    del job
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+job.result()
+""")
+        self.assertEqual((list(bucket.objects), "abort" in bucket.steps), (["k.pt"], False))
+
+    def test_torch_save_reaches_no_network(self):
+        """U5: under install() a URL is a path that is not there, as in PyTorch."""
+        bucket = self.bucket()
+        self.run_python(bucket, """
+with berth.installed():
+    fails(Exception, torch.save, large, "s3://bucket/k.pt")
+for path in (b"s3://bucket/k.pt", __import__("pathlib").Path("s3://bucket/k.pt")):
+    fails(Exception, berth.save, large, path)
+""")
+        self.assertEqual(bucket.steps, [])
