@@ -71,20 +71,6 @@ static int inflation_fail_size(const struct inflation *inflation, const char *wh
                     entry->compressed_nbytes, entry->nbytes, why);
 }
 
-/* The room for the next piece. After the record's last byte there is room for one more. */
-static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *nbytes)
-{
-    const bth_inflate_output *output = inflation->output;
-    uint64_t at = inflation->out_nbytes, left = inflation->entry->nbytes - at + 1;
-    bool is_kept = at >= output->from && at - output->from < output->nbytes;
-    uint64_t room = is_kept ? output->nbytes - (at - output->from) : output->scratch_nbytes;
-    if (at < output->from)
-        room = room < output->from - at ? room : output->from - at;
-    room = room < left ? room : left;
-    *nbytes = room < PIECE_NBYTES ? (size_t)room : PIECE_NBYTES;
-    return is_kept ? output->memory + (at - output->from) : output->scratch;
-}
-
 /* Fetches input and inflates it, piece by piece, to its end. */
 static int inflation_run(struct inflation *inflation, berth_error *error)
 {
@@ -104,12 +90,20 @@ static int inflation_run(struct inflation *inflation, berth_error *error)
             stream->avail_in = (uInt)nbytes;
             inflation->in_nbytes += nbytes;
         }
-        size_t room;
-        uint8_t *out = inflation_find_room(inflation, &room);
+        /* The room for the next piece. After the record's last byte there is room for one more. */
+        uint64_t at = inflation->out_nbytes, room = output->scratch_nbytes;
+        uint8_t *out = output->scratch;
+        if (at >= output->from && at - output->from < output->nbytes) {
+            out = output->memory + (at - output->from);
+            room = output->nbytes - (at - output->from);
+        }
+        if (at < output->from && room > output->from - at)
+            room = output->from - at;
+        room = bth_min(room, bth_min(entry->nbytes - at + 1, PIECE_NBYTES));
         stream->next_out = out;
         stream->avail_out = (uInt)room;
         result = inflate(stream, Z_NO_FLUSH);
-        size_t nbytes = room - stream->avail_out;
+        size_t nbytes = (size_t)room - stream->avail_out;
         output->crc32 = bth_crc32(output->crc32, out, nbytes);
         inflation->out_nbytes += nbytes;
         if (output->advance && output->advance(output->context, nbytes, error) < 0)

@@ -323,30 +323,6 @@ static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zi
     return BERTH_OK;
 }
 
-/* Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
- * folder is a part of the first one. */
-static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *end,
-                              berth_error *error)
-{
-    if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
-                        "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
-                        end->n_entries, end->directory_nbytes);
-    size_t n = (size_t)end->n_entries;
-    size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
-    size_t entries_nbytes = bth_array_nbytes(n, sizeof *directory->entries);
-    size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *directory->by_offset);
-
-    directory->entries = bth_allocate_zeroed(entries_nbytes);
-    directory->by_offset = bth_allocate(by_offset_nbytes);
-    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
-        directory->names = bth_allocate(2 * names_nbytes + n + 1);
-    if (!directory->entries || !directory->by_offset || !directory->names)
-        return bth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
-                                          2 * (uint64_t)names_nbytes + n + 1);
-    return BERTH_OK;
-}
-
 int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error)
 {
@@ -357,8 +333,25 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
     if (end->n_entries == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
                         "an archive without records");
-    if (directory_allocate(&made, end, error) < 0)
+    if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                        "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
+                        end->n_entries, end->directory_nbytes);
+    /* Memory in proportion to the directory: all bytes but the fixed fields can be names, and the
+     * top folder is a part of the first one. */
+    size_t n = (size_t)end->n_entries;
+    size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
+    size_t entries_nbytes = bth_array_nbytes(n, sizeof *made.entries);
+    size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *made.by_offset);
+    made.entries = bth_allocate_zeroed(entries_nbytes);
+    made.by_offset = bth_allocate(by_offset_nbytes);
+    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
+        made.names = bth_allocate(2 * names_nbytes + n + 1);
+    if (!made.entries || !made.by_offset || !made.names) {
+        (void)bth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
+                                         2 * (uint64_t)names_nbytes + n + 1);
         goto cleanup;
+    }
     filling.names_at = made.names;
     if (directory_read_entries(&cursor, end, &filling, error) < 0 ||
         zip_order_and_check_overlap(&made, end->directory_offset, error) < 0 ||
