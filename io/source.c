@@ -108,25 +108,6 @@ bool bth_reader_is_near(const bth_reader *reader)
     return reader->memory || bth_reader_file(reader) >= 0;
 }
 
-/* By the caller's function. */
-static int reader_call_source(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                              berth_error *error)
-{
-    char returned[32];
-
-    if (!reader->source.read)
-        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
-    int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
-    if (result == 0)
-        return 0;
-    const char *text = result > 0 ? bth_errno_text(result) : NULL;
-    (void)snprintf(returned, sizeof returned, "it returned %d", result);
-    (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset, "the source did not read %zu bytes: %s",
-                   nbytes, text ? text : returned);
-    error->system_errno = text ? result : 0;
-    return error->code;
-}
-
 void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 {
     atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
@@ -136,8 +117,6 @@ void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                              berth_error *error)
 {
-    int status = 0;
-
     assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
@@ -145,14 +124,25 @@ int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, ui
                         (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
-    if (reader->memory)
+    if (reader->memory) {
         memcpy(buffer, reader->memory + offset, nbytes);
-    else if (reader->fd >= 0)
-        status = bth_file_read(reader->fd, buffer, nbytes, offset, error);
-    else
-        status = reader_call_source(reader, buffer, nbytes, offset, error);
-    if (status < 0)
-        return status;
+    } else if (reader->fd >= 0) {
+        if (bth_file_read(reader->fd, buffer, nbytes, offset, error) < 0)
+            return error->code;
+    } else if (!reader->source.read) {
+        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
+    } else {
+        int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
+        const char *text = result > 0 ? bth_errno_text(result) : NULL;
+        char returned[32];
+        if (result != 0) {
+            (void)snprintf(returned, sizeof returned, "it returned %d", result);
+            (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
+                           "the source did not read %zu bytes: %s", nbytes, text ? text : returned);
+            error->system_errno = text ? result : 0;
+            return error->code;
+        }
+    }
     bth_reader_count_request(reader, nbytes);
     return 0;
 }

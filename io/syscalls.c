@@ -27,19 +27,7 @@ static bool low_fd_is_open(int fd)
     return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* The caller holds the lock, here and in the next function. */
-static void placeholders_open(void)
-{
-    for (int i = 0; i < N_LOW; i++) {
-        int fd = open("/", O_PATH | O_CLOEXEC);
-        if (fd >= N_LOW)
-            (void)close(fd);
-        if (fd < 0 || fd >= N_LOW)
-            return;
-        low.has_placeholder[fd] = true;
-    }
-}
-
+/* The caller holds the lock. */
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
@@ -73,7 +61,14 @@ bool bth_low_fds_fill(void)
         return false;
     atomic_store(&were_closed, true);
     low_fds_lock_and_reset_if_forked();
-    placeholders_open();
+    for (int i = 0; i < N_LOW; i++) {
+        int fd = open("/", O_PATH | O_CLOEXEC);
+        if (fd >= N_LOW)
+            (void)close(fd);
+        if (fd < 0 || fd >= N_LOW)
+            break;
+        low.has_placeholder[fd] = true;
+    }
     low.n_users++;
     bth_lock_release(&low.lock);
     errno = failure;

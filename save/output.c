@@ -44,8 +44,8 @@ static int fd_write(void *context, struct iovec *pieces, size_t n_pieces, uint64
                     berth_error *error)
 {
     for (size_t i = 0; i < n_pieces; offset += pieces[i++].iov_len)
-        if (bth_file_write_at_current_offset(*(const int *)context, pieces[i].iov_base,
-                                             pieces[i].iov_len, error) < 0) {
+        if (bth_file_write(*(const int *)context, pieces[i].iov_base, pieces[i].iov_len,
+                           BERTH_NO_OFFSET, error) < 0) {
             error->offset = offset;
             return error->code;
         }
