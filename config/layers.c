@@ -101,36 +101,6 @@ static void layer_note_unknown(const char *name, size_t n, const char *where, bt
                   nearest, where);
 }
 
-/* Adds one assignment. Unknown names of lines are noted, those of words refused. */
-static int layer_add_assignment(bth_layer *layer, const text_line *line, const char *source,
-                                bth_notes *notes, berth_error *error)
-{
-    char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
-    const char *name, *value;
-    size_t name_n, value_n;
-
-    if (line->number > 0)
-        (void)snprintf(where, sizeof where, "in line %zu", line->number);
-    else
-        (void)snprintf(where, sizeof where, "in a %s", source);
-    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
-        return error->code;
-    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
-    if (row) {
-        row = bth_option_use(row, notes);
-        layer->source[bth_option_index(row)] = source;
-        return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
-                                error);
-    }
-    if (line->number > 0) {
-        layer_note_unknown(name, name_n, where, notes);
-        return 0;
-    }
-    bth_option_print_nearest(name, name_n, nearest);
-    return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
-                           (int)(name_n < 100 ? name_n : 100), name, nearest, where);
-}
-
 int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const char *source,
                     berth_error *error)
 {
@@ -142,8 +112,30 @@ int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const ch
     if (!text)
         return bth_fail_argument(error, "the assignments are NULL (in a %s)", source);
     while (error->code == BERTH_OK &&
-           (are_lines ? text_next_line(&text, &line) : text_next_word(&text, &line)))
-        (void)layer_add_assignment(layer, &line, source, &notes, error);
+           (are_lines ? text_next_line(&text, &line) : text_next_word(&text, &line))) {
+        char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
+        const char *name, *value;
+        size_t name_n, value_n;
+        if (are_lines)
+            (void)snprintf(where, sizeof where, "in line %zu", line.number);
+        else
+            (void)snprintf(where, sizeof where, "in a %s", source);
+        if (line_divide(&line, &name, &name_n, &value, &value_n, where, error) < 0)
+            break;
+        const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
+        if (row) {
+            row = bth_option_use(row, &notes);
+            layer->source[bth_option_index(row)] = source;
+            (void)bth_option_parse(row, value, value_n, where,
+                                   bth_option_field(&layer->values, row), error);
+        } else if (are_lines) {
+            layer_note_unknown(name, name_n, where, &notes);
+        } else {
+            bth_option_print_nearest(name, name_n, nearest);
+            (void)bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
+                                  (int)(name_n < 100 ? name_n : 100), name, nearest, where);
+        }
+    }
     bth_notes_log(&notes);
     return error->code;
 }
@@ -186,36 +178,13 @@ static bool variable_skip_prefix(const char **name, size_t *n, const char *prefi
     return true;
 }
 
-/*
- * A variable that begins like an option and is none: near to one, it is a mistake; else perhaps an
- * option of another version, or of a framework that has not registered it yet.
- */
-static int variable_fail_or_note(const variable *found, const char *rest, size_t n,
-                                 bth_notes *notes, berth_error *error)
-{
-    const bth_option_row *nearest = bth_option_find_nearest(rest, n, true);
-    int name_n = (int)(found->name_n < 100 ? found->name_n : 100);
-    char text[80];
-
-    if (!found->is_forced && !bth_variable_name_has_section(rest, n))
-        return 0;
-    if (!nearest) {
-        bth_notes_add(notes, "%.*s in the environment: no such option; it is ignored", name_n,
-                      found->name);
-        return 0;
-    }
-    bth_option_print_variable(nearest, text, sizeof text);
-    return bth_fail_status(error, BERTH_E_OPTION,
-                           "%.*s in the environment: no such option; the nearest is BERTH_%s%s",
-                           name_n, found->name, found->is_forced ? "FORCE_" : "", text);
-}
-
 /* Finds the option that a variable sets. */
 static int variable_identify(const char *entry, variable *found, bth_notes *notes,
                              berth_error *error)
 {
     size_t n = strcspn(entry, "=");
     const char *rest = entry;
+    char text[80];
 
     *found = (variable){.name = entry, .name_n = n, .value = entry[n] ? entry + n + 1 : entry + n};
     found->value_n = strlen(found->value);
@@ -229,7 +198,21 @@ static int variable_identify(const char *entry, variable *found, bth_notes *note
         return 0;
     found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
-    return found->row ? 0 : variable_fail_or_note(found, rest, n, notes, error);
+    /* A variable that begins like an option and is none: near to one, it is a mistake; else perhaps
+     * an option of another version, or of a framework that has not registered it yet. */
+    if (found->row || (!found->is_forced && !bth_variable_name_has_section(rest, n)))
+        return 0;
+    const bth_option_row *nearest = bth_option_find_nearest(rest, n, true);
+    int name_n = (int)(found->name_n < 100 ? found->name_n : 100);
+    if (!nearest) {
+        bth_notes_add(notes, "%.*s in the environment: no such option; it is ignored", name_n,
+                      found->name);
+        return 0;
+    }
+    bth_option_print_variable(nearest, text, sizeof text);
+    return bth_fail_status(error, BERTH_E_OPTION,
+                           "%.*s in the environment: no such option; the nearest is BERTH_%s%s",
+                           name_n, found->name, found->is_forced ? "FORCE_" : "", text);
 }
 
 static int reading_add_value(reading *into, const variable *found, const char *where,

@@ -48,19 +48,13 @@ static void process_release(void)
     bth_notes_log(&notes);
 }
 
-/* The caller holds the lock. */
-static const bth_layer *program_layer_current(void)
-{
-    return &process.programs[atomic_load(&process.current)];
-}
-
 /* Acquires the lock and returns a copy to be changed. */
 static bth_layer *program_layer_begin_change(void)
 {
     process_acquire();
-    bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
-    *copy = *program_layer_current();
-    return copy;
+    unsigned current = atomic_load(&process.current);
+    process.programs[1 - current] = process.programs[current];
+    return &process.programs[1 - current];
 }
 
 static void program_layer_end_change(void)
@@ -208,31 +202,25 @@ static void patch_check_scopes(berth_error *error)
 
 /* ---- values in force ---- */
 
-/* The caller holds the lock and has read the environment. */
-static int64_t option_value_in_force(const bth_option_row *row, const bth_layer *patched,
-                                     const char **source)
-{
-    const bth_layer *layers[] = {&process.environment.force, patched, program_layer_current(),
-                                 &process.environment.plain};
-
-    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        if (layers[i] && (*source = layers[i]->source[bth_option_index(row)]))
-            return bth_option_value(&layers[i]->values, row);
-    *source = "default";
-    return row->initial;
-}
-
 int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
                               const char **source, berth_error *error)
 {
     const patch *inner = patch_innermost();
-    const bth_layer *patched = inner ? &inner->values : NULL;
 
     patch_check_scopes(error);
     process_acquire();
     (void)environment_read_once(error);
-    for (size_t i = 0; i < n; i++)
-        values[i] = option_value_in_force(row + i, patched, source);
+    const bth_layer *layers[] = {&process.environment.force, inner ? &inner->values : NULL,
+                                 &process.programs[atomic_load(&process.current)],
+                                 &process.environment.plain};
+    const size_t n_layers = sizeof layers / sizeof *layers;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = bth_option_index(&row[i]), k = 0;
+        while (k < n_layers && !(layers[k] && layers[k]->source[at]))
+            k++;
+        *source = k < n_layers ? layers[k]->source[at] : "default";
+        values[i] = k < n_layers ? bth_option_value(&layers[k]->values, &row[i]) : row[i].initial;
+    }
     process_release();
     return error->code;
 }

@@ -57,26 +57,6 @@ static int name_check(const char *name, size_t n, size_t max, const bth_option_r
     return 0;
 }
 
-/* Words that can be written in a shell and joined by commas, as many as a value has room for. */
-static int choices_check(const bth_option_row *row, berth_error *error)
-{
-    const char *at = row->choices, *word;
-    size_t total = 0;
-
-    for (size_t n; bth_list_next_word(&at, &word, &n); total += n + 1)
-        for (size_t i = 0; i < n; i++)
-            if (!(word[i] >= 'a' && word[i] <= 'z') && !(word[i] >= 'A' && word[i] <= 'Z') &&
-                !(word[i] >= '0' && word[i] <= '9') && !strchr("_.-", word[i]))
-                return bth_fail_argument(error, "%s: choice %.*s: only letters, digits, _, . and -",
-                                         row->name, (int)(n < 60 ? n : 60), word);
-    if (bth_option_count_choices(row) < 2 || total >= BTH_OPTION_TEXT_NBYTES)
-        return bth_fail_argument(error,
-                                 "%s: choices %.80s: must be 2 or more, of less than %d "
-                                 "bytes together",
-                                 row->name, row->choices, BTH_OPTION_TEXT_NBYTES);
-    return 0;
-}
-
 /* ---- rows ---- */
 
 /* "section.name", or a copy of a text; NULL: no memory, the error is set. */
@@ -92,25 +72,6 @@ static const char *text_copy(const char *section, const char *text, berth_error 
     return copy;
 }
 
-/* A deprecated name has nothing of its own but its name and help. */
-static int row_find_successor(const berth_option_row *given, bth_option_row *row,
-                              berth_error *error)
-{
-    row->successor = bth_option_find(given->successor, strlen(given->successor), false, NULL);
-    if (!row->successor || row->successor->successor)
-        return bth_fail_argument(error,
-                                 "%s: successor %.80s: must be an option that is registered before",
-                                 row->name, given->successor);
-    row->kind = row->successor->kind;
-    row->classes = row->successor->classes;
-    row->initial = row->successor->initial;
-    row->choices = row->successor->choices;
-    row->minimum = row->successor->minimum;
-    row->maximum = row->successor->maximum;
-    row->unit = row->successor->unit;
-    return 0;
-}
-
 static int row_check_value(const berth_option_row *given, bth_option_row *row, berth_error *error)
 {
     const char *choices = row->kind == BTH_OPTION_BOOL ? "off | on" : given->choices;
@@ -121,8 +82,23 @@ static int row_check_value(const berth_option_row *given, bth_option_row *row, b
         return bth_fail_argument(error, "%s: type %s has no choices", row->name, given->type);
     row->choices = choices ? text_copy(NULL, choices, error) : NULL;
     row->unit = row->kind == BTH_OPTION_BYTES ? "bytes" : text_copy(NULL, given->unit, error);
-    if (error->code != BERTH_OK || (row->choices && choices_check(row, error) < 0))
+    if (error->code != BERTH_OK)
         return error->code;
+    /* Words that can be written in a shell and joined by commas, as many as a value has room for.
+     */
+    const char *at = row->choices ? row->choices : "", *word;
+    size_t total = 0;
+    for (size_t n; bth_list_next_word(&at, &word, &n); total += n + 1)
+        for (size_t i = 0; i < n; i++)
+            if (!(word[i] >= 'a' && word[i] <= 'z') && !(word[i] >= 'A' && word[i] <= 'Z') &&
+                !(word[i] >= '0' && word[i] <= '9') && !strchr("_.-", word[i]))
+                return bth_fail_argument(error, "%s: choice %.*s: only letters, digits, _, . and -",
+                                         row->name, (int)(n < 60 ? n : 60), word);
+    if (row->choices && (bth_option_count_choices(row) < 2 || total >= BTH_OPTION_TEXT_NBYTES))
+        return bth_fail_argument(error,
+                                 "%s: choices %.80s: must be 2 or more, of less than %d "
+                                 "bytes together",
+                                 row->name, row->choices, BTH_OPTION_TEXT_NBYTES);
     if (!row->choices && (row->minimum < 0 || row->minimum > row->maximum))
         return bth_fail_argument(error,
                                  "%s: bounds %lld to %lld: the minimum must be 0 or more, and at "
@@ -160,8 +136,24 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
             return error->code;
     if (BTH_CHECK_RESERVED(berth_option_row, given, error) < 0)
         return error->code;
-    if (given->successor && *given->successor)
-        return row_find_successor(given, row, error);
+    if (given->successor && *given->successor) {
+        /* A deprecated name has nothing of its own but its name and help. */
+        const bth_option_row *meant =
+            bth_option_find(given->successor, strlen(given->successor), false, NULL);
+        row->successor = meant;
+        if (!meant || meant->successor)
+            return bth_fail_argument(
+                error, "%s: successor %.80s: must be an option that is registered before",
+                row->name, given->successor);
+        row->kind = meant->kind;
+        row->classes = meant->classes;
+        row->initial = meant->initial;
+        row->choices = meant->choices;
+        row->minimum = meant->minimum;
+        row->maximum = meant->maximum;
+        row->unit = meant->unit;
+        return 0;
+    }
     while (kind < n_types && (!given->type || strcmp(given->type, types[kind]) != 0))
         kind++;
     if (kind == n_types)
