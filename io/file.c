@@ -250,15 +250,6 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
 
 /* ---- the limit of file sizes (X14) ---- */
 
-static sigset_t file_limit_make_signal_set(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    return set;
-}
-
 static bool file_limit_signal_is_pending(void)
 {
     sigset_t pending;
@@ -268,9 +259,11 @@ static bool file_limit_signal_is_pending(void)
 
 bth_file_limit bth_file_limit_signal_block(void)
 {
-    sigset_t set = file_limit_make_signal_set();
     bth_file_limit held = {.was_pending = false};
+    sigset_t set;
 
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
     held.was_pending = file_limit_signal_is_pending();
     return held;
@@ -279,9 +272,11 @@ bth_file_limit bth_file_limit_signal_block(void)
 void bth_file_limit_signal_unblock(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
-    sigset_t set = file_limit_make_signal_set();
     int failure = errno;
+    sigset_t set;
 
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
     if (!held->was_pending && file_limit_signal_is_pending())
         while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
             ;

@@ -268,38 +268,28 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 
 #define PAGES_AT_ONCE 4096
 
-/* Counts pages that can be used at once, not those that are still being read. */
-static bool page_cache_count_by_mincore(int fd, const bth_map *map, uint64_t offset,
-                                        uint64_t nbytes, uint64_t page_nbytes, uint64_t *n_cached)
-{
-    unsigned char pages[PAGES_AT_ONCE];
-    char path[BTH_FILE_PATH_NBYTES];
-    struct stat status;
-
-    /* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
-    if ((bth_system.fstat(fd, &status) < 0 || status.st_uid != geteuid()) &&
-        bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK, AT_EACCESS) != 0)
-        return false;
-    *n_cached = 0;
-    for (uint64_t at = 0; at < nbytes; at += PAGES_AT_ONCE * page_nbytes) {
-        uint64_t n = bth_min(nbytes - at, PAGES_AT_ONCE * page_nbytes);
-        if (bth_system.mincore((uint8_t *)map->address + offset + at, n, pages) < 0)
-            return false;
-        for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
-            *n_cached += pages[i] & 1;
-    }
-    return true;
-}
-
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes)
 {
-    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t n;
+    const uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char pages[PAGES_AT_ONCE];
+    char path[BTH_FILE_PATH_NBYTES];
+    struct stat status;
+    uint64_t n = 0;
 
     assert(offset % page_nbytes == 0);
-    if (!(map && page_cache_count_by_mincore(fd, map, offset, nbytes, page_nbytes, &n)) &&
-        !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
+    /* mincore counts pages that can be used at once, not those that are still being read. Since
+     * Linux 5.2 it is correct only for callers who own the file or may write it. */
+    bool is_counted = map && ((bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid()) ||
+                              bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK,
+                                                   AT_EACCESS) == 0);
+    for (uint64_t at = 0; is_counted && at < nbytes; at += PAGES_AT_ONCE * page_nbytes) {
+        uint64_t part = bth_min(nbytes - at, PAGES_AT_ONCE * page_nbytes);
+        is_counted = bth_system.mincore((uint8_t *)map->address + offset + at, part, pages) == 0;
+        for (uint64_t i = 0; is_counted && i < (part + page_nbytes - 1) / page_nbytes; i++)
+            n += pages[i] & 1;
+    }
+    if (!is_counted && !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;

@@ -28,11 +28,13 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
-static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
+int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
 {
     const char *name = bth_source_name(source);
     char text[32];
 
+    if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
+        return error->code;
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
     reader->nbytes = source->nbytes;
@@ -44,38 +46,41 @@ static int reader_open(bth_reader *reader, const berth_source *source, berth_err
     reader->name = bth_duplicate_text(name, strlen(name));
     if (reader->name && !reader->has_path && source->path)
         reader->stand_in = bth_duplicate_text(source->path, strlen(source->path));
-    if (!reader->name || (!reader->has_path && source->path && !reader->stand_in))
-        return bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
-
+    if (!reader->name || (!reader->has_path && source->path && !reader->stand_in)) {
+        (void)bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
+        goto fail;
+    }
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
-        return bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
+        (void)bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
+        break;
     case BERTH_SOURCE_FD:
         reader->fd = bth_system.dup(source->fd);
         if (reader->fd < 0)
-            return bth_fail_system(error, errno, "cannot be duplicated");
-        return bth_file_size(reader->fd, &reader->nbytes, error);
+            (void)bth_fail_system(error, errno, "cannot be duplicated");
+        else
+            (void)bth_file_size(reader->fd, &reader->nbytes, error);
+        break;
     case BERTH_SOURCE_MEMORY:
         if (!source->bytes && reader->nbytes > 0)
-            return bth_fail_argument(error, "the address of %zu bytes is NULL",
-                                     (size_t)reader->nbytes);
+            (void)bth_fail_argument(error, "the address of %zu bytes is NULL",
+                                    (size_t)reader->nbytes);
         /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
         reader->memory = source->bytes ? source->bytes : (const uint8_t *)"";
-        return 0;
+        break;
     case BERTH_SOURCE_FUNCTION:
         reader->source = *source;
         reader->source.name = reader->name; /* the caller's text may not outlive this call */
-        return source->read ? 0 : bth_fail_argument(error, "has no read function");
+        if (!source->read)
+            (void)bth_fail_argument(error, "has no read function");
+        break;
+    default:
+        (void)bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
     }
-    return bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
-}
-
-int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
-{
-    if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
-        return error->code;
-    if (reader_open(reader, source, error) < 0)
-        bth_reader_close(reader);
+    if (error->code == BERTH_OK)
+        return 0;
+fail:
+    bth_reader_close(reader);
     return error->code;
 }
 

@@ -22,11 +22,6 @@ static struct {
     bool has_placeholder[N_LOW];
 } low;
 
-static bool low_fd_is_open(int fd)
-{
-    return fcntl(fd, F_GETFD) >= 0;
-}
-
 /* The caller holds the lock. */
 static void placeholders_close(void)
 {
@@ -54,15 +49,16 @@ static void low_fds_lock_and_reset_if_forked(void)
 
 bool bth_low_fds_fill(void)
 {
-    int failure = errno;
+    int failure = errno, fd = 0;
 
-    if (!atomic_load(&were_closed) && low_fd_is_open(0) && low_fd_is_open(1) && low_fd_is_open(2) &&
-        !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
+    while (fd < N_LOW && !atomic_load(&were_closed) && fcntl(fd, F_GETFD) >= 0)
+        fd++;
+    if (fd == N_LOW && !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);
     low_fds_lock_and_reset_if_forked();
     for (int i = 0; i < N_LOW; i++) {
-        int fd = open("/", O_PATH | O_CLOEXEC);
+        fd = open("/", O_PATH | O_CLOEXEC);
         if (fd >= N_LOW)
             (void)close(fd);
         if (fd < 0 || fd >= N_LOW)

@@ -47,33 +47,30 @@ static struct plain_key plain_key_from_double(double real)
     return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
 }
 
-/* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
-static struct plain_key plain_key_from_bigint(const struct big_node *node)
-{
-    size_t i = (size_t)node->nbytes - 1;
-    double real = (int8_t)node->bytes[i];
-    while (i-- > 0) {
-        double higher = real * 256;
-        real = higher + node->bytes[i];
-        if (real - higher != node->bytes[i]) /* it was rounded, or is infinite */
-            return (struct plain_key){
-                .sort = BIG, .bytes = node->bytes, .nbytes = (size_t)node->nbytes};
-    }
-    return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
-}
-
 static struct plain_key plain_key_from_value(const berth_value *key)
 {
     const struct float_node *node = (const struct float_node *)key;
+    const struct big_node *big = (const struct big_node *)key;
     const struct device_node *device = (const struct device_node *)key;
     switch (key->kind) {
     case BERTH_KIND_BOOL:
         return (struct plain_key){.sort = INTEGER, .words = {key->flags & BTH_NODE_TRUE}};
-    case BERTH_KIND_INT:
-        if (key->flags & BTH_NODE_BIG)
-            return plain_key_from_bigint((const struct big_node *)key);
-        return (struct plain_key){.sort = INTEGER,
-                                  .words = {(uint64_t)((const struct int_node *)key)->value}};
+    case BERTH_KIND_INT: {
+        if (!(key->flags & BTH_NODE_BIG))
+            return (struct plain_key){.sort = INTEGER,
+                                      .words = {(uint64_t)((const struct int_node *)key)->value}};
+        /* Beyond 64 bits it is equal to a float if it has its value: 2**70 == 2.0**70. */
+        size_t i = (size_t)big->nbytes - 1;
+        double real = (int8_t)big->bytes[i];
+        while (i-- > 0) {
+            double higher = real * 256;
+            real = higher + big->bytes[i];
+            if (real - higher != big->bytes[i]) /* it was rounded, or is infinite */
+                return (struct plain_key){
+                    .sort = BIG, .bytes = big->bytes, .nbytes = (size_t)big->nbytes};
+        }
+        return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
+    }
     case BERTH_KIND_FLOAT:
         if (isnan(node->real)) /* equal to itself alone */
             break;

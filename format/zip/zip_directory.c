@@ -9,11 +9,6 @@
 
 /* Which bytes of the file belong to which entry (Z7). */
 
-static size_t ranges_n_entries_and_folders(const bth_zip_directory *directory)
-{
-    return directory->n_entries + directory->n_folders;
-}
-
 static uint64_t ranges_header_offset(const bth_zip_directory *directory, size_t i)
 {
     return directory->entries[directory->by_offset[i]].header_offset;
@@ -29,7 +24,7 @@ static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 /* A heap sort: no order of entries makes it slow. Entries at the same offset are refused anyway. */
 static void ranges_sort(bth_zip_directory *directory)
 {
-    size_t end = ranges_n_entries_and_folders(directory);
+    size_t end = directory->n_entries + directory->n_folders;
     for (size_t begin = end / 2; end > 1;) {
         if (begin > 0)
             begin--;
@@ -51,7 +46,7 @@ static void ranges_sort(bth_zip_directory *directory)
 static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t directory_offset,
                                        berth_error *error)
 {
-    size_t n = ranges_n_entries_and_folders(directory);
+    size_t n = directory->n_entries + directory->n_folders;
     bool is_ordered = true;
     for (size_t i = 0; i < n; i++) {
         directory->by_offset[i] = i;
@@ -76,7 +71,7 @@ static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t di
 int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
                           uint64_t at, berth_error *error)
 {
-    for (size_t i = first; i < ranges_n_entries_and_folders(directory); i++) {
+    for (size_t i = first; i < directory->n_entries + directory->n_folders; i++) {
         const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         if (entry->header_offset != at)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
