@@ -69,8 +69,15 @@ static int line_divide(const text_line *line, const char **name, size_t *name_n,
     return 0;
 }
 
-static bool text_next_line(const char **at, text_line *line)
+/* The next line that is not empty, or the next word. */
+static bool text_next(const char **at, bool are_lines, text_line *line)
 {
+    if (!are_lines) {
+        line->text = *at + strspn(*at, SPACE);
+        line->n = strcspn(line->text, SPACE);
+        *at = line->text + line->n;
+        return line->n > 0;
+    }
     while (**at) {
         line->number++;
         line->text = *at;
@@ -82,14 +89,6 @@ static bool text_next_line(const char **at, text_line *line)
             return true;
     }
     return false;
-}
-
-static bool text_next_word(const char **at, text_line *word)
-{
-    word->text = *at + strspn(*at, SPACE);
-    word->n = strcspn(word->text, SPACE);
-    *at = word->text + word->n;
-    return word->n > 0;
 }
 
 static void layer_note_unknown(const char *name, size_t n, const char *where, bth_notes *notes)
@@ -111,8 +110,7 @@ int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const ch
         return bth_fail_argument(error, "the text is NULL");
     if (!text)
         return bth_fail_argument(error, "the assignments are NULL (in a %s)", source);
-    while (error->code == BERTH_OK &&
-           (are_lines ? text_next_line(&text, &line) : text_next_word(&text, &line))) {
+    while (error->code == BERTH_OK && text_next(&text, are_lines, &line)) {
         char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
         const char *name, *value;
         size_t name_n, value_n;
@@ -240,24 +238,6 @@ static int reading_add_value(reading *into, const variable *found, const char *w
     return 0;
 }
 
-static void reading_add_variable(reading *into, const char *entry, berth_error *error)
-{
-    char where[96], source[80];
-    bth_notes unused = {0};
-    berth_error unused_error = {0};
-    variable found;
-    bool is_first = into->first == 0; /* mistakes are reported once */
-
-    if (variable_identify(entry, &found, is_first ? into->notes : &unused,
-                          is_first ? error : &unused_error) < 0 ||
-        !found.row)
-        return;
-    (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found.name_n, found.name);
-    (void)snprintf(source, sizeof source, "%s %.*s", found.is_forced ? "force" : "environment",
-                   (int)found.name_n, found.name);
-    (void)reading_add_value(into, &found, where, source, error);
-}
-
 /* ---- the file ---- */
 
 #define FILE_VARIABLE "BERTH_CONFIG="
@@ -312,7 +292,7 @@ static void reading_add_file(reading *into, const char *path, berth_error *error
         bth_release(file_text);
         file_text = file_read(path, &own);
     }
-    for (const char *at = file_text; at && text_next_line(&at, &line);) {
+    for (const char *at = file_text; at && text_next(&at, true, &line);) {
         /* Later lines of one option count more, and variables more than lines. */
         variable found = {.rank = UINT_MAX - (unsigned)line.number};
         char where[200], source[80];
@@ -343,11 +323,26 @@ int bth_environment_read(char *const *variables, size_t first, bth_environment *
         memset(environment, 0, sizeof *environment);
     for (; variables && *variables; variables++) {
         const char *entry = *variables;
-        if (strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) != 0)
-            reading_add_variable(&into, entry, error);
-        else if (!has_file && entry[strlen(FILE_VARIABLE)] != '\0')
-            reading_add_file(&into, entry + strlen(FILE_VARIABLE), error);
-        has_file |= strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) == 0;
+        if (strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) == 0) {
+            if (!has_file && entry[strlen(FILE_VARIABLE)] != '\0')
+                reading_add_file(&into, entry + strlen(FILE_VARIABLE), error);
+            has_file = true;
+            continue;
+        }
+        char where[96], source[80];
+        bth_notes unused = {0};
+        berth_error unused_error = {0};
+        variable found;
+        bool is_first = first == 0; /* mistakes are reported once */
+        if (variable_identify(entry, &found, is_first ? notes : &unused,
+                              is_first ? error : &unused_error) < 0 ||
+            !found.row)
+            continue;
+        (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found.name_n,
+                       found.name);
+        (void)snprintf(source, sizeof source, "%s %.*s", found.is_forced ? "force" : "environment",
+                       (int)found.name_n, found.name);
+        (void)reading_add_value(&into, &found, where, source, error);
     }
     return error->code;
 }

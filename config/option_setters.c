@@ -38,26 +38,11 @@ static void watch_begin_change(watch_state *before)
         (void)bth_config_copy_in_force(&before->values, &unused);
 }
 
-/* The next watch of an option from place i on; false: there is none. */
-static bool watch_find_next(const bth_option_row *row, size_t *i, watch *found)
-{
-    bool is_found = false;
-
-    (void)bth_lock_acquire(&watching.lock);
-    for (; !is_found && *i < atomic_load(&watching.n); ++*i) {
-        *found = watching.watches[*i];
-        is_found = found->function && (!found->row || found->row == row);
-    }
-    bth_lock_release(&watching.lock);
-    return is_found;
-}
-
 static void watch_end_change(const watch_state *before)
 {
     struct berth_config after;
     berth_error unused = {0};
     berth_option option;
-    watch found;
 
     if (!before->is_watched)
         return;
@@ -67,8 +52,13 @@ static void watch_end_change(const watch_state *before)
         if (bth_option_value(&before->values, row) == bth_option_value(&after, row))
             continue;
         bth_option_describe_in_force(row, &option);
-        for (size_t k = 0; watch_find_next(row, &k, &found);)
-            found.function(found.context, &option);
+        for (size_t k = 0; k < atomic_load(&watching.n); k++) {
+            (void)bth_lock_acquire(&watching.lock);
+            watch found = watching.watches[k];
+            bth_lock_release(&watching.lock);
+            if (found.function && (!found.row || found.row == row))
+                found.function(found.context, &option);
+        }
     }
 }
 

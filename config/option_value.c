@@ -220,40 +220,31 @@ static bool option_parse_flags(const bth_option_row *row, const char *text, size
     return !(is_private && (*value & 1));
 }
 
-/*
- * What a suffix multiplies by, in any case of letters: "K" and "KiB" by powers of 1024, "KB" by
- * powers of 1000. 0: not a suffix.
- */
-static uint64_t size_suffix_factor(const char *suffix, size_t n)
-{
-    uint64_t binary = 1, decimal = 1;
-
-    if (n == 0 || (n == 1 && (*suffix == 'B' || *suffix == 'b')))
-        return 1;
-    for (size_t i = 1; i < sizeof units / sizeof *units; i++) {
-        const char of_thousands[3] = {units[i][0], 'B', 0};
-        binary *= 1024;
-        decimal *= 1000;
-        if ((n == 1 || n == strlen(units[i])) && strncasecmp(suffix, units[i], n) == 0)
-            return binary;
-        if (word_equals_ignoring_case(suffix, n, of_thousands))
-            return decimal;
-    }
-    return 0;
-}
-
 /* False also if it does not fit. */
 static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
                                 int64_t *value)
 {
-    uint64_t number = 0;
+    uint64_t number = 0, binary = 1, decimal = 1;
     size_t at = 0;
 
     for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
         if (!bth_try_multiply(number, 10, &number) ||
             !bth_try_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
-    uint64_t factor = size_suffix_factor(text + at, n - at);
+    /* A suffix, in any case of letters: "K" and "KiB" are powers of 1024, "KB" of 1000. */
+    const char *suffix = text + at;
+    size_t suffix_n = n - at;
+    uint64_t factor = suffix_n == 0 || word_equals_ignoring_case(suffix, suffix_n, "B");
+    for (size_t i = 1; i < sizeof units / sizeof *units; i++) {
+        const char of_thousands[3] = {units[i][0], 'B', 0}, alone[2] = {units[i][0], 0};
+        binary *= 1024;
+        decimal *= 1000;
+        if (word_equals_ignoring_case(suffix, suffix_n, units[i]) ||
+            word_equals_ignoring_case(suffix, suffix_n, alone))
+            factor = binary;
+        else if (word_equals_ignoring_case(suffix, suffix_n, of_thousands))
+            factor = decimal;
+    }
     if (at == 0 || factor == 0 || (at < n && !option_is_in_bytes(row)))
         return false;
     if (!bth_try_multiply(number, factor, &number) || number > INT64_MAX)
