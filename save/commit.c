@@ -100,7 +100,7 @@ static int commit_begin_with_temporary(bth_commit *commit, const struct berth_co
 {
     const bth_target_file *target = &commit->target;
     mode_t mode = target->exists ? 0600 : commit->new_mode;
-    bool may_need_order = bth_file_system_may_need_order(target->folder);
+    bool may_need_order = bth_file_system_query(target->folder).may_need_order;
 
     if (bth_temporary_create(target->folder, target->name, mode, &commit->fd, commit->temporary,
                              error) < 0 ||

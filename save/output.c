@@ -107,7 +107,7 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
     *is_direct = false;
     if (config->save_method == BTH_SAVE_BUFFERED)
         return "save.method=buffered";
-    bth_file_system system = bth_file_system_query_kind(fd);
+    bth_file_system system = bth_file_system_query(fd).kind;
     if (system == BTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
         return "the file system is in memory";
     if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < MIN_MEMORY_NBYTES)

@@ -188,7 +188,6 @@ fail:
     return error->code;
 }
 
-/* In a forked child the buffers do not exist, and other memory may be at their addresses. */
 void bth_staging_close(bth_staging *ring)
 {
     bool is_here = !ring->is_pinned || bth_device_is_of_this_process(ring->device);
