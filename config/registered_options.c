@@ -176,32 +176,13 @@ static void row_free(bth_option_row *row)
     }
 }
 
-/* How many options the section has, and whether these are the rows' names, in their order. */
-static size_t section_count(const char *section, const berth_option_row *rows, size_t n,
-                            bool *is_same)
-{
-    size_t section_n = strlen(section), found = 0;
-
-    *is_same = true;
-    for (size_t i = 0; i < bth_option_count(); i++) {
-        const char *name = bth_option_at(i)->name;
-        if (strncmp(name, section, section_n) != 0 || name[section_n] != '.')
-            continue;
-        *is_same &=
-            found < n && rows[found].name && strcmp(name + section_n + 1, rows[found].name) == 0;
-        found++;
-    }
-    *is_same &= found == n;
-    return found;
-}
-
 int berth_config_register(const char *section, const berth_option_row *rows, size_t n,
                           berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     static const char *const reserved[] = {"force", "config", "debug", "trace"};
     bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
-    bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES), is_same;
+    bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES);
 
     for (size_t i = 0; is_valid && i < sizeof reserved / sizeof *reserved; i++)
         is_valid = strcmp(section, reserved[i]) != 0;
@@ -213,8 +194,18 @@ int berth_config_register(const char *section, const berth_option_row *rows, siz
     if (!rows || n == 0)
         return bth_fail_argument(error, "section %s: no options", section);
     (void)bth_lock_acquire(&registration_lock);
-    size_t count = section_count(section, rows, n, &is_same);
-    if (count > 0 && !is_same)
+    /* How many options the section has, and whether these are the rows' names, in their order. */
+    size_t section_n = strlen(section), count = 0;
+    bool is_same = true;
+    for (size_t i = 0; i < bth_option_count(); i++) {
+        const char *name = bth_option_at(i)->name;
+        if (strncmp(name, section, section_n) != 0 || name[section_n] != '.')
+            continue;
+        is_same &=
+            count < n && rows[count].name && strcmp(name + section_n + 1, rows[count].name) == 0;
+        count++;
+    }
+    if (count > 0 && !(is_same && count == n))
         (void)bth_fail_argument(error, "section %s: has other options already", section);
     else if (count == 0 && n > BTH_MAX_OPTIONS - bth_option_count())
         (void)bth_fail_argument(error, "section %s: %zu options: there is room for %zu more",

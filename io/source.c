@@ -155,7 +155,7 @@ int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, ui
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
-    if (!bth_trace_is_on())
+    if (!bth_trace_current())
         return bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
     bth_trace_span request = {.category = "request,read",
                               .name = "read",

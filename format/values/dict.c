@@ -229,20 +229,6 @@ static bool key_check_hashable(berth_tree *tree, const berth_value *value, const
                                           bth_kind_phrase((berth_kind)value->kind), what);
 }
 
-/* Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide after
- * about 65,536 levels. */
-static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
-{
-    uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
-    for (uint32_t i = 0; i < tuple->key.count; i++) {
-        const struct keyed *keyed = key_unwrap_text_or_tuple(tuple->items[i]);
-        hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
-                                      ? (uint64_t)(uintptr_t)key_get_canonical_node(keyed)
-                                      : key_hash(tree, tuple->items[i]));
-    }
-    return bth_hash_fold_to_u32(hash);
-}
-
 /* Hashes a value and its parts once (P4). False: the tree has failed. */
 static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
@@ -278,8 +264,17 @@ static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
             node = inner;
             continue;
         }
+        /* Of canonical nodes of items that have one: hashes of 32-bit hashes would collide after
+         * about 65,536 levels. */
         struct keyed *parent = node->link;
-        node->hash = key_tuple_hash(tree, (const struct tuple_node *)node);
+        uint64_t hash = bth_hash_mix(tree->seed + 4, node->count);
+        for (uint32_t i = 0; i < node->count; i++) {
+            const struct keyed *item = key_unwrap_text_or_tuple(items[i]);
+            hash = bth_hash_mix(hash, item && !key_is_short(item)
+                                          ? (uint64_t)(uintptr_t)key_get_canonical_node(item)
+                                          : key_hash(tree, items[i]));
+        }
+        node->hash = bth_hash_fold_to_u32(hash);
         if (!key_link_or_make_canonical(tree, node))
             return false;
         node = parent;
