@@ -26,7 +26,7 @@ struct bth_trace_file {
     char *pending;          /* events that are not in it */
     size_t n_pending;
     double write_seconds; /* when it was last written */
-    bool is_made, has_ended, is_logged;
+    bool has_ended, is_logged;
     berth_error error;               /* why it has ended */
     bool lanes[BTH_TRACE_MAX_LANES]; /* in use, each by one worker */
 };
