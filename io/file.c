@@ -65,8 +65,8 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
                                : S_ISFIFO(status.st_mode) ? BTH_FILE_IS_PIPE
                                                           : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
-    if (*nbytes ==
-        0) /* as files that the kernel makes when they are read, in /proc and elsewhere */
+    /* Files that the kernel makes when they are read, in /proc and elsewhere, tell no size. */
+    if (*nbytes == 0)
         BTH_REPEAT(n, bth_system.pread(fd, &byte, 1, 0));
     if (n > 0)
         return bth_fail_status(

@@ -167,7 +167,8 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
     /* A saturated size has no value; the zip64 field has it, or with bit 3 the descriptor. Every
      * value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
      * records beyond 4 GiB) or the size. */
-    const uint64_t *zip64 = local.zip64, offset = entry->header_offset;
+    const uint64_t offset = entry->header_offset;
+    const uint64_t *zip64 = local.zip64;
     const struct {
         bool is_there;
         uint64_t local, directory;
