@@ -49,10 +49,12 @@ size_t bth_show_character(const uint8_t *at, size_t nbytes, bool is_json,
     uint32_t point = n == 1 ? *at : *at & (0xFFu >> (n + 1));
     for (size_t i = 1; i < n; i++)
         point = point << 6 | (at[i] & 0x3F);
-    const char *known = point > 0 && point < 0x20 ? strchr(from, (int)point) : NULL;
-    if (!bth_character_is_unseen(point))
+    if (!bth_character_is_unseen(point)) {
         memcpy(out, at, *out_nbytes = n);
-    else if (known)
+        return n;
+    }
+    const char *known = point > 0 && point < 0x20 ? strchr(from, (int)point) : NULL;
+    if (known)
         *out_nbytes = (size_t)sprintf(out, "\\%c", to[known - from]);
     else if (is_json && point > 0xFFFF) /* JSON has no more than four digits */
         *out_nbytes = (size_t)sprintf(out, "\\u%04x\\u%04x", 0xD7C0u + (unsigned)(point >> 10),

@@ -33,16 +33,16 @@ static const char *storage_copy_text(berth_tree *tree, const char *text, size_t 
 static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
                                              const char *location, size_t location_nbytes)
 {
-    if (location_nbytes > MAX_LOCATION_NBYTES || memchr(location, '\0', location_nbytes))
-        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
-                               "a storage's location of %zu bytes (at most %d, without NUL)",
-                               location_nbytes, MAX_LOCATION_NBYTES);
-    if (location_nbytes == 4 && memcmp(location, "meta", 4) == 0)
-        return BTH_TREE_REFUSE(
-            tree, BERTH_E_UNSUPPORTED,
-            "a storage whose location is meta: PyTorch would read none of its bytes");
     const char *own_location = "cpu";
     if (location_nbytes != 3 || memcmp(location, "cpu", 3) != 0) {
+        if (location_nbytes > MAX_LOCATION_NBYTES || memchr(location, '\0', location_nbytes))
+            return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                                   "a storage's location of %zu bytes (at most %d, without NUL)",
+                                   location_nbytes, MAX_LOCATION_NBYTES);
+        if (location_nbytes == 4 && memcmp(location, "meta", 4) == 0)
+            return BTH_TREE_REFUSE(
+                tree, BERTH_E_UNSUPPORTED,
+                "a storage whose location is meta: PyTorch would read none of its bytes");
         /* The text is shared with the storage before it if they are the same. */
         const berth_storage *last = bth_tree_storage(tree, bth_tree_n_storages(tree) - 1);
         bool is_same = last && strlen(last->location) == location_nbytes &&

@@ -129,6 +129,17 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
 
 /* ---- the local header against the directory (Z5) ---- */
 
+/* `is_late`: with bit 3 the field may be 0, because the descriptor has the value. */
+static int record_check_field(uint64_t local, uint64_t directory, bool is_late, const char *what,
+                              const bth_zip_entry *entry, berth_error *error)
+{
+    if (local == directory || (is_late && local == 0 && zip_has_descriptor(entry->flags)))
+        return BERTH_OK;
+    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                    "the local header's %s is %" PRIu64 ", the directory's %" PRIu64, what, local,
+                    directory);
+}
+
 /* Z7: no record overlaps the next. */
 static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *error)
 {
@@ -164,43 +175,38 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's name is '%.*s', the directory's '%s'",
                         (int)local.name_nbytes, local.name, entry->name);
+    if (record_check_field(local.method, entry->method, false, "method", entry, error) < 0 ||
+        record_check_field(local.flags, entry->flags, false, "flags", entry, error) < 0)
+        return error->code;
+    if (local.crc32 != entry->crc32 && (local.crc32 != 0 || !zip_has_descriptor(entry->flags)))
+        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
+                        "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
+                        local.crc32, entry->crc32);
     /* A saturated size has no value; the zip64 field has it, or with bit 3 the descriptor. Every
      * value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
      * records beyond 4 GiB) or the size. */
-    const uint64_t offset = entry->header_offset;
     const uint64_t *zip64 = local.zip64;
     const struct {
         bool is_there;
         uint64_t local, directory;
-        bool is_late; /* with bit 3 the field may be 0, because the descriptor has the value */
+        bool is_late;
         const char *what;
-    } fields[] = {
-        {true, local.method, entry->method, false, "method"},
-        {true, local.flags, entry->flags, false, "flags"},
-        {true, local.crc32, entry->crc32, true, "CRC"},
+    } sizes[] = {
         {local.field_nbytes != BTH_ZIP_SATURATED32, local.field_nbytes, entry->nbytes, true,
          "size"},
         {local.field_compressed_nbytes != BTH_ZIP_SATURATED32, local.field_compressed_nbytes,
          entry->compressed_nbytes, true, "compressed size"},
-        {local.n_zip64 == 1 && zip64[0] != offset, zip64[0], entry->nbytes, true, "ZIP64 value"},
+        {local.n_zip64 == 1 && zip64[0] != entry->header_offset, zip64[0], entry->nbytes, true,
+         "ZIP64 value"},
         {local.n_zip64 >= 2, zip64[0], entry->nbytes, true, "ZIP64 size"},
         {local.n_zip64 >= 2, zip64[1], entry->compressed_nbytes, true, "ZIP64 compressed size"},
-        {local.n_zip64 == 3, zip64[2], offset, false, "ZIP64 offset"},
+        {local.n_zip64 == 3, zip64[2], entry->header_offset, false, "ZIP64 offset"},
     };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        uint64_t here = fields[i].local, there = fields[i].directory;
-        if (!fields[i].is_there || here == there ||
-            (fields[i].is_late && here == 0 && zip_has_descriptor(entry->flags)))
-            continue;
-        if (strcmp(fields[i].what, "CRC") == 0)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record, offset,
-                            "the local header's CRC is 0x%08" PRIx64
-                            ", the directory's 0x%08" PRIx64,
-                            here, there);
-        return bth_fail(error, BERTH_E_ARCHIVE, entry->record, offset,
-                        "the local header's %s is %" PRIu64 ", the directory's %" PRIu64,
-                        fields[i].what, here, there);
-    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].is_there &&
+            record_check_field(sizes[i].local, sizes[i].directory, sizes[i].is_late, sizes[i].what,
+                               entry, error) < 0)
+            return error->code;
     entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
 }
