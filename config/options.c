@@ -157,12 +157,6 @@ static _Thread_local struct {
     berth_error error;
 } refused_scopes;
 
-static void patch_check_scopes(berth_error *error)
-{
-    if (refused_scopes.n > 0)
-        *error = refused_scopes.error;
-}
-
 /* ---- values in force ---- */
 
 int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
@@ -170,7 +164,8 @@ int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *valu
 {
     const patch *inner = patch_innermost();
 
-    patch_check_scopes(error);
+    if (refused_scopes.n > 0)
+        *error = refused_scopes.error;
     process_acquire();
     (void)environment_read_once(error);
     const bth_layer *layers[] = {&process.environment.force, inner ? &inner->values : NULL,
@@ -228,7 +223,8 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
     if (!call || !call->config)
         (void)bth_config_copy_in_force(config, error);
     else { /* forced values override those of a configuration that belongs to the call, too */
-        patch_check_scopes(error);
+        if (refused_scopes.n > 0)
+            *error = refused_scopes.error;
         process_acquire();
         if (environment_read_once(error) == BERTH_OK) {
             *config = *call->config;

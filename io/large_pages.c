@@ -159,17 +159,10 @@ static bool piece_touch_large(bth_pages *pages, uint8_t *piece, uint8_t *first, 
 
 /* ---- memory ---- */
 
-/* Whole large pages inside of memory, which may begin anywhere. */
-static uint8_t *first_piece(void *bytes)
-{
-    size_t before = (0 - (uintptr_t)bytes) & (BTH_LARGE_PAGE_NBYTES - 1);
-
-    return (uint8_t *)bytes + before;
-}
-
+/* Of whole large pages inside of memory, which may begin anywhere. */
 static size_t pieces_nbytes(void *bytes, size_t nbytes)
 {
-    size_t before = (size_t)(first_piece(bytes) - (uint8_t *)bytes);
+    size_t before = (size_t)(bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES) - (uint8_t *)bytes);
 
     return before < nbytes ? (nbytes - before) & ~(BTH_LARGE_PAGE_NBYTES - 1) : 0;
 }
@@ -190,7 +183,7 @@ static void pages_add_small(bth_pages *pages, uint8_t *piece, size_t nbytes)
 
 void bth_pages_begin(bth_pages *pages, bth_pages_front *front, void *bytes, size_t nbytes)
 {
-    uint8_t *piece = first_piece(bytes);
+    uint8_t *piece = bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES);
 
     nbytes = pieces_nbytes(bytes, nbytes);
     *front = (bth_pages_front){.next = piece, .small_end = piece, .end = piece + nbytes};
@@ -281,12 +274,13 @@ void bth_pages_touch(bth_pages *pages, bth_pages_front *front, void *bytes, size
 void bth_pages_end(bth_pages *pages, void *bytes, size_t nbytes)
 {
     if (pages->wanted == BTH_LARGE_PAGES_AUTO && atomic_load(&pages->n_small) > 0)
-        pieces_advise(first_piece(bytes), pieces_nbytes(bytes, nbytes), MADV_HUGEPAGE);
+        pieces_advise(bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES), pieces_nbytes(bytes, nbytes),
+                      MADV_HUGEPAGE);
 }
 
 void bth_pages_choose(bth_pages *pages, void *bytes, size_t nbytes)
 {
-    uint8_t *piece = first_piece(bytes);
+    uint8_t *piece = bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES);
     bth_pages_front front;
     struct claim claim;
 

@@ -123,7 +123,7 @@ static uint32_t plain_key_hash(const berth_tree *tree, const struct plain_key *k
 {
     uint64_t hash = bth_hash_mix(tree->seed + key->sort, key->words[0]);
     if (key->bytes)
-        return bth_tree_hash_bytes(tree, key->bytes, key->nbytes);
+        return bth_hash(tree->seed, key->bytes, key->nbytes);
     return bth_hash_fold_to_u32(key->words[1] ? bth_hash_mix(hash, key->words[1]) : hash);
 }
 
@@ -209,7 +209,7 @@ static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
 static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
-    node->hash = bth_tree_hash_bytes(tree, text->data, node->count);
+    node->hash = bth_hash(tree->seed, text->data, node->count);
     if (!key_is_short(node))
         return key_link_or_make_canonical(tree, node);
     node->head.flags |= BTH_NODE_KEY_CANONICAL;
@@ -451,7 +451,7 @@ size_t bth_dict_find_text_position(const berth_value *dict, const char *text, si
     struct table *table = bth_dict_table(dict);
     if (!table)
         return SIZE_MAX;
-    uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
+    uint32_t hash = bth_hash(bth_value_tree(dict)->seed, text, nbytes);
     uint32_t at = table->slots.slots ? hash : 0;
     const struct table_entry *entry;
     while ((entry = dict_next_candidate_entry(table, hash, &at))) {

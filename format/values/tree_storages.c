@@ -141,7 +141,7 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     }
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
-    uint32_t hash = bth_tree_hash_bytes(tree, key, nbytes), at = hash, i;
+    uint32_t hash = bth_hash(tree->seed, key, nbytes), at = hash, i;
     while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX) {
         berth_storage *storage = bth_tree_storage(tree, i);
         if (strlen(storage->key) == nbytes && memcmp(storage->key, key, nbytes) == 0)
@@ -184,8 +184,7 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
         for (; i <= storage->index; i++) {
             const char *each = bth_tree_storage(tree, i)->key;
             if (*each)
-                bth_hash_slots_add(slots, bth_tree_hash_bytes(tree, each, strlen(each)),
-                                   (uint32_t)i);
+                bth_hash_slots_add(slots, bth_hash(tree->seed, each, strlen(each)), (uint32_t)i);
         }
     }
     storage->dtype = dtype;
