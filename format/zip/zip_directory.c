@@ -104,14 +104,6 @@ typedef struct zip_central {
 #define ENTRY_FAIL(entry, error, code, ...)                                                        \
     bth_fail(error, code, (entry)->kept.record, (entry)->at, __VA_ARGS__)
 
-/* The next free positions in the directory's memory. */
-typedef struct zip_filling {
-    bth_zip_directory *directory;
-    char *names_at;
-    size_t n_left;         /* entries not read yet; folders fill the array from its end */
-    uint16_t folder_flags; /* of the entry that set the top folder */
-} zip_filling;
-
 /* Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
  * fields of n_after more entries; so all names fit the memory that was allocated for them. */
 static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_central *entry,
@@ -147,42 +139,6 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
                           "but the directory has only %zu for them and %zu more entries",
                           number, entry->kept.name_nbytes, entry->extra_nbytes,
                           entry->comment_nbytes, left, n_after);
-    return BERTH_OK;
-}
-
-/* Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a folder's name
- * in UTF-8 without the mark. Readers that take it for code page 437 must still see one folder. */
-static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
-                                         berth_error *error)
-{
-    bth_zip_directory *directory = filling->directory;
-    const char *name = (const char *)entry->name;
-    const uint8_t *slash = memchr(entry->name, '/', entry->kept.name_nbytes);
-    if (!slash)
-        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
-                          "'%.*s' lies in no top folder; a checkpoint's records share one",
-                          (int)entry->kept.name_nbytes, name);
-    size_t length = (size_t)(slash - entry->name);
-    if (!directory->archive) {
-        memcpy(filling->names_at, name, length);
-        filling->names_at[length] = '\0';
-        directory->archive = filling->names_at;
-        directory->archive_nbytes = (uint32_t)length;
-        filling->folder_flags = entry->kept.flags;
-        filling->names_at += length + 1;
-    }
-    if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
-        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
-                          "'%.*s' does not lie in the top folder '%s' of the entries before it",
-                          (int)entry->kept.name_nbytes, name, directory->archive);
-    bool is_ascii = true;
-    for (const char *at = directory->archive; *at; at++)
-        is_ascii = is_ascii && (uint8_t)*at < 0x80;
-    if (!is_ascii && ((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8))
-        return ENTRY_FAIL(
-            entry, error, BERTH_E_ARCHIVE,
-            "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
-            directory->archive);
     return BERTH_OK;
 }
 
@@ -282,39 +238,69 @@ static int entry_check(const zip_central *entry, uint64_t directory_offset, bool
     return BERTH_OK;
 }
 
-static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
-                                  berth_error *error)
+/* Folders fill the array of entries from its end. */
+static int directory_read_entries(const uint8_t *bytes, const bth_zip_end *end,
+                                  bth_zip_directory *directory, berth_error *error)
 {
-    bth_zip_directory *directory = filling->directory;
+    bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
+    char *names_at = directory->names;
+    uint16_t folder_flags = 0; /* of the entry that set the top folder */
     for (size_t i = 0; i < end->n_entries; i++) {
-        zip_central entry = {.at = end->directory_offset + cursor->at};
-        if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
+        zip_central entry = {.at = end->directory_offset + cursor.at};
+        size_t n_after = (size_t)end->n_entries - i - 1;
+        if (entry_read(&cursor, i, n_after, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.kept.name_nbytes,
                                (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, true, entry.at,
-                               error) < 0 ||
-            entry_check_or_set_top_folder(filling, &entry, error) < 0)
+                               error) < 0)
             return error->code;
-        memcpy(filling->names_at, entry.name, entry.kept.name_nbytes);
-        filling->names_at[entry.kept.name_nbytes] = '\0';
-        entry.kept.name = filling->names_at;
-        entry.kept.record = filling->names_at + directory->archive_nbytes + 1;
-        filling->names_at += entry.kept.name_nbytes + 1;
-        bool is_folder = entry.name[entry.kept.name_nbytes - 1] == '/';
+        /* Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a
+         * folder's name in UTF-8 without the mark. Readers that take it for code page 437 must
+         * still see one folder. */
+        const char *name = (const char *)entry.name;
+        const char *slash = memchr(name, '/', entry.kept.name_nbytes);
+        if (!slash)
+            return ENTRY_FAIL(&entry, error, BERTH_E_ARCHIVE,
+                              "'%.*s' lies in no top folder; a checkpoint's records share one",
+                              (int)entry.kept.name_nbytes, name);
+        size_t length = (size_t)(slash - name);
+        if (!directory->archive) {
+            memcpy(names_at, name, length);
+            names_at[length] = '\0';
+            directory->archive = names_at;
+            directory->archive_nbytes = (uint32_t)length;
+            folder_flags = entry.kept.flags;
+            names_at += length + 1;
+        }
+        if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
+            return ENTRY_FAIL(&entry, error, BERTH_E_ARCHIVE,
+                              "'%.*s' does not lie in the top folder '%s' of the entries before it",
+                              (int)entry.kept.name_nbytes, name, directory->archive);
+        bool is_ascii = true;
+        for (const char *at = directory->archive; *at; at++)
+            is_ascii = is_ascii && (uint8_t)*at < 0x80;
+        if (!is_ascii && ((folder_flags ^ entry.kept.flags) & BTH_ZIP_FLAG_UTF8))
+            return ENTRY_FAIL(
+                &entry, error, BERTH_E_ARCHIVE,
+                "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
+                directory->archive);
+        memcpy(names_at, name, entry.kept.name_nbytes);
+        names_at[entry.kept.name_nbytes] = '\0';
+        entry.kept.name = names_at;
+        entry.kept.record = names_at + directory->archive_nbytes + 1;
+        names_at += entry.kept.name_nbytes + 1;
+        bool is_folder = name[entry.kept.name_nbytes - 1] == '/';
         if (entry_read_extra(&entry, error) < 0 ||
             entry_check(&entry, end->directory_offset, is_folder, error) < 0)
             return error->code;
-        filling->n_left--;
-        directory
-            ->entries[is_folder ? directory->n_entries + filling->n_left : directory->n_entries] =
-            entry.kept;
+        directory->entries[directory->n_entries + (is_folder ? n_after : 0)] = entry.kept;
         directory->n_entries += !is_folder;
         directory->n_folders += is_folder;
     }
     /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
-    if (bth_cursor_left(cursor) > 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor->at,
+    if (bth_cursor_left(&cursor) > 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor.at,
                         "%zu bytes of the directory follow its %" PRIu64 " entries",
-                        bth_cursor_left(cursor), end->n_entries);
+                        bth_cursor_left(&cursor), end->n_entries);
     return BERTH_OK;
 }
 
@@ -322,8 +308,6 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error)
 {
     bth_zip_directory made = {0};
-    zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
-    bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
     *directory = made;
     if (end->n_entries == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
@@ -347,8 +331,7 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                                          2 * (uint64_t)names_nbytes + n + 1);
         goto cleanup;
     }
-    filling.names_at = made.names;
-    if (directory_read_entries(&cursor, end, &filling, error) < 0 ||
+    if (directory_read_entries(bytes, end, &made, error) < 0 ||
         zip_order_and_check_overlap(&made, end->directory_offset, error) < 0 ||
         bth_zip_index_names(&made, error) < 0)
         goto cleanup;
