@@ -112,22 +112,6 @@ __attribute__((format(printf, 2, 3))) static void error_message_append(berth_err
     va_end(arguments);
 }
 
-static int errno_to_status(int system_errno)
-{
-    switch (system_errno) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-        return BERTH_E_NO_SPACE;
-    case ENOMEM:
-        return BERTH_E_MEMORY;
-    case ENOENT:
-        return BERTH_E_NOT_FOUND;
-    default:
-        return BERTH_E_SYSTEM;
-    }
-}
-
 /* Not glibc's strerror: all threads share its buffer, and it follows the locale. */
 const char *bth_errno_text(int system_errno)
 {
@@ -191,11 +175,15 @@ int bth_fail(berth_error *error, int code, const char *record, uint64_t offset, 
 int bth_fail_errno(berth_error *error, int system_errno, const char *record, uint64_t offset,
                    const char *format, ...)
 {
+    bool is_space = system_errno == ENOSPC || system_errno == EDQUOT || system_errno == EFBIG;
+    int code = is_space                 ? BERTH_E_NO_SPACE
+               : system_errno == ENOMEM ? BERTH_E_MEMORY
+               : system_errno == ENOENT ? BERTH_E_NOT_FOUND
+                                        : BERTH_E_SYSTEM;
     va_list arguments;
 
     va_start(arguments, format);
-    (void)error_fail_va_list(error, errno_to_status(system_errno), system_errno, record, offset,
-                             format, arguments);
+    (void)error_fail_va_list(error, code, system_errno, record, offset, format, arguments);
     va_end(arguments);
     return error->code;
 }

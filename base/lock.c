@@ -13,7 +13,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* In bth_lock.process: a thread is initializing the mutex. */
+/* In bth_lock.process, below the number: a thread is initializing the mutex. */
 #define MAKING 1u
 
 /* ---- the number of this process ---- */
@@ -104,16 +104,11 @@ uint64_t bth_process_assign_number(void)
 
 /* ---- locks ---- */
 
-static uint64_t lock_encode_process(uint64_t process)
-{
-    return process << 1;
-}
-
 void bth_lock_initialize(bth_lock *lock)
 {
     (void)pthread_mutex_init(&lock->mutex, NULL);
     lock->state = BTH_LOCK_OURS;
-    atomic_init(&lock->process, lock_encode_process(bth_process_unique_number()));
+    atomic_init(&lock->process, bth_process_unique_number() << 1);
 }
 
 /*
@@ -143,7 +138,7 @@ static void lock_reinitialize_after_fork(bth_lock *lock, uint64_t wanted)
 
 bth_lock_state bth_lock_acquire(bth_lock *lock)
 {
-    uint64_t wanted = lock_encode_process(bth_process_unique_number());
+    uint64_t wanted = bth_process_unique_number() << 1;
 
     if (atomic_load_explicit(&lock->process, memory_order_acquire) != wanted)
         lock_reinitialize_after_fork(lock, wanted);
@@ -160,8 +155,8 @@ void bth_lock_release(bth_lock *lock)
 
 bool bth_lock_is_of_this_process(const bth_lock *lock)
 {
-    return atomic_load_explicit(&lock->process, memory_order_relaxed) ==
-           lock_encode_process(bth_process_unique_number());
+    return atomic_load_explicit(&lock->process, memory_order_relaxed) == bth_process_unique_number()
+                                                                             << 1;
 }
 
 bool bth_lock_was_free_at_fork(bth_lock *lock)

@@ -22,15 +22,9 @@ static void *allocator_call_hook(void *pointer, size_t nbytes)
     return allocator.reallocate(allocator.context, pointer, nbytes);
 }
 
-/* Indexing a block larger than PTRDIFF_MAX is undefined behaviour. */
-static bool nbytes_is_allocatable(size_t nbytes)
-{
-    return nbytes > 0 && nbytes <= PTRDIFF_MAX;
-}
-
 void *bth_allocate_zeroed(size_t nbytes)
 {
-    if (!nbytes_is_allocatable(nbytes))
+    if (nbytes == 0 || nbytes > PTRDIFF_MAX) /* indexing a larger block is undefined behaviour */
         return NULL;
     if (!allocator.reallocate)
         return calloc(1, nbytes);
@@ -42,7 +36,7 @@ void *bth_allocate_zeroed(size_t nbytes)
 
 void *bth_reallocate(void *pointer, size_t nbytes)
 {
-    if (!nbytes_is_allocatable(nbytes))
+    if (nbytes == 0 || nbytes > PTRDIFF_MAX)
         return NULL;
     if (allocator.reallocate)
         return allocator_call_hook(pointer, nbytes);

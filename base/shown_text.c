@@ -36,26 +36,10 @@ bool bth_character_is_unseen(uint32_t point)
     return point > 0xFFFF && (point & 0xFFFE) == 0xFFFE;
 }
 
-/* The digits of an escape. JSON has no more than four; two of those are a pair of surrogates. */
-static size_t character_escape(uint32_t point, bool is_json, char *out)
-{
-    static const char from[] = "\n\r\t", to[] = "nrt";
-    const char *known = point > 0 && point < 0x20 ? strchr(from, (int)point) : NULL;
-
-    if (known)
-        return (size_t)sprintf(out, "\\%c", to[known - from]);
-    if (is_json && point > 0xFFFF)
-        return (size_t)sprintf(out, "\\u%04x\\u%04x", 0xD7C0u + (unsigned)(point >> 10),
-                               0xDC00u + (unsigned)(point & 0x3FF));
-    const char *format = point > 0xFFFF            ? "\\U%08x"
-                         : point > 0x7F || is_json ? "\\u%04x"
-                                                   : "\\x%02x";
-    return (size_t)sprintf(out, format, (unsigned)point);
-}
-
 size_t bth_show_character(const uint8_t *at, size_t nbytes, bool is_json,
                           char out[BTH_SHOWN_CHARACTER_NBYTES], size_t *out_nbytes)
 {
+    static const char from[] = "\n\r\t", to[] = "nrt";
     size_t n = bth_utf8_sequence_nbytes(at, nbytes);
 
     if (n == 0) {
@@ -65,10 +49,22 @@ size_t bth_show_character(const uint8_t *at, size_t nbytes, bool is_json,
     uint32_t point = n == 1 ? *at : *at & (0xFFu >> (n + 1));
     for (size_t i = 1; i < n; i++)
         point = point << 6 | (at[i] & 0x3F);
-    if (bth_character_is_unseen(point))
-        *out_nbytes = character_escape(point, is_json, out);
-    else
+    if (!bth_character_is_unseen(point)) {
         memcpy(out, at, *out_nbytes = n);
+        return n;
+    }
+    const char *known = point > 0 && point < 0x20 ? strchr(from, (int)point) : NULL;
+    if (known)
+        *out_nbytes = (size_t)sprintf(out, "\\%c", to[known - from]);
+    else if (is_json && point > 0xFFFF) /* JSON has no more than four digits */
+        *out_nbytes = (size_t)sprintf(out, "\\u%04x\\u%04x", 0xD7C0u + (unsigned)(point >> 10),
+                                      0xDC00u + (unsigned)(point & 0x3FF));
+    else
+        *out_nbytes = (size_t)sprintf(out,
+                                      point > 0xFFFF            ? "\\U%08x"
+                                      : point > 0x7F || is_json ? "\\u%04x"
+                                                                : "\\x%02x",
+                                      (unsigned)point);
     return n;
 }
 

@@ -11,13 +11,13 @@ atomic_bool bth_trace_is_used;
 void bth_trace_enter_outermost(bth_trace_scope *scope, int64_t option, const char *name,
                                const char *path)
 {
-    if (option != 0 && !bth_trace_is_on())
+    if (option != 0 && !bth_trace_current())
         bth_wing_trace.enter(scope, option, name, path, 0);
 }
 
 double bth_trace_seconds(void)
 {
-    return bth_trace_is_on() ? bth_seconds() : 0;
+    return bth_trace_current() ? bth_seconds() : 0;
 }
 
 /* ---- calls of the public interface ---- */

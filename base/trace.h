@@ -64,11 +64,6 @@ static inline bth_trace_thread *bth_trace_current(void)
                                                                           : NULL;
 }
 
-static inline bool bth_trace_is_on(void)
-{
-    return bth_trace_current() != NULL;
-}
-
 /* ---- operations ---- */
 
 /*
@@ -144,7 +139,7 @@ static inline void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trac
 /* Records a span: BTH_TRACE(.category = "work", .name = "copy", ...). */
 #define BTH_TRACE(...)                                                                             \
     do                                                                                             \
-        if (bth_trace_is_on())                                                                     \
+        if (bth_trace_current())                                                                   \
             bth_wing_trace.add_span(&(bth_trace_span){__VA_ARGS__});                               \
     while (0)
 
@@ -158,12 +153,12 @@ double bth_trace_seconds(void);
  */
 static inline void bth_trace_begin_request(void)
 {
-    if (bth_trace_is_on())
+    if (bth_trace_current())
         bth_wing_trace.begin_request();
 }
 static inline void bth_trace_end_request(const bth_trace_span *request, bool is_write)
 {
-    if (bth_trace_is_on())
+    if (bth_trace_current())
         bth_wing_trace.end_request(request, is_write);
 }
 

@@ -69,8 +69,15 @@ static int line_divide(const text_line *line, const char **name, size_t *name_n,
     return 0;
 }
 
-static bool text_next_line(const char **at, text_line *line)
+/* The next line that is not empty, or the next word. */
+static bool text_next(const char **at, bool are_lines, text_line *line)
 {
+    if (!are_lines) {
+        line->text = *at + strspn(*at, SPACE);
+        line->n = strcspn(line->text, SPACE);
+        *at = line->text + line->n;
+        return line->n > 0;
+    }
     while (**at) {
         line->number++;
         line->text = *at;
@@ -84,14 +91,6 @@ static bool text_next_line(const char **at, text_line *line)
     return false;
 }
 
-static bool text_next_word(const char **at, text_line *word)
-{
-    word->text = *at + strspn(*at, SPACE);
-    word->n = strcspn(word->text, SPACE);
-    *at = word->text + word->n;
-    return word->n > 0;
-}
-
 static void layer_note_unknown(const char *name, size_t n, const char *where, bth_notes *notes)
 {
     char nearest[BTH_NEAREST_TEXT_NBYTES];
@@ -99,36 +98,6 @@ static void layer_note_unknown(const char *name, size_t n, const char *where, bt
     bth_option_print_nearest(name, n, nearest);
     bth_notes_add(notes, "%.*s: no such option%s; it is skipped (%s)", (int)(n < 64 ? n : 64), name,
                   nearest, where);
-}
-
-/* Adds one assignment. Unknown names of lines are noted, those of words refused. */
-static int layer_add_assignment(bth_layer *layer, const text_line *line, const char *source,
-                                bth_notes *notes, berth_error *error)
-{
-    char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
-    const char *name, *value;
-    size_t name_n, value_n;
-
-    if (line->number > 0)
-        (void)snprintf(where, sizeof where, "in line %zu", line->number);
-    else
-        (void)snprintf(where, sizeof where, "in a %s", source);
-    if (line_divide(line, &name, &name_n, &value, &value_n, where, error) < 0)
-        return error->code;
-    const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
-    if (row) {
-        row = bth_option_use(row, notes);
-        layer->source[bth_option_index(row)] = source;
-        return bth_option_parse(row, value, value_n, where, bth_option_field(&layer->values, row),
-                                error);
-    }
-    if (line->number > 0) {
-        layer_note_unknown(name, name_n, where, notes);
-        return 0;
-    }
-    bth_option_print_nearest(name, name_n, nearest);
-    return bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
-                           (int)(name_n < 100 ? name_n : 100), name, nearest, where);
 }
 
 int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const char *source,
@@ -141,9 +110,30 @@ int bth_layer_parse(bth_layer *layer, const char *text, bool are_lines, const ch
         return bth_fail_argument(error, "the text is NULL");
     if (!text)
         return bth_fail_argument(error, "the assignments are NULL (in a %s)", source);
-    while (error->code == BERTH_OK &&
-           (are_lines ? text_next_line(&text, &line) : text_next_word(&text, &line)))
-        (void)layer_add_assignment(layer, &line, source, &notes, error);
+    while (error->code == BERTH_OK && text_next(&text, are_lines, &line)) {
+        char nearest[BTH_NEAREST_TEXT_NBYTES], where[40];
+        const char *name, *value;
+        size_t name_n, value_n;
+        if (are_lines)
+            (void)snprintf(where, sizeof where, "in line %zu", line.number);
+        else
+            (void)snprintf(where, sizeof where, "in a %s", source);
+        if (line_divide(&line, &name, &name_n, &value, &value_n, where, error) < 0)
+            break;
+        const bth_option_row *row = bth_option_find(name, name_n, false, NULL);
+        if (row) {
+            row = bth_option_use(row, &notes);
+            layer->source[bth_option_index(row)] = source;
+            (void)bth_option_parse(row, value, value_n, where,
+                                   bth_option_field(&layer->values, row), error);
+        } else if (are_lines) {
+            layer_note_unknown(name, name_n, where, &notes);
+        } else {
+            bth_option_print_nearest(name, name_n, nearest);
+            (void)bth_fail_status(error, BERTH_E_OPTION, "%.*s: no such option%s (%s)",
+                                  (int)(name_n < 100 ? name_n : 100), name, nearest, where);
+        }
+    }
     bth_notes_log(&notes);
     return error->code;
 }
@@ -186,36 +176,13 @@ static bool variable_skip_prefix(const char **name, size_t *n, const char *prefi
     return true;
 }
 
-/*
- * A variable that begins like an option and is none: near to one, it is a mistake; else perhaps an
- * option of another version, or of a framework that has not registered it yet.
- */
-static int variable_fail_or_note(const variable *found, const char *rest, size_t n,
-                                 bth_notes *notes, berth_error *error)
-{
-    const bth_option_row *nearest = bth_option_find_nearest(rest, n, true);
-    int name_n = (int)(found->name_n < 100 ? found->name_n : 100);
-    char text[80];
-
-    if (!found->is_forced && !bth_variable_name_has_section(rest, n))
-        return 0;
-    if (!nearest) {
-        bth_notes_add(notes, "%.*s in the environment: no such option; it is ignored", name_n,
-                      found->name);
-        return 0;
-    }
-    bth_option_print_variable(nearest, text, sizeof text);
-    return bth_fail_status(error, BERTH_E_OPTION,
-                           "%.*s in the environment: no such option; the nearest is BERTH_%s%s",
-                           name_n, found->name, found->is_forced ? "FORCE_" : "", text);
-}
-
 /* Finds the option that a variable sets. */
 static int variable_identify(const char *entry, variable *found, bth_notes *notes,
                              berth_error *error)
 {
     size_t n = strcspn(entry, "=");
     const char *rest = entry;
+    char text[80];
 
     *found = (variable){.name = entry, .name_n = n, .value = entry[n] ? entry + n + 1 : entry + n};
     found->value_n = strlen(found->value);
@@ -229,7 +196,21 @@ static int variable_identify(const char *entry, variable *found, bth_notes *note
         return 0;
     found->is_forced = variable_skip_prefix(&rest, &n, "FORCE_");
     found->row = bth_option_find(rest, n, true, &found->rank);
-    return found->row ? 0 : variable_fail_or_note(found, rest, n, notes, error);
+    /* A variable that begins like an option and is none: near to one, it is a mistake; else perhaps
+     * an option of another version, or of a framework that has not registered it yet. */
+    if (found->row || (!found->is_forced && !bth_variable_name_has_section(rest, n)))
+        return 0;
+    const bth_option_row *nearest = bth_option_find_nearest(rest, n, true);
+    int name_n = (int)(found->name_n < 100 ? found->name_n : 100);
+    if (!nearest) {
+        bth_notes_add(notes, "%.*s in the environment: no such option; it is ignored", name_n,
+                      found->name);
+        return 0;
+    }
+    bth_option_print_variable(nearest, text, sizeof text);
+    return bth_fail_status(error, BERTH_E_OPTION,
+                           "%.*s in the environment: no such option; the nearest is BERTH_%s%s",
+                           name_n, found->name, found->is_forced ? "FORCE_" : "", text);
 }
 
 static int reading_add_value(reading *into, const variable *found, const char *where,
@@ -255,24 +236,6 @@ static int reading_add_value(reading *into, const variable *found, const char *w
     *bth_option_field(&layer->values, row) = value;
     (void)snprintf(own_source, sizeof environment->sources[0][i], "%s", source);
     return 0;
-}
-
-static void reading_add_variable(reading *into, const char *entry, berth_error *error)
-{
-    char where[96], source[80];
-    bth_notes unused = {0};
-    berth_error unused_error = {0};
-    variable found;
-    bool is_first = into->first == 0; /* mistakes are reported once */
-
-    if (variable_identify(entry, &found, is_first ? into->notes : &unused,
-                          is_first ? error : &unused_error) < 0 ||
-        !found.row)
-        return;
-    (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found.name_n, found.name);
-    (void)snprintf(source, sizeof source, "%s %.*s", found.is_forced ? "force" : "environment",
-                   (int)found.name_n, found.name);
-    (void)reading_add_value(into, &found, where, source, error);
 }
 
 /* ---- the file ---- */
@@ -329,7 +292,7 @@ static void reading_add_file(reading *into, const char *path, berth_error *error
         bth_release(file_text);
         file_text = file_read(path, &own);
     }
-    for (const char *at = file_text; at && text_next_line(&at, &line);) {
+    for (const char *at = file_text; at && text_next(&at, true, &line);) {
         /* Later lines of one option count more, and variables more than lines. */
         variable found = {.rank = UINT_MAX - (unsigned)line.number};
         char where[200], source[80];
@@ -360,11 +323,26 @@ int bth_environment_read(char *const *variables, size_t first, bth_environment *
         memset(environment, 0, sizeof *environment);
     for (; variables && *variables; variables++) {
         const char *entry = *variables;
-        if (strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) != 0)
-            reading_add_variable(&into, entry, error);
-        else if (!has_file && entry[strlen(FILE_VARIABLE)] != '\0')
-            reading_add_file(&into, entry + strlen(FILE_VARIABLE), error);
-        has_file |= strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) == 0;
+        if (strncmp(entry, FILE_VARIABLE, strlen(FILE_VARIABLE)) == 0) {
+            if (!has_file && entry[strlen(FILE_VARIABLE)] != '\0')
+                reading_add_file(&into, entry + strlen(FILE_VARIABLE), error);
+            has_file = true;
+            continue;
+        }
+        char where[96], source[80];
+        bth_notes unused = {0};
+        berth_error unused_error = {0};
+        variable found;
+        bool is_first = first == 0; /* mistakes are reported once */
+        if (variable_identify(entry, &found, is_first ? notes : &unused,
+                              is_first ? error : &unused_error) < 0 ||
+            !found.row)
+            continue;
+        (void)snprintf(where, sizeof where, "%.*s in the environment", (int)found.name_n,
+                       found.name);
+        (void)snprintf(source, sizeof source, "%s %.*s", found.is_forced ? "force" : "environment",
+                       (int)found.name_n, found.name);
+        (void)reading_add_value(&into, &found, where, source, error);
     }
     return error->code;
 }

@@ -49,19 +49,6 @@ typedef struct bth_environment {
 int bth_environment_read(char *const *variables, size_t first, bth_environment *environment,
                          bth_notes *notes, berth_error *error);
 
-/* ---- options.c: the patches of this thread ---- */
-
-/* Begins a patch with these values. */
-int bth_patch_begin(const bth_layer *values, berth_error *error);
-/* False: there is no patch. */
-bool bth_patch_end(void);
-
-/*
- * Begins a scope of this thread whose assignments were refused, or ends one (NULL): as long as
- * there is one, every operation fails with the first of these errors.
- */
-void bth_patch_refuse_scope(const berth_error *error);
-
 /* ---- options.c: the values in force ---- */
 
 /*
@@ -74,15 +61,6 @@ bool bth_option_is_set_by_environment(const bth_option_row *row);
 
 /* The option that a name means; logs once if the name is deprecated. NULL: an error is set. */
 const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error);
-
-/*
- * Puts values in force on this thread: in its patches, as far as they have the options; the others
- * become the program's.
- */
-void bth_program_set_values(const bth_layer *values);
-/* Removes the value of a row, NULL: of all; in the patch that has the option, its place is taken.
- */
-void bth_program_reset_values(const bth_option_row *only);
 
 /* Adds rows and reads their values in the environment. One thread at a time. */
 void bth_options_register_rows(const bth_option_row *rows, size_t n);

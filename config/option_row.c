@@ -131,7 +131,6 @@ bool bth_variable_name_has_section(const char *name, size_t n)
     return false;
 }
 
-/* The variable's name of an option: "SAVE_METHOD". */
 void bth_option_print_variable(const bth_option_row *row, char *text, size_t text_nbytes)
 {
     size_t n = 0;
@@ -172,7 +171,6 @@ const bth_option_row *bth_option_find_nearest(const char *name, size_t n, bool a
     return nearest;
 }
 
-/* "; the nearest is save.method", or nothing. */
 void bth_option_print_nearest(const char *name, size_t n, char text[BTH_NEAREST_TEXT_NBYTES])
 {
     const bth_option_row *nearest = bth_option_find_nearest(name, n, false);

@@ -155,25 +155,6 @@ void bth_option_print_bounds(const bth_option_row *row, char *text, size_t text_
 
 /* ---- text to values ---- */
 
-/* How a value is written, after its bounds. */
-static const char *option_writing(const bth_option_row *row)
-{
-    switch (row->kind) {
-    case BTH_OPTION_BOOL:
-        return ", or 0 | 1, false | true, no | yes";
-    case BTH_OPTION_FLAGS:
-        return ", joined by commas";
-    case BTH_OPTION_CHOICE:
-        return "";
-    case BTH_OPTION_TEXT:
-        return " of at most 4095 bytes, without # and control characters, or spaces at its ends";
-    default:
-        if (row->is_power_of_two)
-            return ", written as 64, 512 or 4KiB";
-        return option_is_in_bytes(row) ? ", written as 4096, 64KiB or 4GB" : ", in digits";
-    }
-}
-
 int64_t bth_option_count_choices(const bth_option_row *row)
 {
     int64_t count = 0;
@@ -203,21 +184,6 @@ bool bth_option_value_is_in_bounds(const bth_option_row *row, int64_t value)
 static bool word_equals_ignoring_case(const char *text, size_t n, const char *word)
 {
     return strlen(word) == n && strncasecmp(text, word, n) == 0;
-}
-
-/* Accepts Python's spellings, too: scripts set these variables beside PyTorch's. */
-static bool option_parse_bool(const char *text, size_t n, int64_t *value)
-{
-    static const char *const words[2][5] = {{"off", "0", "false", "no"},
-                                            {"on", "1", "true", "yes"}};
-
-    for (int64_t is_on = 0; is_on < 2; is_on++)
-        for (size_t i = 0; words[is_on][i]; i++)
-            if (word_equals_ignoring_case(text, n, words[is_on][i])) {
-                *value = is_on;
-                return true;
-            }
-    return false;
 }
 
 static bool option_parse_choice(const bth_option_row *row, const char *text, size_t n,
@@ -254,40 +220,31 @@ static bool option_parse_flags(const bth_option_row *row, const char *text, size
     return !(is_private && (*value & 1));
 }
 
-/*
- * What a suffix multiplies by, in any case of letters: "K" and "KiB" by powers of 1024, "KB" by
- * powers of 1000. 0: not a suffix.
- */
-static uint64_t size_suffix_factor(const char *suffix, size_t n)
-{
-    uint64_t binary = 1, decimal = 1;
-
-    if (n == 0 || (n == 1 && (*suffix == 'B' || *suffix == 'b')))
-        return 1;
-    for (size_t i = 1; i < sizeof units / sizeof *units; i++) {
-        const char of_thousands[3] = {units[i][0], 'B', 0};
-        binary *= 1024;
-        decimal *= 1000;
-        if ((n == 1 || n == strlen(units[i])) && strncasecmp(suffix, units[i], n) == 0)
-            return binary;
-        if (word_equals_ignoring_case(suffix, n, of_thousands))
-            return decimal;
-    }
-    return 0;
-}
-
 /* False also if it does not fit. */
 static bool option_parse_number(const bth_option_row *row, const char *text, size_t n,
                                 int64_t *value)
 {
-    uint64_t number = 0;
+    uint64_t number = 0, binary = 1, decimal = 1;
     size_t at = 0;
 
     for (; at < n && text[at] >= '0' && text[at] <= '9'; at++)
         if (!bth_try_multiply(number, 10, &number) ||
             !bth_try_add(number, (uint64_t)(text[at] - '0'), &number))
             return false;
-    uint64_t factor = size_suffix_factor(text + at, n - at);
+    /* A suffix, in any case of letters: "K" and "KiB" are powers of 1024, "KB" of 1000. */
+    const char *suffix = text + at;
+    size_t suffix_n = n - at;
+    uint64_t factor = suffix_n == 0 || word_equals_ignoring_case(suffix, suffix_n, "B");
+    for (size_t i = 1; i < sizeof units / sizeof *units; i++) {
+        const char of_thousands[3] = {units[i][0], 'B', 0}, alone[2] = {units[i][0], 0};
+        binary *= 1024;
+        decimal *= 1000;
+        if (word_equals_ignoring_case(suffix, suffix_n, units[i]) ||
+            word_equals_ignoring_case(suffix, suffix_n, alone))
+            factor = binary;
+        else if (word_equals_ignoring_case(suffix, suffix_n, of_thousands))
+            factor = decimal;
+    }
     if (at == 0 || factor == 0 || (at < n && !option_is_in_bytes(row)))
         return false;
     if (!bth_try_multiply(number, factor, &number) || number > INT64_MAX)
@@ -299,21 +256,30 @@ static bool option_parse_number(const bth_option_row *row, const char *text, siz
 int bth_option_parse(const bth_option_row *row, const char *text, size_t n, const char *source,
                      int64_t *value, berth_error *error)
 {
+    /* Python's spellings, too: scripts set these variables beside PyTorch's. */
+    static const char *const bools[] = {"off", "0", "false", "no", "on", "1", "true", "yes"};
+    const char *writing = ""; /* how a value is written, after its bounds */
     char bounds[128];
     int64_t parsed = 0;
     bool is_valid = false;
 
     switch (row->kind) {
     case BTH_OPTION_BOOL:
-        is_valid = option_parse_bool(text, n, &parsed);
+        writing = ", or 0 | 1, false | true, no | yes";
+        for (size_t i = 0; i < 8 && !is_valid; i++) {
+            is_valid = word_equals_ignoring_case(text, n, bools[i]);
+            parsed = i >= 4;
+        }
         break;
     case BTH_OPTION_CHOICE:
         is_valid = option_parse_choice(row, text, n, &parsed);
         break;
     case BTH_OPTION_FLAGS:
+        writing = ", joined by commas";
         is_valid = option_parse_flags(row, text, n, &parsed);
         break;
     case BTH_OPTION_TEXT:
+        writing = " of at most 4095 bytes, without # and control characters, or spaces at its ends";
         is_valid = option_text_is_valid(text, n);
         if (is_valid)
             parsed = bth_option_number_text(text, n, BTH_MAX_OPTION_TEXTS);
@@ -323,6 +289,9 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
                                    source);
         break;
     default:
+        writing = row->is_power_of_two      ? ", written as 64, 512 or 4KiB"
+                  : option_is_in_bytes(row) ? ", written as 4096, 64KiB or 4GB"
+                                            : ", in digits";
         is_valid = option_parse_number(row, text, n, &parsed);
     }
     if (is_valid && bth_option_value_is_in_bounds(row, parsed)) {
@@ -331,5 +300,5 @@ int bth_option_parse(const bth_option_row *row, const char *text, size_t n, cons
     }
     bth_option_print_bounds(row, bounds, sizeof bounds);
     return bth_fail_status(error, BERTH_E_OPTION, "%s = %.*s: must be %s%s (%s)", row->name,
-                           (int)(n < 100 ? n : 100), text, bounds, option_writing(row), source);
+                           (int)(n < 100 ? n : 100), text, bounds, writing, source);
 }

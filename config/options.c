@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The layers, highest first: forced, patch of the thread, program, environment, default. */
+/* The layers, highest first: forced, patch of the thread, program, environment, default. How a
+ * program changes them; those who watch them are called. */
 #include "config/options.h"
 
 #include <pthread.h>
@@ -48,19 +49,13 @@ static void process_release(void)
     bth_notes_log(&notes);
 }
 
-/* The caller holds the lock. */
-static const bth_layer *program_layer_current(void)
-{
-    return &process.programs[atomic_load(&process.current)];
-}
-
 /* Acquires the lock and returns a copy to be changed. */
 static bth_layer *program_layer_begin_change(void)
 {
     process_acquire();
-    bth_layer *copy = &process.programs[1 - atomic_load(&process.current)];
-    *copy = *program_layer_current();
-    return copy;
+    unsigned current = atomic_load(&process.current);
+    process.programs[1 - current] = process.programs[current];
+    return &process.programs[1 - current];
 }
 
 static void program_layer_end_change(void)
@@ -137,40 +132,6 @@ static patch *patch_innermost(void)
     return patch_key_made ? pthread_getspecific(patch_key) : NULL;
 }
 
-int bth_patch_begin(const bth_layer *values, berth_error *error)
-{
-    patch *outer = patch_innermost();
-    patch *inner = bth_allocate_zeroed(sizeof *inner);
-
-    if (!inner)
-        return bth_fail_memory(error, sizeof *inner);
-    inner->outer = outer;
-    if (outer)
-        inner->values = outer->values;
-    bth_layer_apply(values, &inner->values.values);
-    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++) {
-        inner->is_own[i] = values->source[i] != NULL;
-        if (inner->is_own[i])
-            inner->values.source[i] = values->source[i];
-    }
-    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
-        bth_release(inner);
-        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
-    }
-    return 0;
-}
-
-bool bth_patch_end(void)
-{
-    patch *inner = patch_innermost();
-
-    if (!inner)
-        return false;
-    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
-    bth_release(inner);
-    return true;
-}
-
 /* Changes an option in the patch that has it, until that ends; patches inside hold copies of the
  * value. False: no patch of this thread has it. */
 static bool patch_set_value(const bth_option_row *row, int64_t value)
@@ -187,52 +148,37 @@ static bool patch_set_value(const bth_option_row *row, int64_t value)
     return true;
 }
 
+/*
+ * Scopes of this thread whose assignments were refused: as long as there is one, every operation
+ * fails with the first of these errors.
+ */
 static _Thread_local struct {
     unsigned n;
     berth_error error;
 } refused_scopes;
 
-void bth_patch_refuse_scope(const berth_error *error)
-{
-    if (!error)
-        refused_scopes.n--;
-    else if (refused_scopes.n++ == 0)
-        refused_scopes.error = *error;
-}
-
-static void patch_check_scopes(berth_error *error)
-{
-    if (refused_scopes.n > 0)
-        *error = refused_scopes.error;
-}
-
 /* ---- values in force ---- */
-
-/* The caller holds the lock and has read the environment. */
-static int64_t option_value_in_force(const bth_option_row *row, const bth_layer *patched,
-                                     const char **source)
-{
-    const bth_layer *layers[] = {&process.environment.force, patched, program_layer_current(),
-                                 &process.environment.plain};
-
-    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        if (layers[i] && (*source = layers[i]->source[bth_option_index(row)]))
-            return bth_option_value(&layers[i]->values, row);
-    *source = "default";
-    return row->initial;
-}
 
 int bth_options_copy_in_force(const bth_option_row *row, size_t n, int64_t *values,
                               const char **source, berth_error *error)
 {
     const patch *inner = patch_innermost();
-    const bth_layer *patched = inner ? &inner->values : NULL;
 
-    patch_check_scopes(error);
+    if (refused_scopes.n > 0)
+        *error = refused_scopes.error;
     process_acquire();
     (void)environment_read_once(error);
-    for (size_t i = 0; i < n; i++)
-        values[i] = option_value_in_force(row + i, patched, source);
+    const bth_layer *layers[] = {&process.environment.force, inner ? &inner->values : NULL,
+                                 &process.programs[atomic_load(&process.current)],
+                                 &process.environment.plain};
+    const size_t n_layers = sizeof layers / sizeof *layers;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = bth_option_index(&row[i]), k = 0;
+        while (k < n_layers && !(layers[k] && layers[k]->source[at]))
+            k++;
+        *source = k < n_layers ? layers[k]->source[at] : "default";
+        values[i] = k < n_layers ? bth_option_value(&layers[k]->values, &row[i]) : row[i].initial;
+    }
     process_release();
     return error->code;
 }
@@ -277,7 +223,8 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
     if (!call || !call->config)
         (void)bth_config_copy_in_force(config, error);
     else { /* forced values override those of a configuration that belongs to the call, too */
-        patch_check_scopes(error);
+        if (refused_scopes.n > 0)
+            *error = refused_scopes.error;
         process_acquire();
         if (environment_read_once(error) == BERTH_OK) {
             *config = *call->config;
@@ -295,40 +242,6 @@ int bth_config_copy_for_operation(const berth_params *call, struct berth_config 
     return error->code;
 }
 
-/* ---- the program's values ---- */
-
-void bth_program_set_values(const bth_layer *values)
-{
-    bth_layer *layer = program_layer_begin_change();
-
-    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
-        const bth_option_row *row = bth_option_at(i);
-        int64_t value = bth_option_value(&values->values, row);
-        if (values->source[i] && !patch_set_value(row, value)) {
-            layer->source[i] = values->source[i];
-            *bth_option_field(&layer->values, row) = value;
-        }
-    }
-    program_layer_end_change();
-}
-
-/* In a patch an option gets the value that it would have without the program. */
-void bth_program_reset_values(const bth_option_row *only)
-{
-    berth_error of_environment = {0}; /* is for those who need a valid environment */
-    bth_layer *layer = program_layer_begin_change();
-    const bth_layer *plain = &process.environment.plain;
-
-    (void)environment_read_once(&of_environment);
-    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
-        const bth_option_row *row = bth_option_at(i);
-        int64_t below = plain->source[i] ? bth_option_value(&plain->values, row) : row->initial;
-        if ((!only || row == only) && !patch_set_value(row, below))
-            layer->source[i] = NULL;
-    }
-    program_layer_end_change();
-}
-
 const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error)
 {
     const bth_option_row *row = name ? bth_option_find(name, strlen(name), false, NULL) : NULL;
@@ -344,6 +257,252 @@ const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *err
     (void)bth_fail_status(error, BERTH_E_OPTION, "%.100s: no such option%s", name ? name : "(null)",
                           nearest);
     return NULL;
+}
+
+/* ---- who watches ---- */
+
+#define MAX_WATCHES 64
+
+typedef struct watch {
+    berth_config_function function; /* NULL: the place is free */
+    void *context;
+    const bth_option_row *row; /* NULL: all options */
+} watch;
+
+static struct {
+    bth_lock lock; /* protects all that follows; nobody calls a function while holding it */
+    watch watches[MAX_WATCHES];
+    _Atomic size_t n; /* places that were ever used */
+} watching;
+
+/* The values in force on this thread before a change; nothing if nobody watches. */
+typedef struct watch_state {
+    struct berth_config values;
+    bool is_watched;
+} watch_state;
+
+/* The caller holds no lock in either of these two. */
+static void watch_begin_change(watch_state *before)
+{
+    berth_error unused = {0};
+
+    before->is_watched = atomic_load(&watching.n) > 0;
+    if (before->is_watched)
+        (void)bth_config_copy_in_force(&before->values, &unused);
+}
+
+static void watch_end_change(const watch_state *before)
+{
+    struct berth_config after;
+    berth_error unused = {0};
+    berth_option option;
+
+    if (!before->is_watched)
+        return;
+    (void)bth_config_copy_in_force(&after, &unused);
+    for (size_t i = 0; i < before->values.n_values; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        if (bth_option_value(&before->values, row) == bth_option_value(&after, row))
+            continue;
+        bth_option_describe_in_force(row, &option);
+        for (size_t k = 0; k < atomic_load(&watching.n); k++) {
+            (void)bth_lock_acquire(&watching.lock);
+            watch found = watching.watches[k];
+            bth_lock_release(&watching.lock);
+            if (found.function && (!found.row || found.row == row))
+                found.function(found.context, &option);
+        }
+    }
+}
+
+int berth_config_watch(const char *name, berth_config_function function, void *context,
+                       berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = name ? bth_option_find_or_fail(name, error) : NULL;
+    watch *watches = watching.watches;
+    size_t i = 0;
+
+    if (name && !row)
+        return error->code;
+    (void)bth_lock_acquire(&watching.lock);
+    if (!function) {
+        for (; i < atomic_load(&watching.n); i++)
+            if (watches[i].context == context && (!name || watches[i].row == row))
+                watches[i].function = NULL;
+    } else {
+        while (i < MAX_WATCHES && watches[i].function)
+            i++;
+        if (i < MAX_WATCHES) {
+            watches[i] = (watch){.function = function, .context = context, .row = row};
+            if (i >= atomic_load(&watching.n))
+                atomic_store(&watching.n, i + 1);
+        } else
+            (void)bth_fail_status(error, BERTH_E_ARGUMENT, "%d functions watch options already",
+                                  MAX_WATCHES);
+    }
+    bth_lock_release(&watching.lock);
+    return error->code;
+}
+
+/* ---- changes by the program: patches of the thread ---- */
+
+int berth_config_patch(const char *assignments, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    bth_layer layer = {0};
+    watch_state before;
+
+    if (bth_layer_parse(&layer, assignments, false, "patch", error) < 0)
+        return error->code;
+    watch_begin_change(&before);
+    patch *outer = patch_innermost(), *inner = bth_allocate_zeroed(sizeof *inner);
+    if (!inner)
+        return bth_fail_memory(error, sizeof *inner);
+    inner->outer = outer;
+    if (outer)
+        inner->values = outer->values;
+    bth_layer_apply(&layer, &inner->values.values);
+    for (size_t i = 0; i < BTH_MAX_OPTIONS; i++) {
+        inner->is_own[i] = layer.source[i] != NULL;
+        if (inner->is_own[i])
+            inner->values.source[i] = layer.source[i];
+    }
+    if (!patch_key_made || pthread_setspecific(patch_key, inner) != 0) {
+        bth_release(inner);
+        return bth_fail_status(error, BERTH_E_MEMORY, "out of memory for thread-local values");
+    }
+    watch_end_change(&before);
+    return 0;
+}
+
+int berth_config_unpatch(berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    watch_state before;
+
+    watch_begin_change(&before);
+    patch *inner = patch_innermost();
+    if (!inner)
+        return bth_fail_argument(error, "this thread has no patch to undo");
+    (void)pthread_setspecific(patch_key, inner->outer); /* cannot fail: the key is in use */
+    bth_release(inner);
+    watch_end_change(&before);
+    return 0;
+}
+
+berth_config_scope berth_config_open_scope(const char *assignments)
+{
+    berth_error error;
+
+    if (berth_config_patch(assignments, &error) == 0)
+        return (berth_config_scope){.runs = true, .is_patched = true};
+    if (refused_scopes.n++ == 0)
+        refused_scopes.error = error;
+    return (berth_config_scope){.runs = true};
+}
+
+void berth_config_close_scope(berth_config_scope *scope)
+{
+    if (scope->is_patched)
+        (void)berth_config_unpatch(NULL);
+    else
+        refused_scopes.n--;
+}
+
+/* ---- the program's values ---- */
+
+/* In the patches of this thread, as far as they have the options; the others become the program's.
+ */
+static void program_set_values(const bth_layer *values)
+{
+    watch_state before;
+
+    watch_begin_change(&before);
+    bth_layer *layer = program_layer_begin_change();
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        int64_t value = bth_option_value(&values->values, row);
+        if (values->source[i] && !patch_set_value(row, value)) {
+            layer->source[i] = values->source[i];
+            *bth_option_field(&layer->values, row) = value;
+        }
+    }
+    program_layer_end_change();
+    watch_end_change(&before);
+}
+
+/* Of texts that stay. More would take those that options need, and each is looked for among all. */
+#define MAX_SOURCES 4096
+
+/* The caller's text need not stay. One that cannot be kept is no reason to refuse the value. */
+static const char *source_copy(const char *source)
+{
+    int64_t number = source ? bth_option_number_text(source, strlen(source), MAX_SOURCES) : -1;
+
+    return number < 0 ? "program" : bth_option_text(number);
+}
+
+int berth_config_set_from(const char *name, const char *text, const char *source,
+                          berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *row = bth_option_find_or_fail(name, error);
+    bth_layer changes = {0};
+    int64_t value;
+
+    if (!row)
+        return error->code;
+    if (!text)
+        return bth_fail_argument(error, "%s: the value is NULL", row->name);
+    if (bth_option_parse(row, text, strlen(text), source ? source : "set by the program", &value,
+                         error) < 0)
+        return error->code;
+    *bth_option_field(&changes.values, row) = value;
+    changes.source[bth_option_index(row)] = source_copy(source);
+    program_set_values(&changes);
+    return 0;
+}
+
+int berth_config_set(const char *name, const char *text, berth_error *error)
+{
+    return berth_config_set_from(name, text, NULL, error);
+}
+
+/* In a patch an option gets the value that it would have without the program. */
+int berth_config_reset(const char *name, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    const bth_option_row *only = name ? bth_option_find_or_fail(name, error) : NULL;
+    berth_error of_environment = {0}; /* is for those who need a valid environment */
+    watch_state before;
+
+    if (name && !only)
+        return error->code;
+    watch_begin_change(&before);
+    bth_layer *layer = program_layer_begin_change();
+    const bth_layer *plain = &process.environment.plain;
+    (void)environment_read_once(&of_environment);
+    for (size_t i = 0, count = bth_option_count(); i < count; i++) {
+        const bth_option_row *row = bth_option_at(i);
+        int64_t below = plain->source[i] ? bth_option_value(&plain->values, row) : row->initial;
+        if ((!only || row == only) && !patch_set_value(row, below))
+            layer->source[i] = NULL;
+    }
+    program_layer_end_change();
+    watch_end_change(&before);
+    return 0;
+}
+
+int berth_config_parse(const char *text, const char *source, berth_error *error)
+{
+    BTH_ERROR_BEGIN(error);
+    bth_layer layer = {0};
+
+    if (bth_layer_parse(&layer, text, true, source_copy(source), error) < 0)
+        return error->code;
+    program_set_values(&layer);
+    return 0;
 }
 
 /* ---- configurations that a caller owns, and brings to its operations ---- */

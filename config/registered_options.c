@@ -57,26 +57,6 @@ static int name_check(const char *name, size_t n, size_t max, const bth_option_r
     return 0;
 }
 
-/* Words that can be written in a shell and joined by commas, as many as a value has room for. */
-static int choices_check(const bth_option_row *row, berth_error *error)
-{
-    const char *at = row->choices, *word;
-    size_t total = 0;
-
-    for (size_t n; bth_list_next_word(&at, &word, &n); total += n + 1)
-        for (size_t i = 0; i < n; i++)
-            if (!(word[i] >= 'a' && word[i] <= 'z') && !(word[i] >= 'A' && word[i] <= 'Z') &&
-                !(word[i] >= '0' && word[i] <= '9') && !strchr("_.-", word[i]))
-                return bth_fail_argument(error, "%s: choice %.*s: only letters, digits, _, . and -",
-                                         row->name, (int)(n < 60 ? n : 60), word);
-    if (bth_option_count_choices(row) < 2 || total >= BTH_OPTION_TEXT_NBYTES)
-        return bth_fail_argument(error,
-                                 "%s: choices %.80s: must be 2 or more, of less than %d "
-                                 "bytes together",
-                                 row->name, row->choices, BTH_OPTION_TEXT_NBYTES);
-    return 0;
-}
-
 /* ---- rows ---- */
 
 /* "section.name", or a copy of a text; NULL: no memory, the error is set. */
@@ -92,25 +72,6 @@ static const char *text_copy(const char *section, const char *text, berth_error 
     return copy;
 }
 
-/* A deprecated name has nothing of its own but its name and help. */
-static int row_find_successor(const berth_option_row *given, bth_option_row *row,
-                              berth_error *error)
-{
-    row->successor = bth_option_find(given->successor, strlen(given->successor), false, NULL);
-    if (!row->successor || row->successor->successor)
-        return bth_fail_argument(error,
-                                 "%s: successor %.80s: must be an option that is registered before",
-                                 row->name, given->successor);
-    row->kind = row->successor->kind;
-    row->classes = row->successor->classes;
-    row->initial = row->successor->initial;
-    row->choices = row->successor->choices;
-    row->minimum = row->successor->minimum;
-    row->maximum = row->successor->maximum;
-    row->unit = row->successor->unit;
-    return 0;
-}
-
 static int row_check_value(const berth_option_row *given, bth_option_row *row, berth_error *error)
 {
     const char *choices = row->kind == BTH_OPTION_BOOL ? "off | on" : given->choices;
@@ -121,8 +82,23 @@ static int row_check_value(const berth_option_row *given, bth_option_row *row, b
         return bth_fail_argument(error, "%s: type %s has no choices", row->name, given->type);
     row->choices = choices ? text_copy(NULL, choices, error) : NULL;
     row->unit = row->kind == BTH_OPTION_BYTES ? "bytes" : text_copy(NULL, given->unit, error);
-    if (error->code != BERTH_OK || (row->choices && choices_check(row, error) < 0))
+    if (error->code != BERTH_OK)
         return error->code;
+    /* Words that can be written in a shell and joined by commas, as many as a value has room for.
+     */
+    const char *at = row->choices ? row->choices : "", *word;
+    size_t total = 0;
+    for (size_t n; bth_list_next_word(&at, &word, &n); total += n + 1)
+        for (size_t i = 0; i < n; i++)
+            if (!(word[i] >= 'a' && word[i] <= 'z') && !(word[i] >= 'A' && word[i] <= 'Z') &&
+                !(word[i] >= '0' && word[i] <= '9') && !strchr("_.-", word[i]))
+                return bth_fail_argument(error, "%s: choice %.*s: only letters, digits, _, . and -",
+                                         row->name, (int)(n < 60 ? n : 60), word);
+    if (row->choices && (bth_option_count_choices(row) < 2 || total >= BTH_OPTION_TEXT_NBYTES))
+        return bth_fail_argument(error,
+                                 "%s: choices %.80s: must be 2 or more, of less than %d "
+                                 "bytes together",
+                                 row->name, row->choices, BTH_OPTION_TEXT_NBYTES);
     if (!row->choices && (row->minimum < 0 || row->minimum > row->maximum))
         return bth_fail_argument(error,
                                  "%s: bounds %lld to %lld: the minimum must be 0 or more, and at "
@@ -160,8 +136,24 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
             return error->code;
     if (BTH_CHECK_RESERVED(berth_option_row, given, error) < 0)
         return error->code;
-    if (given->successor && *given->successor)
-        return row_find_successor(given, row, error);
+    if (given->successor && *given->successor) {
+        /* A deprecated name has nothing of its own but its name and help. */
+        const bth_option_row *meant =
+            bth_option_find(given->successor, strlen(given->successor), false, NULL);
+        row->successor = meant;
+        if (!meant || meant->successor)
+            return bth_fail_argument(
+                error, "%s: successor %.80s: must be an option that is registered before",
+                row->name, given->successor);
+        row->kind = meant->kind;
+        row->classes = meant->classes;
+        row->initial = meant->initial;
+        row->choices = meant->choices;
+        row->minimum = meant->minimum;
+        row->maximum = meant->maximum;
+        row->unit = meant->unit;
+        return 0;
+    }
     while (kind < n_types && (!given->type || strcmp(given->type, types[kind]) != 0))
         kind++;
     if (kind == n_types)
@@ -184,32 +176,13 @@ static void row_free(bth_option_row *row)
     }
 }
 
-/* How many options the section has, and whether these are the rows' names, in their order. */
-static size_t section_count(const char *section, const berth_option_row *rows, size_t n,
-                            bool *is_same)
-{
-    size_t section_n = strlen(section), found = 0;
-
-    *is_same = true;
-    for (size_t i = 0; i < bth_option_count(); i++) {
-        const char *name = bth_option_at(i)->name;
-        if (strncmp(name, section, section_n) != 0 || name[section_n] != '.')
-            continue;
-        *is_same &=
-            found < n && rows[found].name && strcmp(name + section_n + 1, rows[found].name) == 0;
-        found++;
-    }
-    *is_same &= found == n;
-    return found;
-}
-
 int berth_config_register(const char *section, const berth_option_row *rows, size_t n,
                           berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     static const char *const reserved[] = {"force", "config", "debug", "trace"};
     bth_option_row made[BTH_MAX_REGISTERED_OPTIONS] = {0};
-    bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES), is_same;
+    bool is_valid = section && name_is_valid(section, strlen(section), MAX_SECTION_NBYTES);
 
     for (size_t i = 0; is_valid && i < sizeof reserved / sizeof *reserved; i++)
         is_valid = strcmp(section, reserved[i]) != 0;
@@ -221,8 +194,18 @@ int berth_config_register(const char *section, const berth_option_row *rows, siz
     if (!rows || n == 0)
         return bth_fail_argument(error, "section %s: no options", section);
     (void)bth_lock_acquire(&registration_lock);
-    size_t count = section_count(section, rows, n, &is_same);
-    if (count > 0 && !is_same)
+    /* How many options the section has, and whether these are the rows' names, in their order. */
+    size_t section_n = strlen(section), count = 0;
+    bool is_same = true;
+    for (size_t i = 0; i < bth_option_count(); i++) {
+        const char *name = bth_option_at(i)->name;
+        if (strncmp(name, section, section_n) != 0 || name[section_n] != '.')
+            continue;
+        is_same &=
+            count < n && rows[count].name && strcmp(name + section_n + 1, rows[count].name) == 0;
+        count++;
+    }
+    if (count > 0 && !(is_same && count == n))
         (void)bth_fail_argument(error, "section %s: has other options already", section);
     else if (count == 0 && n > BTH_MAX_OPTIONS - bth_option_count())
         (void)bth_fail_argument(error, "section %s: %zu options: there is room for %zu more",

@@ -24,43 +24,9 @@ static const uint64_t primes[] = {
 #define NAME_SEED UINT64_C(0xc70f6907)
 #define NAME_MULTIPLIER UINT64_C(0xc6a4a7935bd1e995)
 
-/* ---- hashes ---- */
-
 static uint64_t name_shift_and_mix(uint64_t hash)
 {
     return hash ^ hash >> 47;
-}
-
-static uint64_t name_hash(const char *name, size_t nbytes)
-{
-    bth_cursor cursor = bth_cursor_make((const uint8_t *)name, nbytes);
-    uint64_t hash = NAME_SEED ^ nbytes * NAME_MULTIPLIER;
-    while (bth_cursor_left(&cursor) >= 8) {
-        uint64_t word = name_shift_and_mix(bth_cursor_u64(&cursor) * NAME_MULTIPLIER);
-        hash = (hash ^ word * NAME_MULTIPLIER) * NAME_MULTIPLIER;
-    }
-    if (bth_cursor_left(&cursor) > 0)
-        hash = (hash ^ bth_cursor_integer(&cursor, nbytes % 8)) * NAME_MULTIPLIER;
-    return name_shift_and_mix(name_shift_and_mix(hash) * NAME_MULTIPLIER);
-}
-
-/* ---- the order of names ---- */
-
-/* The new first name of a bucket goes to the front of the list, others before the bucket's first.
- */
-static void names_insert(bth_id_names *names, uint32_t place, uint32_t bucket)
-{
-    uint32_t in_front = 0;
-    if (names->buckets[bucket] > 0) {
-        in_front = names->buckets[bucket] - 1;
-    } else {
-        if (names->next[0] > 0)
-            names->buckets[names->first_bucket] = place + 1;
-        names->buckets[bucket] = 1;
-        names->first_bucket = bucket;
-    }
-    names->next[place] = names->next[in_front];
-    names->next[in_front] = place;
 }
 
 /* Inserts the names of places from `first` to `last`. Buckets are far apart in memory, so they are
@@ -75,24 +41,22 @@ static void names_insert_range(bth_id_names *names, size_t first, size_t last)
             buckets[i] = (uint32_t)(names->hashes[at + i] % *names->n_buckets);
             __builtin_prefetch(&names->buckets[buckets[i]], 1);
         }
-        for (size_t i = 0; i < n; i++)
-            names_insert(names, (uint32_t)(at + i), buckets[i]);
+        /* The new first name of a bucket goes to the front of the list, others before the bucket's
+         * first. */
+        for (size_t i = 0; i < n; i++) {
+            uint32_t place = (uint32_t)(at + i), bucket = buckets[i], in_front = 0;
+            if (names->buckets[bucket] > 0) {
+                in_front = names->buckets[bucket] - 1;
+            } else {
+                if (names->next[0] > 0)
+                    names->buckets[names->first_bucket] = place + 1;
+                names->buckets[bucket] = 1;
+                names->first_bucket = bucket;
+            }
+            names->next[place] = names->next[in_front];
+            names->next[in_front] = place;
+        }
     }
-}
-
-/* Inserts the first n names again, in the order of the list: that reverses much of it. They get the
- * places of that order, so that neighbours lie side by side from now on. */
-static void names_grow(bth_id_names *names, size_t n)
-{
-    size_t n_sorted = 0;
-    for (uint32_t place = names->next[0]; place > 0; place = names->next[place])
-        names->sorted[n_sorted++] = names->hashes[place];
-    assert(n_sorted == n);
-    memcpy(names->hashes + 1, names->sorted, n * sizeof *names->hashes);
-    names->n_buckets++;
-    memset(names->buckets, 0, (size_t)*names->n_buckets * sizeof *names->buckets);
-    names->next[0] = 0;
-    names_insert_range(names, 1, n);
 }
 
 int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
@@ -115,8 +79,16 @@ int bth_id_names_begin(bth_id_names *names, size_t room, berth_error *error)
 
 void bth_id_names_add(bth_id_names *names, const char *name, size_t nbytes)
 {
+    bth_cursor cursor = bth_cursor_make((const uint8_t *)name, nbytes);
+    uint64_t hash = NAME_SEED ^ nbytes * NAME_MULTIPLIER;
     assert(names->n < names->room);
-    names->hashes[++names->n] = name_hash(name, nbytes);
+    while (bth_cursor_left(&cursor) >= 8) {
+        uint64_t word = name_shift_and_mix(bth_cursor_u64(&cursor) * NAME_MULTIPLIER);
+        hash = (hash ^ word * NAME_MULTIPLIER) * NAME_MULTIPLIER;
+    }
+    if (bth_cursor_left(&cursor) > 0)
+        hash = (hash ^ bth_cursor_integer(&cursor, nbytes % 8)) * NAME_MULTIPLIER;
+    names->hashes[++names->n] = name_shift_and_mix(name_shift_and_mix(hash) * NAME_MULTIPLIER);
 }
 
 uint64_t bth_id_names_hash(bth_id_names *names)
@@ -124,8 +96,20 @@ uint64_t bth_id_names_hash(bth_id_names *names)
     size_t n_inserted = 0;
     uint64_t hash = 0;
     while (n_inserted < names->n) {
-        if (n_inserted > 0)
-            names_grow(names, n_inserted);
+        if (n_inserted > 0) {
+            /* The set grows: all names are inserted again, in the order of the list, which reverses
+             * much of it. They get the places of that order, so that neighbours lie side by side
+             * from now on. */
+            size_t n_sorted = 0;
+            for (uint32_t place = names->next[0]; place > 0; place = names->next[place])
+                names->sorted[n_sorted++] = names->hashes[place];
+            assert(n_sorted == n_inserted);
+            memcpy(names->hashes + 1, names->sorted, n_inserted * sizeof *names->hashes);
+            names->n_buckets++;
+            memset(names->buckets, 0, (size_t)*names->n_buckets * sizeof *names->buckets);
+            names->next[0] = 0;
+            names_insert_range(names, 1, n_inserted);
+        }
         size_t last = *names->n_buckets < names->n ? (size_t)*names->n_buckets : names->n;
         names_insert_range(names, n_inserted + 1, last);
         n_inserted = last;

@@ -14,47 +14,41 @@ static bool is_power_of_two(uint32_t n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-/*
- * Sets the alignment: what statx reports (Linux 6.1 and later, some file systems), else a page. A
- * request never divides a block of the file system: ext4 and XFS would lock the whole file for it.
- */
-static bool direct_query_alignment(int fd, const struct stat *status, bth_direct *direct)
-{
-    uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES;
-    uint32_t memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
-#ifdef STATX_DIOALIGN
-    struct statx status_more;
-
-    if (bth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status_more) == 0 &&
-        (status_more.stx_mask & STATX_DIOALIGN)) {
-        if (!is_power_of_two(status_more.stx_dio_offset_align)) /* 0: this file has no direct I/O */
-            return false;
-        block_nbytes = (uint32_t)bth_max(block_nbytes, status_more.stx_dio_offset_align);
-        memory_alignment = status_more.stx_dio_mem_align;
-    }
-#endif
-    if (status->st_blksize > 0 && status->st_blksize <= BTH_MAX_DIRECT_BLOCK_NBYTES)
-        block_nbytes = (uint32_t)bth_max(block_nbytes, (uint32_t)status->st_blksize);
-    direct->block_nbytes = block_nbytes;
-    direct->memory_alignment = memory_alignment;
-    return is_power_of_two(block_nbytes) && block_nbytes <= BTH_MAX_DIRECT_BLOCK_NBYTES &&
-           is_power_of_two(memory_alignment) && memory_alignment <= block_nbytes;
-}
-
 bool bth_direct_open(int fd, int flags, bth_direct *direct, const char **reason)
 {
     const char *none = flags == O_WRONLY ? "the file system does not support direct writes"
                                          : "the file system does not support direct reads";
+    uint32_t block_nbytes = BTH_DIRECT_BLOCK_NBYTES, memory_alignment = BTH_DIRECT_BLOCK_NBYTES;
     struct stat first, second;
 
     *direct = (bth_direct){.fd = -1};
     *reason = "the file cannot be opened a second time";
     if (bth_system.fstat(fd, &first) < 0)
         return false;
-    if (!direct_query_alignment(fd, &first, direct)) {
+        /*
+         * The alignment: what statx reports (Linux 6.1 and later, some file systems), else a page.
+         * A request never divides a block of the file system: ext4 and XFS would lock the whole
+         * file for it.
+         */
+#ifdef STATX_DIOALIGN
+    struct statx more;
+    if (bth_system.statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &more) == 0 &&
+        (more.stx_mask & STATX_DIOALIGN)) {
+        block_nbytes = is_power_of_two(more.stx_dio_offset_align)
+                           ? (uint32_t)bth_max(block_nbytes, more.stx_dio_offset_align)
+                           : 0; /* this file has no direct I/O */
+        memory_alignment = more.stx_dio_mem_align;
+    }
+#endif
+    if (block_nbytes > 0 && first.st_blksize > 0 && first.st_blksize <= BTH_MAX_DIRECT_BLOCK_NBYTES)
+        block_nbytes = (uint32_t)bth_max(block_nbytes, (uint32_t)first.st_blksize);
+    if (!is_power_of_two(block_nbytes) || block_nbytes > BTH_MAX_DIRECT_BLOCK_NBYTES ||
+        !is_power_of_two(memory_alignment) || memory_alignment > block_nbytes) {
         *reason = none;
         return false;
     }
+    direct->block_nbytes = block_nbytes;
+    direct->memory_alignment = memory_alignment;
     direct->fd = bth_file_open_again(fd, flags | O_DIRECT);
     if (direct->fd < 0) {
         if (errno == EINVAL || errno == EOPNOTSUPP)

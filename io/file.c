@@ -51,19 +51,11 @@ bool bth_xattr_is_absent(int system_errno)
 /* Linux accepts up to this many pieces in one call (UIO_MAXIOV). */
 #define PIECES_MAX 1024
 
-/* Files that the kernel makes when they are read, in /proc and elsewhere: none tells its size. */
-static bool file_has_bytes(int fd)
-{
-    char byte;
-    ssize_t n;
-
-    BTH_REPEAT(n, bth_system.pread(fd, &byte, 1, 0));
-    return n > 0;
-}
-
 int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
 {
     struct stat status;
+    ssize_t n = 0;
+    char byte;
 
     if (bth_system.fstat(fd, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");
@@ -73,7 +65,10 @@ int bth_file_size(int fd, uint64_t *nbytes, berth_error *error)
                                : S_ISFIFO(status.st_mode) ? BTH_FILE_IS_PIPE
                                                           : "is not a regular file");
     *nbytes = (uint64_t)status.st_size;
-    if (*nbytes == 0 && file_has_bytes(fd))
+    /* Files that the kernel makes when they are read, in /proc and elsewhere, tell no size. */
+    if (*nbytes == 0)
+        BTH_REPEAT(n, bth_system.pread(fd, &byte, 1, 0));
+    if (n > 0)
         return bth_fail_status(
             error, BERTH_E_NOT_CHECKPOINT,
             "does not report its size, as files of /proc do not" BTH_FILE_COPY_FIRST);
@@ -88,37 +83,29 @@ static int file_open_close_on_exec(const char *path, int flags)
     return fd;
 }
 
-/*
- * O_NONBLOCK: opening a named pipe must not wait (F1). X9: if another process has a lease on the
- * file (Samba, a delegation of NFS), open then fails with EAGAIN. A regular file is opened again
- * without O_NONBLOCK: the kernel waits for the lease, at most /proc/sys/fs/lease-break-time.
- */
-static int file_open_for_reading(const char *path)
-{
-    int fd = file_open_close_on_exec(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
-    struct stat status;
-
-    if (fd >= 0 || errno != EWOULDBLOCK)
-        return fd;
-    int path_fd = file_open_close_on_exec(path, O_PATH);
-    if (path_fd < 0)
-        return -1;
-    if (bth_system.fstat(path_fd, &status) == 0 && S_ISREG(status.st_mode))
-        fd = bth_file_open_again(path_fd, O_RDONLY | O_NOCTTY);
-    else
-        errno = EWOULDBLOCK;
-    int failure = errno;
-    bth_file_close(path_fd);
-    errno = failure;
-    return fd;
-}
-
 int bth_file_open(const char *path, int *fd, uint64_t *nbytes, berth_error *error)
 {
-    int opened = file_open_for_reading(path);
-
+    /*
+     * O_NONBLOCK: opening a named pipe must not wait (F1). X9: if another process has a lease on
+     * the file (Samba, a delegation of NFS), open then fails with EAGAIN. A regular file is opened
+     * again without O_NONBLOCK: the kernel waits for the lease, at most
+     * /proc/sys/fs/lease-break-time.
+     */
+    int opened = file_open_close_on_exec(path, O_RDONLY | O_NOCTTY | O_NONBLOCK);
+    int failure = errno;
+    if (opened < 0 && failure == EWOULDBLOCK) {
+        struct stat status;
+        int path_fd = file_open_close_on_exec(path, O_PATH);
+        if (path_fd < 0)
+            failure = errno;
+        else if (bth_system.fstat(path_fd, &status) == 0 && S_ISREG(status.st_mode)) {
+            opened = bth_file_open_again(path_fd, O_RDONLY | O_NOCTTY);
+            failure = errno;
+        }
+        bth_file_close(path_fd);
+    }
     if (opened < 0)
-        return bth_fail_system(error, errno, "cannot be opened");
+        return bth_fail_system(error, failure, "cannot be opened");
     if (bth_file_size(opened, nbytes, error) < 0) {
         bth_file_close(opened);
         return error->code;
@@ -186,13 +173,6 @@ static int file_fail_write(berth_error *error, int system_errno, uint64_t offset
                           (unsigned long long)nbytes);
 }
 
-static bool file_is_longer_than(int fd, uint64_t nbytes)
-{
-    struct stat status;
-
-    return bth_system.fstat(fd, &status) == 0 && (uint64_t)status.st_size > nbytes;
-}
-
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     uint8_t *at = buffer;
@@ -206,12 +186,14 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
                 continue;
             return bth_fail_errno(error, errno, NULL, offset, "%zu bytes not read", nbytes);
         }
-        if (n == 0) /* W9: the file was longer at open */
+        if (n == 0) { /* W9: the file was longer at open */
+            struct stat status;
+            bool is_longer =
+                bth_system.fstat(fd, &status) == 0 && (uint64_t)status.st_size > offset;
             return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
                             "the file ends here, %zu bytes too early%s", nbytes,
-                            file_is_longer_than(fd, offset)
-                                ? ", but reports a larger size, as files of /sys do"
-                                : "");
+                            is_longer ? ", but reports a larger size, as files of /sys do" : "");
+        }
         at += n;
         nbytes -= (size_t)n;
         offset += (uint64_t)n;
@@ -219,12 +201,12 @@ int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_er
     return 0;
 }
 
-/* `offset`: BERTH_NO_OFFSET for the descriptor's own position. */
-static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t offset,
-                          berth_error *error)
+int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
 {
     const uint8_t *at = buffer;
 
+    if (offset != BERTH_NO_OFFSET && !file_range_is_valid(offset, nbytes))
+        return file_fail_write(error, EFBIG, offset, nbytes);
     while (nbytes > 0) {
         ssize_t n = offset == BERTH_NO_OFFSET ? bth_system.write(fd, at, nbytes)
                                               : bth_system.pwrite(fd, at, nbytes, (off_t)offset);
@@ -237,18 +219,6 @@ static int file_write_all(int fd, const void *buffer, size_t nbytes, uint64_t of
         offset += offset == BERTH_NO_OFFSET ? 0 : (uint64_t)n;
     }
     return 0;
-}
-
-int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error)
-{
-    if (!file_range_is_valid(offset, nbytes))
-        return file_fail_write(error, EFBIG, offset, nbytes);
-    return file_write_all(fd, buffer, nbytes, offset, error);
-}
-
-int bth_file_write_at_current_offset(int fd, const void *buffer, size_t nbytes, berth_error *error)
-{
-    return file_write_all(fd, buffer, nbytes, BERTH_NO_OFFSET, error);
 }
 
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_t offset,
@@ -280,15 +250,6 @@ int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n_pieces, uint64_
 
 /* ---- the limit of file sizes (X14) ---- */
 
-static sigset_t file_limit_make_signal_set(void)
-{
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGXFSZ);
-    return set;
-}
-
 static bool file_limit_signal_is_pending(void)
 {
     sigset_t pending;
@@ -298,9 +259,11 @@ static bool file_limit_signal_is_pending(void)
 
 bth_file_limit bth_file_limit_signal_block(void)
 {
-    sigset_t set = file_limit_make_signal_set();
     bth_file_limit held = {.was_pending = false};
+    sigset_t set;
 
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
     (void)pthread_sigmask(SIG_BLOCK, &set, &held.before);
     held.was_pending = file_limit_signal_is_pending();
     return held;
@@ -309,9 +272,11 @@ bth_file_limit bth_file_limit_signal_block(void)
 void bth_file_limit_signal_unblock(const bth_file_limit *held)
 {
     static const struct timespec at_once = {0};
-    sigset_t set = file_limit_make_signal_set();
     int failure = errno;
+    sigset_t set;
 
+    sigemptyset(&set);
+    sigaddset(&set, SIGXFSZ);
     if (!held->was_pending && file_limit_signal_is_pending())
         while (sigtimedwait(&set, NULL, &at_once) < 0 && errno == EINTR)
             ;

@@ -40,13 +40,12 @@ void bth_file_close(int fd);
 bool bth_file_can_retry_after_wait(int fd, int system_errno, short events);
 /* Reads exactly nbytes; BERTH_E_TRUNCATED if the file ends earlier. */
 int bth_file_read(int fd, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
-/* Writes exactly nbytes. */
+/* Writes exactly nbytes. BERTH_NO_OFFSET: at the descriptor's own position, also to pipes and
+ * sockets. */
 int bth_file_write(int fd, const void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
 /* Writes n pieces one after the other; changes the array. */
 int bth_file_write_pieces(int fd, struct iovec *pieces, size_t n, uint64_t offset,
                           berth_error *error);
-/* Writes at the descriptor's own position, to pipes and sockets too. */
-int bth_file_write_at_current_offset(int fd, const void *buffer, size_t nbytes, berth_error *error);
 
 /*
  * X14: a write beyond RLIMIT_FSIZE raises SIGXFSZ, which kills the process. Our own threads block

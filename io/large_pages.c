@@ -101,49 +101,6 @@ static void known_lock_and_refresh(void)
     known.end_seconds = now + KNOWN_SECONDS;
 }
 
-/*
- * With the lock held: how many pieces from here on get small pages, of at most max_pieces; 0: the
- * next one gets a large page. `may_try`: the caller will time it.
- */
-static uint64_t known_choose_n_small(uint64_t max_pieces, bool may_try)
-{
-    uint64_t n_small = bth_min(known.n_left, max_pieces);
-
-    if (known.is_fast)
-        return 0;
-    if (n_small > 0) {
-        known.n_left -= n_small;
-        return n_small;
-    }
-    if (known.is_tried || !may_try)
-        return 1;
-    known.is_tried = true;
-    return 0;
-}
-
-/* False: a large page of so many seconds is slow. */
-static bool known_learn_large(double seconds, unsigned n_changes)
-{
-    known_lock_and_refresh();
-    bool is_good = seconds <= SLOW_TIMES * known.small_seconds;
-    if (n_changes == known.n_changes) {
-        known.is_tried = false;
-        known.is_fast = is_good;
-        known.end_seconds = bth_seconds() + KNOWN_SECONDS;
-    }
-    if (is_good && ++known.n_good >= known.stretch) {
-        known.n_good = 0;
-        known.stretch = bth_max(known.stretch / 2, FIRST_STRETCH);
-    } else if (!is_good && n_changes == known.n_changes) {
-        known.n_changes++;
-        known.n_good = 0;
-        known.n_left = known.stretch;
-        known.stretch = bth_min(2 * known.stretch, MAX_STRETCH);
-    }
-    bth_lock_release(&known.lock);
-    return is_good;
-}
-
 void bth_pages_forget(double seconds)
 {
     known_lock_and_refresh();
@@ -178,40 +135,34 @@ static bool piece_touch_large(bth_pages *pages, uint8_t *piece, uint8_t *first, 
     /* Its last small page is present only if the first touch made it so. */
     if (bth_system.mincore(last_page, PAGE_NBYTES, &present) == 0 && !(present & 1))
         atomic_fetch_add_explicit(&pages->n_refused, 1, memory_order_relaxed);
-    if (known_learn_large(seconds, n_changes))
-        return true;
-    atomic_fetch_add_explicit(&pages->n_slow, 1, memory_order_relaxed);
-    return false;
-}
-
-/* All at once takes two thirds of the time of one fault each. It changes no byte. A system that
- * cannot do it makes the pages when they are written. */
-static void piece_populate_small(uint8_t *piece)
-{
-    double begin_seconds = thread_seconds();
-
-    if (bth_system.madvise(piece, BTH_LARGE_PAGE_NBYTES, MADV_POPULATE_WRITE) != 0)
-        return;
-    double seconds = thread_seconds() - begin_seconds;
     known_lock_and_refresh();
-    /* One value that is far too large, because of something else, must not count for much. */
-    known.small_seconds = seconds < 2 * known.small_seconds ? seconds : 2 * known.small_seconds;
+    bool is_good = seconds <= SLOW_TIMES * known.small_seconds;
+    if (n_changes == known.n_changes) {
+        known.is_tried = false;
+        known.is_fast = is_good;
+        known.end_seconds = bth_seconds() + KNOWN_SECONDS;
+    }
+    if (is_good && ++known.n_good >= known.stretch) {
+        known.n_good = 0;
+        known.stretch = bth_max(known.stretch / 2, FIRST_STRETCH);
+    } else if (!is_good && n_changes == known.n_changes) {
+        known.n_changes++;
+        known.n_good = 0;
+        known.n_left = known.stretch;
+        known.stretch = bth_min(2 * known.stretch, MAX_STRETCH);
+    }
     bth_lock_release(&known.lock);
+    if (!is_good)
+        atomic_fetch_add_explicit(&pages->n_slow, 1, memory_order_relaxed);
+    return is_good;
 }
 
 /* ---- memory ---- */
 
-/* Whole large pages inside of memory, which may begin anywhere. */
-static uint8_t *first_piece(void *bytes)
-{
-    size_t before = (0 - (uintptr_t)bytes) & (BTH_LARGE_PAGE_NBYTES - 1);
-
-    return (uint8_t *)bytes + before;
-}
-
+/* Of whole large pages inside of memory, which may begin anywhere. */
 static size_t pieces_nbytes(void *bytes, size_t nbytes)
 {
-    size_t before = (size_t)(first_piece(bytes) - (uint8_t *)bytes);
+    size_t before = (size_t)(bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES) - (uint8_t *)bytes);
 
     return before < nbytes ? (nbytes - before) & ~(BTH_LARGE_PAGE_NBYTES - 1) : 0;
 }
@@ -232,7 +183,7 @@ static void pages_add_small(bth_pages *pages, uint8_t *piece, size_t nbytes)
 
 void bth_pages_begin(bth_pages *pages, bth_pages_front *front, void *bytes, size_t nbytes)
 {
-    uint8_t *piece = first_piece(bytes);
+    uint8_t *piece = bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES);
 
     nbytes = pieces_nbytes(bytes, nbytes);
     *front = (bth_pages_front){.next = piece, .small_end = piece, .end = piece + nbytes};
@@ -267,9 +218,17 @@ static bool front_claim(bth_pages *pages, bth_pages_front *front, const uint8_t 
     bool is_claimed = piece < end && piece < front->end;
 
     if (is_claimed && piece >= front->small_end) {
-        uint64_t n_small =
-            known_choose_n_small((uint64_t)(front->end - piece) / BTH_LARGE_PAGE_NBYTES,
-                                 piece + BTH_LARGE_PAGE_NBYTES > begin);
+        /* How many pieces from here on get small pages; 0: the next one gets a large page. */
+        uint64_t n_small = 0;
+        if (!known.is_fast) {
+            n_small = bth_min(known.n_left, (uint64_t)(front->end - piece) / BTH_LARGE_PAGE_NBYTES);
+            known.n_left -= n_small;
+            bool may_try = piece + BTH_LARGE_PAGE_NBYTES > begin; /* the caller will time it */
+            if (n_small == 0 && (known.is_tried || !may_try))
+                n_small = 1;
+            else if (n_small == 0)
+                known.is_tried = true;
+        }
         front->small_end = piece + n_small * BTH_LARGE_PAGE_NBYTES;
         pages_add_small(pages, piece, n_small * BTH_LARGE_PAGE_NBYTES);
         atomic_fetch_add_explicit(&pages->n_large, n_small == 0, memory_order_relaxed);
@@ -294,23 +253,34 @@ void bth_pages_touch(bth_pages *pages, bth_pages_front *front, void *bytes, size
     while (front_claim(pages, front, begin, end, &claim)) {
         if (claim.piece + BTH_LARGE_PAGE_NBYTES <= begin)
             continue;
-        if (claim.is_large)
+        if (claim.is_large) {
             (void)piece_touch_large(pages, claim.piece, claim.piece > begin ? claim.piece : begin,
                                     claim.n_changes);
-        else
-            piece_populate_small(claim.piece);
+            continue;
+        }
+        /* All at once takes two thirds of the time of one fault each. It changes no byte. A system
+         * that cannot do it makes the pages when they are written. */
+        double begin_seconds = thread_seconds();
+        if (bth_system.madvise(claim.piece, BTH_LARGE_PAGE_NBYTES, MADV_POPULATE_WRITE) != 0)
+            continue;
+        double seconds = thread_seconds() - begin_seconds;
+        known_lock_and_refresh();
+        /* One value that is far too large, because of something else, must not count for much. */
+        known.small_seconds = seconds < 2 * known.small_seconds ? seconds : 2 * known.small_seconds;
+        bth_lock_release(&known.lock);
     }
 }
 
 void bth_pages_end(bth_pages *pages, void *bytes, size_t nbytes)
 {
     if (pages->wanted == BTH_LARGE_PAGES_AUTO && atomic_load(&pages->n_small) > 0)
-        pieces_advise(first_piece(bytes), pieces_nbytes(bytes, nbytes), MADV_HUGEPAGE);
+        pieces_advise(bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES), pieces_nbytes(bytes, nbytes),
+                      MADV_HUGEPAGE);
 }
 
 void bth_pages_choose(bth_pages *pages, void *bytes, size_t nbytes)
 {
-    uint8_t *piece = first_piece(bytes);
+    uint8_t *piece = bth_align_up(bytes, BTH_LARGE_PAGE_NBYTES);
     bth_pages_front front;
     struct claim claim;
 

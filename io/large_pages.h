@@ -17,6 +17,14 @@
 
 #define BTH_LARGE_PAGE_NBYTES ((size_t)2 * 1024 * 1024)
 
+/* The first address that is a multiple of `alignment`, a power of two. */
+static inline uint8_t *bth_align_up(void *address, size_t alignment)
+{
+    uint8_t *bytes = address;
+
+    return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
+}
+
 /* Opens a descriptor for bth_pages_are_large; -1 on failure. Close it with bth_file_close. */
 int bth_pagemap_open(void);
 

@@ -65,20 +65,6 @@ typedef struct map_line {
     char file[48]; /* its device and inode */
 } map_line;
 
-static bool map_line_read(const char *text, map_line *line)
-{
-    char device[24], inode[24], *end;
-
-    line->begin = strtoul(text, &end, 16);
-    if (*end != '-')
-        return false;
-    line->end = strtoul(end + 1, &end, 16);
-    if (sscanf(end, " %*s %*s %23s %23s", device, inode) != 2)
-        return false;
-    (void)snprintf(line->file, sizeof line->file, "%s %s", device, inode);
-    return true;
-}
-
 /*
  * Finds the line that holds `address`, or, if that is 0, another line of this file: lines that
  * begin at known->begin are not looked at.
@@ -96,9 +82,15 @@ static bool maps_find(uintptr_t address, map_line *known)
         text[n] = '\0';
         for (; !found && (end = strchr(next, '\n')) != NULL; next = end + 1) {
             map_line line;
+            char device[24], inode[24], *behind;
             *end = '\0';
-            if (!map_line_read(next, &line))
+            line.begin = strtoul(next, &behind, 16);
+            if (*behind != '-')
                 continue;
+            line.end = strtoul(behind + 1, &behind, 16);
+            if (sscanf(behind, " %*s %*s %23s %23s", device, inode) != 2)
+                continue;
+            (void)snprintf(line.file, sizeof line.file, "%s %s", device, inode);
             if (address != 0 && address >= line.begin && address < line.end) {
                 *known = line;
                 found = true;

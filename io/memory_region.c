@@ -15,13 +15,6 @@
 #define NODES_MAX 1024
 #define WORD_BITS (8 * sizeof(unsigned long))
 
-static uint8_t *region_align_up(void *address, size_t alignment)
-{
-    uint8_t *bytes = address;
-
-    return bytes + ((0 - (uintptr_t)bytes) & (alignment - 1));
-}
-
 int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pages,
                    bth_region *region, berth_error *error)
 {
@@ -33,7 +26,7 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pa
         region->base = bth_allocate((size_t)nbytes + alignment);
         if (!region->base)
             return bth_fail_memory(error, nbytes);
-        region->bytes = region_align_up(region->base, alignment);
+        region->bytes = bth_align_up(region->base, alignment);
         return 0;
     }
     size_t base_nbytes = (size_t)nbytes + BTH_LARGE_PAGE_NBYTES;
@@ -42,7 +35,7 @@ int bth_region_new(uint64_t nbytes, size_t alignment, bool spread, bth_pages *pa
     if (base == MAP_FAILED)
         return bth_fail_system(error, errno, "%llu bytes of memory cannot be mapped",
                                (unsigned long long)nbytes);
-    *region = (bth_region){.bytes = region_align_up(base, BTH_LARGE_PAGE_NBYTES),
+    *region = (bth_region){.bytes = bth_align_up(base, BTH_LARGE_PAGE_NBYTES),
                            .base = base,
                            .base_nbytes = base_nbytes};
     if (spread) { /* on all nodes that the process may use; else near the thread that touches it */

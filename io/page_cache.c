@@ -89,22 +89,6 @@ static uint64_t kernel_file_number(const char *folder, const char *name)
     return kernel_text_number(text, "\n", UINT64_MAX);
 }
 
-static struct totals meminfo_read_totals(const char *root)
-{
-    struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
-    char text[TEXT_NBYTES];
-
-    kernel_file_read_text(root, "proc/meminfo", text, sizeof text);
-    uint64_t available = kernel_text_number(text, "\nMemAvailable:", UINT64_MAX);
-    uint64_t slab = kernel_text_number(text, "\nSReclaimable:", 0);
-    totals.swap = kernel_text_number(text, "\nSwapFree:", 0) * 1024;
-    if (available != UINT64_MAX)
-        totals.available = available * 1024 + totals.swap;
-    if (slab > 0) /* in containers, lxcfs shows 0 for unknown */
-        totals.slab = slab * 1024;
-    return totals;
-}
-
 /* The limit minus the used memory that cannot be reclaimed; UINT64_MAX: there is no limit. */
 static uint64_t cgroup_nbytes_below_limit(const char *folder, const char *limit_name,
                                           const char *used_name, uint64_t reclaimable)
@@ -147,29 +131,6 @@ static uint64_t cgroup_free_nbytes(const char *folder, const struct version *ver
     return left + bth_min(totals->swap, with_swap);
 }
 
-/*
- * The smallest free memory of a group and its parents. In a container the path may be that of
- * the host and not exist: then only the limits of the mounted top count.
- */
-static uint64_t cgroup_min_free_nbytes(const char *root, const char *group,
-                                       const struct version *version, const struct totals *totals)
-{
-    char folder[PATH_NBYTES];
-    uint64_t min = UINT64_MAX;
-    int top = snprintf(folder, sizeof folder, "%s%s", root, version->mount);
-    int n = snprintf(folder, sizeof folder, "%s%s%s", root, version->mount, group);
-
-    if (n < 0 || (size_t)n >= sizeof folder)
-        return min;
-    for (char *end = folder + n; end >= folder + top; end--) {
-        if (*end != '/' && *end != '\0')
-            continue;
-        *end = '\0';
-        min = bth_min(min, cgroup_free_nbytes(folder, version, totals));
-    }
-    return min;
-}
-
 /* Finds the path in a line "0::/path" (v2), or "4:memory:/path" or "4:cpu,memory:/path" (v1). */
 static bool cgroup_find_path(const char *text, const char *controller, char group[PATH_NBYTES])
 {
@@ -193,14 +154,35 @@ static bool cgroup_find_path(const char *text, const char *controller, char grou
 
 uint64_t bth_free_memory_nbytes(const char *root)
 {
-    char text[TEXT_NBYTES], group[PATH_NBYTES];
-    const struct totals totals = meminfo_read_totals(root);
-    uint64_t min = totals.available;
+    struct totals totals = {.available = UINT64_MAX, .slab = UINT64_MAX};
+    char text[TEXT_NBYTES], group[PATH_NBYTES], folder[PATH_NBYTES];
 
+    kernel_file_read_text(root, "proc/meminfo", text, sizeof text);
+    uint64_t available = kernel_text_number(text, "\nMemAvailable:", UINT64_MAX);
+    uint64_t slab = kernel_text_number(text, "\nSReclaimable:", 0);
+    totals.swap = kernel_text_number(text, "\nSwapFree:", 0) * 1024;
+    if (available != UINT64_MAX)
+        totals.available = available * 1024 + totals.swap;
+    if (slab > 0) /* in containers, lxcfs shows 0 for unknown */
+        totals.slab = slab * 1024;
+    uint64_t min = totals.available;
     kernel_file_read_text(root, "proc/self/cgroup", text, sizeof text);
-    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
-        if (cgroup_find_path(text, versions[i].controller, group))
-            min = bth_min(min, cgroup_min_free_nbytes(root, group, &versions[i], &totals));
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
+        if (!cgroup_find_path(text, versions[i].controller, group))
+            continue;
+        /* The group and its parents. In a container the path may be that of the host and not exist:
+         * then only the limits of the mounted top count. */
+        int top = snprintf(folder, sizeof folder, "%s%s", root, versions[i].mount);
+        int n = snprintf(folder, sizeof folder, "%s%s%s", root, versions[i].mount, group);
+        if (n < 0 || (size_t)n >= sizeof folder)
+            continue;
+        for (char *end = folder + n; end >= folder + top; end--) {
+            if (*end != '/' && *end != '\0')
+                continue;
+            *end = '\0';
+            min = bth_min(min, cgroup_free_nbytes(folder, &versions[i], &totals));
+        }
+    }
     return min;
 }
 
@@ -233,26 +215,6 @@ static bool page_cache_count_by_cachestat(int fd, uint64_t offset, uint64_t nbyt
 /* Up to this many of 64 samples may be missing. */
 #define MISSING_MAX 6
 
-/*
- * A read may start to bring a page that is not there, and a fast disk is done with it at once: the
- * page would count as there. So the system is asked first, if it tells; it also counts pages that
- * are still being read.
- */
-static bth_page_cache page_cache_probe_page(int fd, uint64_t offset)
-{
-    uint64_t n_cached;
-    if (page_cache_count_by_cachestat(fd, offset, 1, &n_cached) && n_cached == 0)
-        return BTH_PAGE_CACHE_COLD;
-    uint8_t byte;
-    struct iovec piece = {.iov_base = &byte, .iov_len = 1};
-    ssize_t n;
-
-    BTH_REPEAT(n, bth_system.preadv2(fd, &piece, 1, (off_t)offset, RWF_NOWAIT));
-    if (n == 1)
-        return BTH_PAGE_CACHE_WARM;
-    return n < 0 && errno == EAGAIN ? BTH_PAGE_CACHE_COLD : BTH_PAGE_CACHE_UNKNOWN;
-}
-
 bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 {
     assert(nbytes > 0);
@@ -276,10 +238,27 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
         (void)clock_gettime(CLOCK_MONOTONIC, &time);
         uint64_t number = i + (uint64_t)time.tv_nsec * UINT64_C(0x9E3779B97F4A7C15);
         uint64_t page = first + i * stride + (number ^ number >> 29) % stride;
-        bth_page_cache sample = page_cache_probe_page(again < 0 ? fd : again, page * page_nbytes);
-        if (sample == BTH_PAGE_CACHE_UNKNOWN ||
-            (sample == BTH_PAGE_CACHE_COLD && ++n_missing > missing_max))
-            result = sample;
+        /*
+         * A read may start to bring a page that is not there, and a fast disk is done with it at
+         * once: the page would count as there. So the system is asked first, if it tells; it also
+         * counts pages that are still being read.
+         */
+        int from = again < 0 ? fd : again;
+        uint64_t n_cached;
+        bool is_missing =
+            page_cache_count_by_cachestat(from, page * page_nbytes, 1, &n_cached) && n_cached == 0;
+        if (!is_missing) {
+            uint8_t byte;
+            struct iovec piece = {.iov_base = &byte, .iov_len = 1};
+            ssize_t n;
+            BTH_REPEAT(
+                n, bth_system.preadv2(from, &piece, 1, (off_t)(page * page_nbytes), RWF_NOWAIT));
+            is_missing = n < 0 && errno == EAGAIN;
+            if (n != 1 && !is_missing)
+                result = BTH_PAGE_CACHE_UNKNOWN;
+        }
+        if (is_missing && ++n_missing > missing_max)
+            result = BTH_PAGE_CACHE_COLD;
     }
     bth_file_close(again);
     return result;
@@ -289,38 +268,28 @@ bth_page_cache bth_page_cache_probe(int fd, uint64_t offset, uint64_t nbytes)
 
 #define PAGES_AT_ONCE 4096
 
-/* Counts pages that can be used at once, not those that are still being read. */
-static bool page_cache_count_by_mincore(int fd, const bth_map *map, uint64_t offset,
-                                        uint64_t nbytes, uint64_t page_nbytes, uint64_t *n_cached)
-{
-    unsigned char pages[PAGES_AT_ONCE];
-    char path[BTH_FILE_PATH_NBYTES];
-    struct stat status;
-
-    /* Since Linux 5.2 mincore is correct only for callers who own the file or may write it. */
-    if ((bth_system.fstat(fd, &status) < 0 || status.st_uid != geteuid()) &&
-        bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK, AT_EACCESS) != 0)
-        return false;
-    *n_cached = 0;
-    for (uint64_t at = 0; at < nbytes; at += PAGES_AT_ONCE * page_nbytes) {
-        uint64_t n = bth_min(nbytes - at, PAGES_AT_ONCE * page_nbytes);
-        if (bth_system.mincore((uint8_t *)map->address + offset + at, n, pages) < 0)
-            return false;
-        for (uint64_t i = 0; i < (n + page_nbytes - 1) / page_nbytes; i++)
-            *n_cached += pages[i] & 1;
-    }
-    return true;
-}
-
 bool bth_page_cache_nbytes(int fd, const bth_map *map, uint64_t offset, uint64_t nbytes,
                            uint64_t *cached_nbytes)
 {
-    uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t n;
+    const uint64_t page_nbytes = (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned char pages[PAGES_AT_ONCE];
+    char path[BTH_FILE_PATH_NBYTES];
+    struct stat status;
+    uint64_t n = 0;
 
     assert(offset % page_nbytes == 0);
-    if (!(map && page_cache_count_by_mincore(fd, map, offset, nbytes, page_nbytes, &n)) &&
-        !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
+    /* mincore counts pages that can be used at once, not those that are still being read. Since
+     * Linux 5.2 it is correct only for callers who own the file or may write it. */
+    bool is_counted = map && ((bth_system.fstat(fd, &status) == 0 && status.st_uid == geteuid()) ||
+                              bth_system.faccessat(AT_FDCWD, bth_file_proc_path(fd, path), W_OK,
+                                                   AT_EACCESS) == 0);
+    for (uint64_t at = 0; is_counted && at < nbytes; at += PAGES_AT_ONCE * page_nbytes) {
+        uint64_t part = bth_min(nbytes - at, PAGES_AT_ONCE * page_nbytes);
+        is_counted = bth_system.mincore((uint8_t *)map->address + offset + at, part, pages) == 0;
+        for (uint64_t i = 0; is_counted && i < (part + page_nbytes - 1) / page_nbytes; i++)
+            n += pages[i] & 1;
+    }
+    if (!is_counted && !page_cache_count_by_cachestat(fd, offset, nbytes, &n))
         return false;
     *cached_nbytes = n * page_nbytes < nbytes ? n * page_nbytes : nbytes;
     return true;

@@ -28,11 +28,13 @@ const char *bth_source_name(const berth_source *source)
     }
 }
 
-static int reader_open(bth_reader *reader, const berth_source *source, berth_error *error)
+int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
 {
     const char *name = bth_source_name(source);
     char text[32];
 
+    if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
+        return error->code;
     memset(reader, 0, sizeof *reader);
     reader->fd = -1;
     reader->nbytes = source->nbytes;
@@ -44,38 +46,41 @@ static int reader_open(bth_reader *reader, const berth_source *source, berth_err
     reader->name = bth_duplicate_text(name, strlen(name));
     if (reader->name && !reader->has_path && source->path)
         reader->stand_in = bth_duplicate_text(source->path, strlen(source->path));
-    if (!reader->name || (!reader->has_path && source->path && !reader->stand_in))
-        return bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
-
+    if (!reader->name || (!reader->has_path && source->path && !reader->stand_in)) {
+        (void)bth_fail_memory(error, strlen(reader->name ? source->path : name) + 1);
+        goto fail;
+    }
     switch (source->kind) {
     case BERTH_SOURCE_PATH:
-        return bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
+        (void)bth_file_open(source->path, &reader->fd, &reader->nbytes, error);
+        break;
     case BERTH_SOURCE_FD:
         reader->fd = bth_system.dup(source->fd);
         if (reader->fd < 0)
-            return bth_fail_system(error, errno, "cannot be duplicated");
-        return bth_file_size(reader->fd, &reader->nbytes, error);
+            (void)bth_fail_system(error, errno, "cannot be duplicated");
+        else
+            (void)bth_file_size(reader->fd, &reader->nbytes, error);
+        break;
     case BERTH_SOURCE_MEMORY:
         if (!source->bytes && reader->nbytes > 0)
-            return bth_fail_argument(error, "the address of %zu bytes is NULL",
-                                     (size_t)reader->nbytes);
+            (void)bth_fail_argument(error, "the address of %zu bytes is NULL",
+                                    (size_t)reader->nbytes);
         /* Not NULL, even for 0 bytes: NULL means that the source is a file or a function. */
         reader->memory = source->bytes ? source->bytes : (const uint8_t *)"";
-        return 0;
+        break;
     case BERTH_SOURCE_FUNCTION:
         reader->source = *source;
         reader->source.name = reader->name; /* the caller's text may not outlive this call */
-        return source->read ? 0 : bth_fail_argument(error, "has no read function");
+        if (!source->read)
+            (void)bth_fail_argument(error, "has no read function");
+        break;
+    default:
+        (void)bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
     }
-    return bth_fail_argument(error, "invalid kind of source: %d", (int)source->kind);
-}
-
-int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth_error *error)
-{
-    if (BTH_CHECK_RESERVED(berth_source, source, error) < 0)
-        return error->code;
-    if (reader_open(reader, source, error) < 0)
-        bth_reader_close(reader);
+    if (error->code == BERTH_OK)
+        return 0;
+fail:
+    bth_reader_close(reader);
     return error->code;
 }
 
@@ -108,25 +113,6 @@ bool bth_reader_is_near(const bth_reader *reader)
     return reader->memory || bth_reader_file(reader) >= 0;
 }
 
-/* By the caller's function. */
-static int reader_call_source(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
-                              berth_error *error)
-{
-    char returned[32];
-
-    if (!reader->source.read)
-        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
-    int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
-    if (result == 0)
-        return 0;
-    const char *text = result > 0 ? bth_errno_text(result) : NULL;
-    (void)snprintf(returned, sizeof returned, "it returned %d", result);
-    (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset, "the source did not read %zu bytes: %s",
-                   nbytes, text ? text : returned);
-    error->system_errno = text ? result : 0;
-    return error->code;
-}
-
 void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 {
     atomic_fetch_add_explicit(&reader->n_requests, 1, memory_order_relaxed);
@@ -136,8 +122,6 @@ void bth_reader_count_request(bth_reader *reader, size_t nbytes)
 int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                              berth_error *error)
 {
-    int status = 0;
-
     assert(reader->name); /* it is open */
     if (offset > reader->nbytes || nbytes > reader->nbytes - offset)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, offset,
@@ -145,14 +129,25 @@ int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, ui
                         (unsigned long long)reader->nbytes);
     if (nbytes == 0)
         return 0;
-    if (reader->memory)
+    if (reader->memory) {
         memcpy(buffer, reader->memory + offset, nbytes);
-    else if (reader->fd >= 0)
-        status = bth_file_read(reader->fd, buffer, nbytes, offset, error);
-    else
-        status = reader_call_source(reader, buffer, nbytes, offset, error);
-    if (status < 0)
-        return status;
+    } else if (reader->fd >= 0) {
+        if (bth_file_read(reader->fd, buffer, nbytes, offset, error) < 0)
+            return error->code;
+    } else if (!reader->source.read) {
+        return bth_fail_argument(error, "the descriptor was closed: berth_close_descriptors");
+    } else {
+        int result = reader->source.read(reader->source.context, buffer, nbytes, offset);
+        const char *text = result > 0 ? bth_errno_text(result) : NULL;
+        char returned[32];
+        if (result != 0) {
+            (void)snprintf(returned, sizeof returned, "it returned %d", result);
+            (void)bth_fail(error, BERTH_E_CALLBACK, NULL, offset,
+                           "the source did not read %zu bytes: %s", nbytes, text ? text : returned);
+            error->system_errno = text ? result : 0;
+            return error->code;
+        }
+    }
     bth_reader_count_request(reader, nbytes);
     return 0;
 }
@@ -160,7 +155,7 @@ int bth_reader_read_untraced(bth_reader *reader, void *buffer, size_t nbytes, ui
 int bth_reader_read(bth_reader *reader, void *buffer, size_t nbytes, uint64_t offset,
                     berth_error *error)
 {
-    if (!bth_trace_is_on())
+    if (!bth_trace_current())
         return bth_reader_read_untraced(reader, buffer, nbytes, offset, error);
     bth_trace_span request = {.category = "request,read",
                               .name = "read",

@@ -22,24 +22,7 @@ static struct {
     bool has_placeholder[N_LOW];
 } low;
 
-static bool low_fd_is_open(int fd)
-{
-    return fcntl(fd, F_GETFD) >= 0;
-}
-
-/* The caller holds the lock, here and in the next function. */
-static void placeholders_open(void)
-{
-    for (int i = 0; i < N_LOW; i++) {
-        int fd = open("/", O_PATH | O_CLOEXEC);
-        if (fd >= N_LOW)
-            (void)close(fd);
-        if (fd < 0 || fd >= N_LOW)
-            return;
-        low.has_placeholder[fd] = true;
-    }
-}
-
+/* The caller holds the lock. */
 static void placeholders_close(void)
 {
     for (int fd = 0; fd < N_LOW; fd++) {
@@ -66,14 +49,22 @@ static void low_fds_lock_and_reset_if_forked(void)
 
 bool bth_low_fds_fill(void)
 {
-    int failure = errno;
+    int failure = errno, fd = 0;
 
-    if (!atomic_load(&were_closed) && low_fd_is_open(0) && low_fd_is_open(1) && low_fd_is_open(2) &&
-        !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
+    while (fd < N_LOW && !atomic_load(&were_closed) && fcntl(fd, F_GETFD) >= 0)
+        fd++;
+    if (fd == N_LOW && !atomic_load(&were_closed)) /* again: the open ones may be placeholders */
         return false;
     atomic_store(&were_closed, true);
     low_fds_lock_and_reset_if_forked();
-    placeholders_open();
+    for (int i = 0; i < N_LOW; i++) {
+        fd = open("/", O_PATH | O_CLOEXEC);
+        if (fd >= N_LOW)
+            (void)close(fd);
+        if (fd < 0 || fd >= N_LOW)
+            break;
+        low.has_placeholder[fd] = true;
+    }
     low.n_users++;
     bth_lock_release(&low.lock);
     errno = failure;

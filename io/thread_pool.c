@@ -40,17 +40,6 @@ struct worker {
     unsigned number;
 };
 
-static int pool_fail_cancelled(berth_error *error)
-{
-    return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
-}
-
-/* For a task that failed without setting an error. */
-static int task_fail_with_status_text(berth_error *error, int status)
-{
-    return bth_fail_status(error, status, "%s", bth_status_text(status));
-}
-
 /* ---- one worker: the caller's own thread ---- */
 
 static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_pool_watch watch,
@@ -61,12 +50,12 @@ static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_p
     for (uint64_t task = 0; task < n_tasks; task++) {
         if (watch && bth_seconds() >= next_watch) {
             if (watch(context) != 0)
-                return pool_fail_cancelled(error);
+                return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
             next_watch = bth_seconds() + WATCH_SECONDS;
         }
         int status = function(context, task, 0, error);
         if (status < 0)
-            return task_fail_with_status_text(error, status);
+            return bth_fail_status(error, status, "%s", bth_status_text(status));
     }
     return 0;
 }
@@ -78,7 +67,8 @@ static void pool_stop_with_error(struct pool *pool, int status, const berth_erro
 {
     if (pool->first.code == BERTH_OK) {
         pool->first = *error;
-        (void)task_fail_with_status_text(&pool->first, status);
+        /* Of a task that failed without setting an error. */
+        (void)bth_fail_status(&pool->first, status, "%s", bth_status_text(status));
     }
     pool->stop = true;
 }
@@ -111,32 +101,6 @@ static void *pool_run_worker(void *argument)
     return NULL;
 }
 
-/* Starts the workers and returns their number. If some are missing, pool->first says why (W6). */
-static unsigned pool_start_workers(struct pool *pool, struct worker *workers, unsigned n_workers)
-{
-    unsigned n = 0;
-    int failure = 0;
-
-    pool->n_running = n_workers;
-    for (; n < n_workers; n++) {
-        workers[n] = (struct worker){.pool = pool, .number = n};
-        failure = bth_thread_start(&workers[n].thread, pool_run_worker, &workers[n]);
-        if (failure != 0)
-            break;
-    }
-    if (failure != 0) {
-        berth_error error;
-        bth_error_clear(&error);
-        (void)bth_fail_system(&error, failure, "worker thread %u of %u cannot be started", n + 1,
-                              n_workers);
-        pthread_mutex_lock(&pool->lock);
-        pool_stop_with_error(pool, error.code, &error);
-        pool->n_running -= n_workers - n;
-        pthread_mutex_unlock(&pool->lock);
-    }
-    return n;
-}
-
 /* Calls the watch ten times a second, on the caller's thread, until all workers have finished. */
 static void pool_wait_and_call_watch(struct pool *pool, bth_pool_watch watch)
 {
@@ -157,7 +121,8 @@ static void pool_wait_and_call_watch(struct pool *pool, bth_pool_watch watch)
         if (is_cancelled) {
             berth_error error;
             bth_error_clear(&error);
-            pool_stop_with_error(pool, pool_fail_cancelled(&error), &error);
+            (void)bth_fail_status(&error, BERTH_E_CANCELLED, "cancelled");
+            pool_stop_with_error(pool, error.code, &error);
         }
     }
     pthread_mutex_unlock(&pool->lock);
@@ -174,7 +139,7 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
     if (n_workers <= 1 || n_tasks <= 1)
         return pool_run_serially(n_tasks, function, watch, context, error);
     if (watch && watch(context) != 0)
-        return pool_fail_cancelled(error);
+        return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
     if (n_workers > n_tasks)
         n_workers = (unsigned)n_tasks;
     struct worker *workers = bth_allocate(n_workers * sizeof *workers);
@@ -182,7 +147,26 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
         return bth_fail_memory(error, n_workers * sizeof *workers);
     pthread_mutex_init(&pool.lock, NULL);
     bth_condition_initialize(&pool.finished);
-    unsigned n_started = pool_start_workers(&pool, workers, n_workers);
+    unsigned n_started = 0;
+    int failure = 0;
+    pool.n_running = n_workers;
+    for (; n_started < n_workers; n_started++) {
+        workers[n_started] = (struct worker){.pool = &pool, .number = n_started};
+        failure =
+            bth_thread_start(&workers[n_started].thread, pool_run_worker, &workers[n_started]);
+        if (failure != 0)
+            break;
+    }
+    if (failure != 0) { /* W6 */
+        berth_error why;
+        bth_error_clear(&why);
+        (void)bth_fail_system(&why, failure, "worker thread %u of %u cannot be started",
+                              n_started + 1, n_workers);
+        pthread_mutex_lock(&pool.lock);
+        pool_stop_with_error(&pool, why.code, &why);
+        pool.n_running -= n_workers - n_started;
+        pthread_mutex_unlock(&pool.lock);
+    }
     double begin_seconds = bth_trace_seconds();
     pool_wait_and_call_watch(&pool, watch);
     BTH_TRACE(.category = "wait", .name = "wait for workers", .begin_seconds = begin_seconds,

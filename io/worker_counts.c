@@ -30,27 +30,18 @@ unsigned bth_processors_count_capped(void)
     return n > PROCESSORS_MAX ? PROCESSORS_MAX : (unsigned)n;
 }
 
-static uint64_t workers_default_count(bth_workers_kind kind)
-{
-    switch (kind) {
-    case BTH_WORKERS_WAIT:
-        return WAIT_WORKERS;
-    case BTH_WORKERS_PREFETCH:
-        return bth_min(bth_processors_count_capped(), PREFETCH_WORKERS_MAX);
-    case BTH_WORKERS_ROWS:
-        return ROW_WORKERS;
-    case BTH_WORKERS_ROTATING:
-        return 1;
-    default:
-        return bth_processors_count_capped();
-    }
-}
-
 unsigned bth_workers_choose_count(const struct berth_config *config, bth_workers_kind kind,
                                   uint64_t n_tasks, uint64_t worker_nbytes)
 {
-    uint64_t n = config->io_threads ? (uint64_t)config->io_threads : workers_default_count(kind);
+    uint64_t n = (uint64_t)config->io_threads;
 
+    if (n == 0)
+        n = kind == BTH_WORKERS_WAIT       ? WAIT_WORKERS
+            : kind == BTH_WORKERS_ROWS     ? ROW_WORKERS
+            : kind == BTH_WORKERS_ROTATING ? 1
+            : kind == BTH_WORKERS_PREFETCH
+                ? bth_min(bth_processors_count_capped(), PREFETCH_WORKERS_MAX)
+                : bth_processors_count_capped();
     if (config->io_memory_nbytes && worker_nbytes)
         n = bth_min(n, (uint64_t)config->io_memory_nbytes / worker_nbytes);
     n = bth_min(n, n_tasks);

@@ -180,7 +180,7 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
     if (target->in_place)
         return target->exists ? commit_begin_old_in_place(commit, error)
                               : commit_begin_new_in_place(commit, error);
-    bool may_need_order = bth_file_system_may_need_order(target->folder);
+    bool may_need_order = bth_file_system_query(target->folder).may_need_order;
     if (bth_temporary_create(target->folder, target->name, mode, may_need_order, &commit->fd,
                              commit->temporary, error) < 0) {
         const berth_error why = *error;

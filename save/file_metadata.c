@@ -361,7 +361,8 @@ static int metadata_copy_posix_acl_or_mode(const metadata *m, const bth_acl *old
     bth_acl was = *old, made = {.bytes = bytes ? bytes + room : NULL};
     const bth_acl *wanted = old->bytes ? old : NULL;
     bool is_changed = m->change.owner || m->change.group;
-    bool is_narrower = is_changed && (m->has_unmapped_id || !bth_file_system_obeys_acls(m->to));
+    bool is_narrower =
+        is_changed && (m->has_unmapped_id || !bth_file_system_query(m->to).obeys_acls);
 
     if (!bytes)
         return bth_fail_memory(error, 2 * room);

@@ -44,8 +44,8 @@ static int fd_write(void *context, struct iovec *pieces, size_t n_pieces, uint64
                     berth_error *error)
 {
     for (size_t i = 0; i < n_pieces; offset += pieces[i++].iov_len)
-        if (bth_file_write_at_current_offset(*(const int *)context, pieces[i].iov_base,
-                                             pieces[i].iov_len, error) < 0) {
+        if (bth_file_write(*(const int *)context, pieces[i].iov_base, pieces[i].iov_len,
+                           BERTH_NO_OFFSET, error) < 0) {
             error->offset = offset;
             return error->code;
         }
@@ -107,7 +107,7 @@ const char *bth_output_method_choose(const struct berth_config *config, int fd, 
     *is_direct = false;
     if (config->save_method == BTH_SAVE_BUFFERED)
         return "save.method=buffered";
-    bth_file_system system = bth_file_system_query_kind(fd);
+    bth_file_system system = bth_file_system_query(fd).kind;
     if (system == BTH_IN_MEMORY) /* tmpfs takes direct writes since Linux 6.6, and copies */
         return "the file system is in memory";
     if (config->io_memory_nbytes > 0 && config->io_memory_nbytes < MIN_MEMORY_NBYTES)

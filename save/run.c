@@ -250,7 +250,7 @@ static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin
     uint64_t n_requests = output->in_order ? n_pieces : 1;
     atomic_fetch_add(&run->n_requests, n_requests);
     bth_error_clear(&failed);
-    if (bth_trace_is_on()) {
+    if (bth_trace_current()) {
         const size_t i = bth_plan_find_record_by_offset(plan, begin);
         request = (bth_trace_span){.category = "request,write",
                                    .name = "write",

@@ -309,37 +309,44 @@ static void copy_fill(copying *copy, const berth_value *source)
 
 /* ---- trimming, when everything is copied ---- */
 
-/* Cuts a storage at multiples of the unit, so that elements stay aligned. */
-static void copy_trim_storage(const berth_storage *old, struct use *use)
+/* Cuts the storages to what is used, and sets the tensors on these. */
+static void copy_trim(copying *copy, size_t n_uses)
 {
-    berth_storage *made = use->made;
-    uint64_t rest = use->end % use->unit ? use->unit - use->end % use->unit : 0;
-    uint64_t end = rest > old->nbytes - use->end ? old->nbytes : use->end + rest;
-    if (use->is_whole)
-        end = old->nbytes;
-    use->begin = use->is_whole ? 0 : use->begin & ~(use->unit - 1);
-    made->nbytes = end - use->begin;
-    made->root_offset += use->begin;
-    if (made->data)
-        made->data = (const uint8_t *)made->data + use->begin;
-}
-
-/* Sets a copied tensor on its trimmed storage; T2 holds for it as for any. */
-static void copy_shift_tensor_offset(copying *copy, const berth_value *source)
-{
-    berth_tensor *tensor = &((struct tensor_node *)copy_get_made(copy, source))->tensor;
-    if (!tensor->storage)
-        return;
-    const berth_storage *storage =
-        bth_tensor_saved_storage(berth_as_tensor(source), &tensor->storage_offset);
-    const struct use *use = &copy->uses[storage->index];
-    uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
-                       (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
-    if (berth_tensor_numel(tensor) > 0)
-        tensor->storage_offset -= (int64_t)skipped;
-    else if (use->made->nbytes < storage->nbytes)
-        tensor->storage_offset = 0; /* without elements, any offset is valid */
-    (void)bth_tensor_check(tensor, &copy->tree->error);
+    for (size_t i = 0; i < n_uses; i++) {
+        struct use *use = &copy->uses[i];
+        berth_storage *made = use->made;
+        if (!made)
+            continue;
+        /* At multiples of the unit, so that elements stay aligned. */
+        uint64_t old_nbytes = bth_tree_storage(copy->from, i)->nbytes;
+        uint64_t rest = use->end % use->unit ? use->unit - use->end % use->unit : 0;
+        uint64_t end = rest > old_nbytes - use->end ? old_nbytes : use->end + rest;
+        if (use->is_whole)
+            end = old_nbytes;
+        use->begin = use->is_whole ? 0 : use->begin & ~(use->unit - 1);
+        made->nbytes = end - use->begin;
+        made->root_offset += use->begin;
+        if (made->data)
+            made->data = (const uint8_t *)made->data + use->begin;
+    }
+    for (size_t i = 0; i < copy->n_made; i++) {
+        const berth_value *source = copy->sources[i];
+        if (source->kind != BERTH_KIND_TENSOR)
+            continue;
+        berth_tensor *tensor = &((struct tensor_node *)copy_get_made(copy, source))->tensor;
+        if (!tensor->storage)
+            continue;
+        const berth_storage *storage =
+            bth_tensor_saved_storage(berth_as_tensor(source), &tensor->storage_offset);
+        const struct use *use = &copy->uses[storage->index];
+        uint64_t skipped = use->begin / berth_dtype_nbytes(tensor->dtype) *
+                           (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
+        if (berth_tensor_numel(tensor) > 0)
+            tensor->storage_offset -= (int64_t)skipped;
+        else if (use->made->nbytes < storage->nbytes)
+            tensor->storage_offset = 0; /* without elements, any offset is valid */
+        (void)bth_tensor_check(tensor, &copy->tree->error); /* T2 holds for it as for any */
+    }
 }
 
 berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32_t flags)
@@ -371,14 +378,8 @@ berth_value *berth_value_copy(berth_tree *tree, const berth_value *value, uint32
     }
     for (size_t i = 0; i < copy.n_made && tree->error.code == BERTH_OK; i++)
         copy_fill(&copy, copy.sources[i]);
-    if (tree->error.code == BERTH_OK) {
-        for (size_t i = 0; i < n_uses; i++)
-            if (copy.uses[i].made)
-                copy_trim_storage(bth_tree_storage(copy.from, i), &copy.uses[i]);
-        for (size_t i = 0; i < copy.n_made; i++)
-            if (copy.sources[i]->kind == BERTH_KIND_TENSOR)
-                copy_shift_tensor_offset(&copy, copy.sources[i]);
-    }
+    if (tree->error.code == BERTH_OK)
+        copy_trim(&copy, n_uses);
     bth_release(copy.made);
     bth_release(copy.sources);
     bth_release(copy.uses);

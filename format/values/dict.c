@@ -47,33 +47,30 @@ static struct plain_key plain_key_from_double(double real)
     return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
 }
 
-/* An integer beyond 64 bits is equal to a float if it has its value: 2**70 == 2.0**70. */
-static struct plain_key plain_key_from_bigint(const struct big_node *node)
-{
-    size_t i = (size_t)node->nbytes - 1;
-    double real = (int8_t)node->bytes[i];
-    while (i-- > 0) {
-        double higher = real * 256;
-        real = higher + node->bytes[i];
-        if (real - higher != node->bytes[i]) /* it was rounded, or is infinite */
-            return (struct plain_key){
-                .sort = BIG, .bytes = node->bytes, .nbytes = (size_t)node->nbytes};
-    }
-    return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
-}
-
 static struct plain_key plain_key_from_value(const berth_value *key)
 {
     const struct float_node *node = (const struct float_node *)key;
+    const struct big_node *big = (const struct big_node *)key;
     const struct device_node *device = (const struct device_node *)key;
     switch (key->kind) {
     case BERTH_KIND_BOOL:
         return (struct plain_key){.sort = INTEGER, .words = {key->flags & BTH_NODE_TRUE}};
-    case BERTH_KIND_INT:
-        if (key->flags & BTH_NODE_BIG)
-            return plain_key_from_bigint((const struct big_node *)key);
-        return (struct plain_key){.sort = INTEGER,
-                                  .words = {(uint64_t)((const struct int_node *)key)->value}};
+    case BERTH_KIND_INT: {
+        if (!(key->flags & BTH_NODE_BIG))
+            return (struct plain_key){.sort = INTEGER,
+                                      .words = {(uint64_t)((const struct int_node *)key)->value}};
+        /* Beyond 64 bits it is equal to a float if it has its value: 2**70 == 2.0**70. */
+        size_t i = (size_t)big->nbytes - 1;
+        double real = (int8_t)big->bytes[i];
+        while (i-- > 0) {
+            double higher = real * 256;
+            real = higher + big->bytes[i];
+            if (real - higher != big->bytes[i]) /* it was rounded, or is infinite */
+                return (struct plain_key){
+                    .sort = BIG, .bytes = big->bytes, .nbytes = (size_t)big->nbytes};
+        }
+        return (struct plain_key){.sort = REAL, .words = {double_to_bits(real)}};
+    }
     case BERTH_KIND_FLOAT:
         if (isnan(node->real)) /* equal to itself alone */
             break;
@@ -126,7 +123,7 @@ static uint32_t plain_key_hash(const berth_tree *tree, const struct plain_key *k
 {
     uint64_t hash = bth_hash_mix(tree->seed + key->sort, key->words[0]);
     if (key->bytes)
-        return bth_tree_hash_bytes(tree, key->bytes, key->nbytes);
+        return bth_hash(tree->seed, key->bytes, key->nbytes);
     return bth_hash_fold_to_u32(key->words[1] ? bth_hash_mix(hash, key->words[1]) : hash);
 }
 
@@ -172,35 +169,28 @@ static bool key_equal(const berth_value *a, const berth_value *b)
 
 /* ---- canonical nodes ---- */
 
-static bool key_table_grow_if_full(berth_tree *tree)
-{
-    struct key_table *keys = &tree->keys;
-    if (keys->chains && keys->count <= keys->mask * 2)
-        return true;
-    size_t n = keys->chains ? (keys->mask + 1) * 2 : 64;
-    struct keyed **chains = bth_tree_allocate(tree, n * sizeof(struct keyed *));
-    if (!chains)
-        return false;
-    memset(chains, 0, n * sizeof(struct keyed *));
-    for (size_t i = 0; keys->chains && i <= keys->mask; i++)
-        for (struct keyed *node = keys->chains[i], *next; node; node = next) {
-            next = node->link;
-            node->link = chains[node->hash & (n - 1)];
-            chains[node->hash & (n - 1)] = node;
-        }
-    bth_tree_release_allocation(tree, keys->chains,
-                                keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
-    keys->chains = chains;
-    keys->mask = n - 1;
-    return true;
-}
-
 /* Links a hashed node to the canonical one of its kind, or makes it that. */
 static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
 {
-    if (!key_table_grow_if_full(tree))
-        return false;
-    struct keyed **chain = &tree->keys.chains[node->hash & tree->keys.mask];
+    struct key_table *keys = &tree->keys;
+    if (!keys->chains || keys->count > keys->mask * 2) { /* full */
+        size_t n = keys->chains ? (keys->mask + 1) * 2 : 64;
+        struct keyed **chains = bth_tree_allocate(tree, n * sizeof(struct keyed *));
+        if (!chains)
+            return false;
+        memset(chains, 0, n * sizeof(struct keyed *));
+        for (size_t i = 0; keys->chains && i <= keys->mask; i++)
+            for (struct keyed *moved = keys->chains[i], *next; moved; moved = next) {
+                next = moved->link;
+                moved->link = chains[moved->hash & (n - 1)];
+                chains[moved->hash & (n - 1)] = moved;
+            }
+        bth_tree_release_allocation(tree, keys->chains,
+                                    keys->chains ? (keys->mask + 1) * sizeof(*chains) : 0);
+        keys->chains = chains;
+        keys->mask = n - 1;
+    }
+    struct keyed **chain = &keys->chains[node->hash & keys->mask];
     struct keyed *same = *chain;
     while (same && !key_same_content(same, node))
         same = same->link;
@@ -212,14 +202,14 @@ static bool key_link_or_make_canonical(berth_tree *tree, struct keyed *node)
     node->link = *chain;
     node->head.flags |= BTH_NODE_KEY_CANONICAL;
     *chain = node;
-    tree->keys.count++;
+    keys->count++;
     return true;
 }
 
 static bool key_prepare_text(berth_tree *tree, struct keyed *node)
 {
     const struct text_node *text = (const struct text_node *)node;
-    node->hash = bth_tree_hash_bytes(tree, text->data, node->count);
+    node->hash = bth_hash(tree->seed, text->data, node->count);
     if (!key_is_short(node))
         return key_link_or_make_canonical(tree, node);
     node->head.flags |= BTH_NODE_KEY_CANONICAL;
@@ -239,24 +229,18 @@ static bool key_check_hashable(berth_tree *tree, const berth_value *value, const
                                           bth_kind_phrase((berth_kind)value->kind), what);
 }
 
-/* Uses the canonical nodes of items that have one: hashes of 32-bit hashes would collide after
- * about 65,536 levels. */
-static uint32_t key_tuple_hash(const berth_tree *tree, const struct tuple_node *tuple)
+/* Hashes a value and its parts once (P4). False: the tree has failed. */
+static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
 {
-    uint64_t hash = bth_hash_mix(tree->seed + 4, tuple->key.count);
-    for (uint32_t i = 0; i < tuple->key.count; i++) {
-        const struct keyed *keyed = key_unwrap_text_or_tuple(tuple->items[i]);
-        hash = bth_hash_mix(hash, keyed && !key_is_short(keyed)
-                                      ? (uint64_t)(uintptr_t)key_get_canonical_node(keyed)
-                                      : key_hash(tree, tuple->items[i]));
-    }
-    return bth_hash_fold_to_u32(hash);
-}
-
-/* Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is the
- * position in it and its `link` the tuple around it. */
-static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *what)
-{
+    if (!key_check_hashable(tree, value, what))
+        return false;
+    struct keyed *node = key_unwrap_text_or_tuple(value);
+    if (!node || node->head.flags & KEY_IS_PREPARED)
+        return true;
+    if (node->head.kind != BERTH_KIND_TUPLE)
+        return key_prepare_text(tree, node);
+    /* Bottom-up, without recursion and without a stack (P3): until a tuple is hashed, its `hash` is
+     * the position in it and its `link` the tuple around it. */
     node->link = NULL;
     node->hash = 0;
     while (node) {
@@ -280,26 +264,22 @@ static bool key_prepare_tuple(berth_tree *tree, struct keyed *node, const char *
             node = inner;
             continue;
         }
+        /* Of canonical nodes of items that have one: hashes of 32-bit hashes would collide after
+         * about 65,536 levels. */
         struct keyed *parent = node->link;
-        node->hash = key_tuple_hash(tree, (const struct tuple_node *)node);
+        uint64_t hash = bth_hash_mix(tree->seed + 4, node->count);
+        for (uint32_t i = 0; i < node->count; i++) {
+            const struct keyed *item = key_unwrap_text_or_tuple(items[i]);
+            hash = bth_hash_mix(hash, item && !key_is_short(item)
+                                          ? (uint64_t)(uintptr_t)key_get_canonical_node(item)
+                                          : key_hash(tree, items[i]));
+        }
+        node->hash = bth_hash_fold_to_u32(hash);
         if (!key_link_or_make_canonical(tree, node))
             return false;
         node = parent;
     }
     return true;
-}
-
-/* Hashes a value and its parts once (P4). False: the tree has failed. */
-static bool key_prepare(berth_tree *tree, berth_value *value, const char *what)
-{
-    if (!key_check_hashable(tree, value, what))
-        return false;
-    struct keyed *keyed = key_unwrap_text_or_tuple(value);
-    if (!keyed || keyed->head.flags & KEY_IS_PREPARED)
-        return true;
-    if (keyed->head.kind != BERTH_KIND_TUPLE)
-        return key_prepare_text(tree, keyed);
-    return key_prepare_tuple(tree, keyed, what);
 }
 
 berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
@@ -388,16 +368,6 @@ static struct table_entry *dict_next_candidate_entry(struct table *table, uint32
     return i < table->size.count ? &table->entries[i] : NULL;
 }
 
-/* Whether an inert pickle must not set this entry again: other readers would do work of which the
- * tree says nothing: for a key of a known hash, or for what is in the value that is replaced. */
-static bool dict_would_lose(const struct table_entry *entry)
-{
-    berth_kind key = bth_node_kind(entry->key), value = bth_node_kind(entry->value);
-    bool is_secret = key == BERTH_KIND_STR || key == BERTH_KIND_BYTES || key == BERTH_KIND_CALL ||
-                     bth_kind_is_tensor(key);
-    return !is_secret || (entry->value != entry->key && value >= BERTH_KIND_LIST);
-}
-
 /* Sets an entry of a dict or set whose key and value are of the tree. */
 static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, berth_value *key,
                                   berth_value *value)
@@ -411,9 +381,19 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
     struct table_entry *entry;
     while ((entry = dict_next_candidate_entry(table, hash, &at)) && !key_equal(entry->key, key))
         ;
-    if (entry && tree->keeps_all && dict_would_lose(entry))
-        return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE, "%s has a key twice: the first would be lost",
-                               bth_kind_phrase((berth_kind)node->head.kind));
+    if (entry && tree->keeps_all) {
+        /* An inert pickle must not set an entry again where other readers would do work of which
+         * the tree says nothing: for a key of a known hash, or for what is in the value that is
+         * replaced. */
+        berth_kind kind = bth_node_kind(entry->key);
+        bool is_secret = kind == BERTH_KIND_STR || kind == BERTH_KIND_BYTES ||
+                         kind == BERTH_KIND_CALL || bth_kind_is_tensor(kind);
+        if (!is_secret ||
+            (entry->value != entry->key && bth_node_kind(entry->value) >= BERTH_KIND_LIST))
+            return BTH_TREE_REFUSE(tree, BERTH_E_PICKLE,
+                                   "%s has a key twice: the first would be lost",
+                                   bth_kind_phrase((berth_kind)node->head.kind));
+    }
     if (entry) {
         /* As in Python: the first key stays where it is; a set keeps its first item. */
         entry->value = is_set ? entry->value : value;
@@ -427,21 +407,6 @@ static bool dict_insert_or_update(berth_tree *tree, struct dict_node *node, bert
 
 /* ---- filling ---- */
 
-/* Prepares the next keys and prefetches their slots, which are spread over memory. */
-static bool dict_prepare_keys_and_prefetch(berth_tree *tree, const struct table *table,
-                                           berth_value *const *items, size_t n)
-{
-    n = n < N_PREPARED ? n : N_PREPARED;
-    for (size_t i = 0; i < n; i++) {
-        if (!key_prepare(tree, items[2 * i], "a dict key"))
-            return false;
-        const struct slots *slots = table ? &table->slots : NULL;
-        if (slots && slots->slots)
-            __builtin_prefetch(&slots->slots[key_hash(tree, items[2 * i]) & slots->mask], 1);
-    }
-    return true;
-}
-
 int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
 {
     berth_tree *tree = bth_value_tree(dict);
@@ -454,9 +419,14 @@ int bth_dict_extend(berth_value *dict, berth_value *const *items, size_t n)
     if (n > 1 && !bth_dict_reserve_entries(tree, node, n))
         return tree->error.code;
     for (size_t i = 0; i < n; i++) {
-        if (i % N_PREPARED == 0 &&
-            !dict_prepare_keys_and_prefetch(tree, node->table, items + 2 * i, n - i))
-            return tree->error.code;
+        /* Prepares the next keys and prefetches their slots, which are spread over memory. */
+        const struct slots *slots = node->table ? &node->table->slots : NULL;
+        for (size_t j = i; i % N_PREPARED == 0 && j < n && j < i + N_PREPARED; j++) {
+            if (!key_prepare(tree, items[2 * j], "a dict key"))
+                return tree->error.code;
+            if (slots && slots->slots)
+                __builtin_prefetch(&slots->slots[key_hash(tree, items[2 * j]) & slots->mask], 1);
+        }
         if (!dict_insert_or_update(tree, node, items[2 * i], items[2 * i + 1]))
             return tree->error.code;
     }
@@ -481,7 +451,7 @@ size_t bth_dict_find_text_position(const berth_value *dict, const char *text, si
     struct table *table = bth_dict_table(dict);
     if (!table)
         return SIZE_MAX;
-    uint32_t hash = bth_tree_hash_bytes(bth_value_tree(dict), text, nbytes);
+    uint32_t hash = bth_hash(bth_value_tree(dict)->seed, text, nbytes);
     uint32_t at = table->slots.slots ? hash : 0;
     const struct table_entry *entry;
     while ((entry = dict_next_candidate_entry(table, hash, &at))) {

@@ -251,12 +251,6 @@ static inline struct table *bth_dict_table(const berth_value *value)
     return bth_kind_is_dict(bth_node_kind(value)) ? ((const struct dict_node *)value)->table : NULL;
 }
 
-/* A hash of bytes with the tree's seed. */
-static inline uint32_t bth_tree_hash_bytes(const berth_tree *tree, const void *bytes, size_t nbytes)
-{
-    return bth_hash(tree->seed, bytes, nbytes);
-}
-
 /* The node that holds the bytes of a STR or BYTES. */
 static inline const struct text_node *bth_text_node_with_bytes(const berth_value *value)
 {

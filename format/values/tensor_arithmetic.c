@@ -117,31 +117,6 @@ static int64_t scales_or_zero_points_count(const berth_value *value)
     return tensor ? berth_tensor_numel(tensor) : -1;
 }
 
-static int tensor_check_quantized(const berth_tensor *tensor, berth_error *error)
-{
-    if (tensor->qscheme == BERTH_NOT_QUANTIZED)
-        return 0;
-    if ((unsigned)tensor->qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
-        return TENSOR_FAIL(error, "a tensor with an unknown quantization scheme");
-    if (!bth_dtype_is_quantized(tensor->dtype))
-        return TENSOR_FAIL(error, "a quantized tensor of dtype %s",
-                           berth_dtype_name(tensor->dtype));
-    if (tensor->qscheme < BERTH_PER_CHANNEL_AFFINE)
-        return 0;
-    if (tensor->axis < 0 || tensor->axis >= tensor->rank)
-        return TENSOR_FAIL(error, "a tensor quantized along axis %" PRId64 " has %d dimensions",
-                           tensor->axis, tensor->rank);
-    int64_t size = tensor->shape[tensor->axis];
-    int64_t scales = scales_or_zero_points_count(tensor->scales),
-            zero_points = scales_or_zero_points_count(tensor->zero_points);
-    if (scales != size || zero_points != size)
-        return TENSOR_FAIL(error,
-                           "a tensor quantized along axis %" PRId64 " of size %" PRId64
-                           " has %" PRId64 " scales and %" PRId64 " zero points",
-                           tensor->axis, size, scales, zero_points);
-    return 0;
-}
-
 int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
 {
     char text[320];
@@ -180,50 +155,30 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error)
             error, "a tensor of %s, %s ends at byte %" PRIu64 " of storage %s, which has %" PRIu64,
             berth_dtype_name(tensor->dtype), tensor_text(tensor, text), nbytes,
             *tensor->storage->key ? tensor->storage->key : "of its own", tensor->storage->nbytes);
-    return tensor_check_quantized(tensor, error);
+    if (tensor->qscheme == BERTH_NOT_QUANTIZED)
+        return 0;
+    if ((unsigned)tensor->qscheme > BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
+        return TENSOR_FAIL(error, "a tensor with an unknown quantization scheme");
+    if (!bth_dtype_is_quantized(tensor->dtype))
+        return TENSOR_FAIL(error, "a quantized tensor of dtype %s",
+                           berth_dtype_name(tensor->dtype));
+    if (tensor->qscheme < BERTH_PER_CHANNEL_AFFINE)
+        return 0;
+    if (tensor->axis < 0 || tensor->axis >= tensor->rank)
+        return TENSOR_FAIL(error, "a tensor quantized along axis %" PRId64 " has %d dimensions",
+                           tensor->axis, tensor->rank);
+    int64_t size = tensor->shape[tensor->axis];
+    int64_t scales = scales_or_zero_points_count(tensor->scales);
+    int64_t zero_points = scales_or_zero_points_count(tensor->zero_points);
+    if (scales != size || zero_points != size)
+        return TENSOR_FAIL(error,
+                           "a tensor quantized along axis %" PRId64 " of size %" PRId64
+                           " has %" PRId64 " scales and %" PRId64 " zero points",
+                           tensor->axis, size, scales, zero_points);
+    return 0;
 }
 
 /* ---- gather ---- */
-
-/* The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
- * where possible. */
-struct walk {
-    int32_t rank;
-    int64_t shape[BERTH_MAX_RANK];
-    int64_t stride[BERTH_MAX_RANK];
-    int64_t index[BERTH_MAX_RANK];
-    int64_t position; /* of the index, in elements of the storage */
-};
-
-/* Merges the dimensions of a tensor, and sets the index to element `first`. */
-static void gather_begin(const berth_tensor *tensor, int64_t first, struct walk *walk)
-{
-    walk->rank = 0;
-    for (int32_t i = 0; i < tensor->rank; i++) {
-        int64_t size = tensor->shape[i], stride = tensor->stride[i], together;
-        if (size == 1)
-            continue;
-        int32_t outer = walk->rank - 1;
-        if (outer >= 0 && !__builtin_mul_overflow(size, stride, &together) &&
-            walk->stride[outer] == together) {
-            walk->shape[outer] *= size;
-            walk->stride[outer] = stride;
-            continue;
-        }
-        walk->shape[walk->rank] = size;
-        walk->stride[walk->rank++] = stride;
-    }
-    if (walk->rank == 0) { /* one element */
-        walk->rank = 1;
-        walk->shape[0] = walk->stride[0] = 1;
-    }
-    walk->position = tensor->storage_offset;
-    for (int32_t i = walk->rank; i-- > 0;) {
-        walk->index[i] = first % walk->shape[i];
-        first /= walk->shape[i];
-        walk->position += walk->index[i] * walk->stride[i];
-    }
-}
 
 #define GATHER_ITEMS(nbytes)                                                                       \
     for (int64_t i = 0; i < n; i++, in += step, out += (nbytes))                                   \
@@ -254,32 +209,57 @@ static void gather_items(char *out, const char *in, int64_t n, size_t item, int6
 void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t first, int64_t n,
                        void *out)
 {
+    int64_t shape[BERTH_MAX_RANK], stride[BERTH_MAX_RANK], index[BERTH_MAX_RANK];
+    int32_t rank = 0;
     if (n <= 0)
         return;
-    struct walk walk;
-    gather_begin(tensor, first, &walk);
+    /* The dimensions to walk, outermost first: without those of size 1, and with neighbours merged
+     * where possible. */
+    for (int32_t i = 0; i < tensor->rank; i++) {
+        int64_t together;
+        if (tensor->shape[i] == 1)
+            continue;
+        if (rank > 0 && !__builtin_mul_overflow(tensor->shape[i], tensor->stride[i], &together) &&
+            stride[rank - 1] == together) {
+            shape[rank - 1] *= tensor->shape[i];
+            stride[rank - 1] = tensor->stride[i];
+            continue;
+        }
+        shape[rank] = tensor->shape[i];
+        stride[rank++] = tensor->stride[i];
+    }
+    if (rank == 0) { /* one element */
+        rank = 1;
+        shape[0] = stride[0] = 1;
+    }
+    int64_t position = tensor->storage_offset; /* of the index, in elements of the storage */
+    for (int32_t i = rank; i-- > 0;) {
+        index[i] = first % shape[i];
+        first /= shape[i];
+        position += index[i] * stride[i];
+    }
     size_t item = berth_dtype_nbytes(tensor->dtype);
-    int32_t inner = walk.rank - 1;
+    int32_t inner = rank - 1;
     char *to = out;
     for (;;) {
-        int64_t run = walk.shape[inner] - walk.index[inner];
+        int64_t run = shape[inner] - index[inner];
         run = run < n ? run : n;
-        const char *from = (const char *)base + (size_t)walk.position * item;
-        if (walk.stride[inner] == 1)
+        const char *from = (const char *)base + (size_t)position * item;
+        if (stride[inner] == 1)
             memcpy(to, from, (size_t)run * item);
         else
-            gather_items(to, from, run, item, walk.stride[inner] * (int64_t)item);
+            gather_items(to, from, run, item, stride[inner] * (int64_t)item);
         n -= run;
         if (n == 0)
             return;
         to += (size_t)run * item;
         /* The row is done: on to the next. */
         for (int32_t i = inner; i > 0; i--) {
-            walk.position -= walk.index[i] * walk.stride[i];
-            walk.index[i] = 0;
-            if (walk.index[i - 1] + 1 < walk.shape[i - 1]) {
-                walk.index[i - 1]++;
-                walk.position += walk.stride[i - 1];
+            position -= index[i] * stride[i];
+            index[i] = 0;
+            if (index[i - 1] + 1 < shape[i - 1]) {
+                index[i - 1]++;
+                position += stride[i - 1];
                 break;
             }
         }

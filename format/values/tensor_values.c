@@ -25,33 +25,6 @@ berth_value *bth_tensor_adopt(berth_tree *tree, const berth_tensor *tensor)
     return &node->head;
 }
 
-/* Shape and stride in memory of the tree, the stride made if there is none. */
-static bool tensor_copy_dimensions_to_tree(berth_tree *tree, berth_tensor *tensor)
-{
-    if (tensor->rank < 0 || tensor->rank > BERTH_MAX_RANK)
-        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", tensor->rank,
-                               BERTH_MAX_RANK);
-    if (tensor->rank && !tensor->shape)
-        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor without a shape");
-    size_t rank = (size_t)tensor->rank;
-    int64_t *copy = bth_tree_allocate(tree, (2 * rank + 1) * sizeof(*copy));
-    if (!copy)
-        return false;
-    copy[2 * rank] = 0;
-    if (rank)
-        memcpy(copy, tensor->shape, rank * sizeof(*copy));
-    if (rank && tensor->stride)
-        memcpy(copy + rank, tensor->stride, rank * sizeof(*copy));
-    else
-        bth_contiguous_stride(copy, tensor->rank, copy + rank);
-    bool made = !tensor->stride;
-    tensor->shape = copy;
-    tensor->stride = copy + rank;
-    if (made && rank && tensor->stride[0] == INT64_MAX)
-        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the strides of a tensor do not fit 64 bits");
-    return true;
-}
-
 berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
 {
     if (!tree || !given)
@@ -61,12 +34,32 @@ berth_value *berth_make_tensor(berth_tree *tree, const berth_tensor *given)
                                (unsigned)(given->flags & ~TENSOR_FLAGS));
     if (given->storage && given->storage->tree != tree)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the storage is of another tree");
-    berth_tensor tensor = *given;
     if ((given->scales && !bth_tree_check_owns_value(tree, given->scales, "scales")) ||
-        (given->zero_points &&
-         !bth_tree_check_owns_value(tree, given->zero_points, "zero points")) ||
-        !tensor_copy_dimensions_to_tree(tree, &tensor))
+        (given->zero_points && !bth_tree_check_owns_value(tree, given->zero_points, "zero points")))
         return NULL;
+    if (given->rank < 0 || given->rank > BERTH_MAX_RANK)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor of rank %d (0 to %d)", given->rank,
+                               BERTH_MAX_RANK);
+    if (given->rank && !given->shape)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a tensor without a shape");
+    /* Shape and stride are in memory of the tree, the stride made if there is none. */
+    size_t rank = (size_t)given->rank;
+    int64_t *shape = bth_tree_allocate(tree, (2 * rank + 1) * sizeof(*shape));
+    if (!shape)
+        return NULL;
+    int64_t *stride = shape + rank;
+    stride[rank] = 0;
+    if (rank)
+        memcpy(shape, given->shape, rank * sizeof(*shape));
+    if (rank && given->stride)
+        memcpy(stride, given->stride, rank * sizeof(*stride));
+    else
+        bth_contiguous_stride(shape, given->rank, stride);
+    if (rank && !given->stride && stride[0] == INT64_MAX)
+        return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the strides of a tensor do not fit 64 bits");
+    berth_tensor tensor = *given;
+    tensor.shape = shape;
+    tensor.stride = stride;
     if (tensor.storage || tensor.flags & BERTH_META)
         return bth_tensor_adopt(tree, &tensor);
     /* A storage of just this tensor over its data. */
@@ -140,12 +133,24 @@ static bool shape_slices_are_equal(const int64_t *shape, int32_t at, const int64
     return memcmp(shape + at, other + other_at, (size_t)n * sizeof(*shape)) == 0;
 }
 
-/* CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
- * block, dense …]; the blocks only for BSR and BSC. */
-static bool compressed_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
-                                   const berth_tensor *compressed, const berth_tensor *plain,
-                                   const berth_tensor *values)
+/* The parts of a sparse tensor agree in shape (T4). */
+static bool sparse_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
+                               const berth_tensor *const parts[3])
 {
+    bool is_coo = layout == BERTH_SPARSE_COO;
+    for (int i = 0; i < (is_coo ? 1 : 2); i++)
+        if (parts[i]->dtype != BERTH_INT64 && parts[i]->dtype != BERTH_INT32)
+            return false;
+    if (is_coo) { /* indices [sparse dimensions, n], values [n, dense dimensions …] */
+        const berth_tensor *indices = parts[0], *values = parts[1];
+        int32_t dense = values->rank - 1;
+        return indices->rank == 2 && values->rank >= 1 && indices->shape[1] == values->shape[0] &&
+               indices->shape[0] == rank - dense &&
+               shape_slices_are_equal(shape, rank - dense, values->shape, 1, dense);
+    }
+    /* CSR and kin: compressed [batch …, rows + 1], plain [batch …, n], values [batch …, n, block,
+     * block, dense …]; the blocks only for BSR and BSC. */
+    const berth_tensor *compressed = parts[0], *plain = parts[1], *values = parts[2];
     bool blocked = layout == BERTH_SPARSE_BSR || layout == BERTH_SPARSE_BSC;
     bool by_row = layout == BERTH_SPARSE_CSR || layout == BERTH_SPARSE_BSR;
     int32_t batch = compressed->rank - 1;
@@ -165,29 +170,6 @@ static bool compressed_parts_agree(berth_layout_kind layout, const int64_t *shap
            shape_slices_are_equal(plain->shape, 0, values->shape, 0, batch + 1) &&
            shape_slices_are_equal(shape, batch + 2, values->shape, dense_at,
                                   values->rank - dense_at);
-}
-
-static bool tensor_has_index_dtype(const berth_tensor *tensor)
-{
-    return tensor->dtype == BERTH_INT64 || tensor->dtype == BERTH_INT32;
-}
-
-/* The parts of a sparse tensor agree in shape (T4). */
-static bool sparse_parts_agree(berth_layout_kind layout, const int64_t *shape, int32_t rank,
-                               const berth_tensor *const parts[3])
-{
-    const berth_tensor *indices = parts[0], *values = parts[1];
-    if (!tensor_has_index_dtype(indices))
-        return false;
-    if (layout != BERTH_SPARSE_COO)
-        return tensor_has_index_dtype(parts[1]) &&
-               compressed_parts_agree(layout, shape, rank, parts[0], parts[1], parts[2]);
-    /* indices [sparse dimensions, n], values [n, dense dimensions …] */
-    if (indices->rank != 2 || values->rank < 1 || indices->shape[1] != values->shape[0])
-        return false;
-    int32_t dense = values->rank - 1;
-    return indices->shape[0] == rank - dense &&
-           shape_slices_are_equal(shape, rank - dense, values->shape, 1, dense);
 }
 
 /* Whether all n parts of a SPARSE or NESTED are tensors of the tree. */
@@ -320,14 +302,6 @@ static int attribute_compare(const void *name, const void *row)
     return strcmp(name, *(const char *const *)row);
 }
 
-static bool attribute_is_of_tensor(const char *name, size_t nbytes)
-{
-    if (nbytes >= 2 && memcmp(name, "__", 2) == 0 && memcmp(name + nbytes - 2, "__", 2) == 0)
-        return true;
-    return strlen(name) == nbytes && /* no NUL within */
-           bsearch(name, names, sizeof names / sizeof *names, sizeof *names, attribute_compare);
-}
-
 /* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
 static bool attributes_dict_is_allowed(const berth_value *attributes, char *problem,
                                        size_t problem_nbytes)
@@ -341,7 +315,11 @@ static bool attributes_dict_is_allowed(const berth_value *attributes, char *prob
         if (bth_node_kind(key) != BERTH_KIND_STR)
             (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
                            bth_kind_phrase(bth_node_kind(key)));
-        else if (attribute_is_of_tensor(name, nbytes))
+        else if ((nbytes >= 2 && memcmp(name, "__", 2) == 0 &&
+                  memcmp(name + nbytes - 2, "__", 2) == 0) ||
+                 (strlen(name) == nbytes && /* no NUL within */
+                  bsearch(name, names, sizeof names / sizeof *names, sizeof *names,
+                          attribute_compare)))
             (void)snprintf(problem, problem_nbytes,
                            "the attribute %.80s, which is the tensor's own: PyTorch would set that",
                            name);

@@ -43,30 +43,6 @@ berth_value *berth_make_int(berth_tree *tree, int64_t value)
     return (berth_value *)node;
 }
 
-/* An int of any size: berth_make_bytes of BERTH_KIND_INT. */
-static berth_value *int_from_bytes(berth_tree *tree, const uint8_t *bytes, size_t nbytes)
-{
-    if (!bytes || nbytes == 0 || nbytes > 255)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
-                               nbytes);
-    /* The shortest two's complement form: without bytes that only repeat the sign. */
-    while (nbytes > 1 && bytes[nbytes - 1] == (bytes[nbytes - 2] & 0x80 ? 0xff : 0))
-        nbytes--;
-    if (nbytes <= 8) {
-        uint64_t integer = bytes[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
-        for (size_t i = nbytes; i-- > 0;)
-            integer = integer << 8 | bytes[i];
-        return berth_make_int(tree, (int64_t)integer);
-    }
-    struct big_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
-    if (!node)
-        return NULL;
-    node->head.flags |= BTH_NODE_BIG;
-    node->nbytes = nbytes;
-    memcpy(node->bytes, bytes, nbytes);
-    return &node->head;
-}
-
 berth_value *berth_make_float(berth_tree *tree, double value)
 {
     struct float_node *node = bth_node_new_without_id(tree, BERTH_KIND_FLOAT, BTH_FLOAT_NBYTES);
@@ -202,31 +178,6 @@ berth_storage *berth_as_storage(const berth_value *value)
 
 /* ---- text and bytes ---- */
 
-/* The position of the first byte that is no UTF-8, or nbytes. Surrogates are allowed, each as three
- * bytes, as with Python's surrogatepass. */
-static size_t utf8_find_bad(const uint8_t *text, size_t nbytes)
-{
-    for (size_t at = 0; at < nbytes;) {
-        uint64_t word; /* most text is ASCII */
-        while (nbytes - at >= sizeof(word) &&
-               (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
-            at += sizeof(word);
-        while (at < nbytes && text[at] < 0x80)
-            at++;
-        if (at == nbytes)
-            break;
-        const uint8_t *sequence = text + at;
-        size_t n = bth_utf8_sequence_nbytes(sequence, nbytes - at);
-        if (n == 0 && nbytes - at >= 3 && sequence[0] == 0xed && sequence[1] >= 0xa0 &&
-            sequence[1] <= 0xbf && (sequence[2] & 0xc0) == 0x80)
-            n = 3; /* a surrogate */
-        if (n == 0)
-            return at;
-        at += n;
-    }
-    return nbytes;
-}
-
 /* A STR or BYTES with a copy of the bytes; NULL: they are set afterwards. */
 static berth_value *text_new(berth_tree *tree, berth_kind kind, const void *bytes, size_t nbytes)
 {
@@ -250,10 +201,25 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
 {
     if (!tree || (!text && nbytes))
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the text is NULL");
-    size_t bad = utf8_find_bad((const uint8_t *)text, nbytes);
-    if (bad < nbytes)
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte %zu",
-                               bad);
+    for (size_t at = 0, n; at < nbytes; at += n) {
+        uint64_t word; /* most text is ASCII */
+        while (nbytes - at >= sizeof(word) &&
+               (memcpy(&word, text + at, sizeof(word)), !(word & UINT64_C(0x8080808080808080))))
+            at += sizeof(word);
+        while (at < nbytes && (uint8_t)text[at] < 0x80)
+            at++;
+        if (at == nbytes)
+            break;
+        const uint8_t *sequence = (const uint8_t *)text + at;
+        n = bth_utf8_sequence_nbytes(sequence, nbytes - at);
+        /* Surrogates are allowed, each as three bytes, as with Python's surrogatepass. */
+        if (n == 0 && nbytes - at >= 3 && sequence[0] == 0xed && sequence[1] >= 0xa0 &&
+            sequence[1] <= 0xbf && (sequence[2] & 0xc0) == 0x80)
+            n = 3;
+        if (n == 0)
+            return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte %zu",
+                                   at);
+    }
     return text_new(tree, BERTH_KIND_STR, text, nbytes);
 }
 
@@ -303,17 +269,33 @@ berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes)
 
 berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *bytes, size_t nbytes)
 {
-    switch (kind) {
-    case BERTH_KIND_BYTES:
+    const uint8_t *digits = bytes;
+    if (kind == BERTH_KIND_BYTES)
         return bytes_new(tree, bytes, nbytes);
-    case BERTH_KIND_BYTEARRAY:
+    if (kind == BERTH_KIND_BYTEARRAY)
         return bth_wrapper_node_new(tree, kind, bytes_new(tree, bytes, nbytes));
-    case BERTH_KIND_INT:
-        return int_from_bytes(tree, bytes, nbytes);
-    default:
+    if (kind != BERTH_KIND_INT)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s (%d) is not made of bytes",
                                berth_kind_name(kind), (int)kind);
+    if (!bytes || nbytes == 0 || nbytes > 255)
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "an integer of %zu bytes (1 to 255)",
+                               nbytes);
+    /* The shortest two's complement form: without bytes that only repeat the sign. */
+    while (nbytes > 1 && digits[nbytes - 1] == (digits[nbytes - 2] & 0x80 ? 0xff : 0))
+        nbytes--;
+    if (nbytes <= 8) {
+        uint64_t integer = digits[nbytes - 1] & 0x80 ? UINT64_MAX : 0;
+        for (size_t i = nbytes; i-- > 0;)
+            integer = integer << 8 | digits[i];
+        return berth_make_int(tree, (int64_t)integer);
     }
+    struct big_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node) + nbytes);
+    if (!node)
+        return NULL;
+    node->head.flags |= BTH_NODE_BIG;
+    node->nbytes = nbytes;
+    memcpy(node->bytes, bytes, nbytes);
+    return &node->head;
 }
 
 /* ---- device ---- */

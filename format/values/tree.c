@@ -44,27 +44,6 @@ static struct block *tree_take_block_from_spare(berth_tree *tree, size_t nbytes)
     return block;
 }
 
-/* Adds a chunk, from the spare memory while enough is left. */
-static bool tree_add_chunk(berth_tree *tree)
-{
-    size_t nbytes = MAX_CHUNK_NBYTES;
-    struct block *chunk = tree_take_block_from_spare(tree, nbytes - sizeof(*chunk));
-    if (!chunk) {
-        nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
-        nbytes = nbytes < CHUNK_NBYTES ? CHUNK_NBYTES : nbytes;
-        nbytes = nbytes > MAX_CHUNK_NBYTES ? MAX_CHUNK_NBYTES : nbytes;
-        nbytes = tree->chunk ? nbytes : FIRST_CHUNK_NBYTES;
-        chunk = tree_add_block(tree, nbytes - sizeof(*chunk));
-    }
-    if (!chunk)
-        return false;
-    tree->chunk = chunk;
-    tree->chunk_at = sizeof(struct block);
-    tree->chunk_nbytes = nbytes;
-    tree->chunks_nbytes += nbytes;
-    return true;
-}
-
 void bth_tree_set_spare_memory(berth_tree *tree, void *memory, size_t nbytes)
 {
     tree->spare = memory;
@@ -81,8 +60,24 @@ static void *tree_allocate_and_get_block(berth_tree *tree, size_t nbytes, struct
         return *block ? *block + 1 : NULL;
     }
     void *memory = bth_tree_allocate_in_chunk(tree, nbytes);
-    if (!memory && tree_add_chunk(tree))
+    if (!memory) { /* a new chunk, from the spare memory while enough is left */
+        size_t chunk_nbytes = MAX_CHUNK_NBYTES;
+        struct block *chunk = tree_take_block_from_spare(tree, chunk_nbytes - sizeof(*chunk));
+        if (!chunk) {
+            chunk_nbytes = tree->chunks_nbytes / 16 & ~(size_t)(CHUNK_NBYTES - 1);
+            chunk_nbytes = chunk_nbytes < CHUNK_NBYTES ? CHUNK_NBYTES : chunk_nbytes;
+            chunk_nbytes = chunk_nbytes > MAX_CHUNK_NBYTES ? MAX_CHUNK_NBYTES : chunk_nbytes;
+            chunk_nbytes = tree->chunk ? chunk_nbytes : FIRST_CHUNK_NBYTES;
+            chunk = tree_add_block(tree, chunk_nbytes - sizeof(*chunk));
+        }
+        if (!chunk)
+            return NULL;
+        tree->chunk = chunk;
+        tree->chunk_at = sizeof(struct block);
+        tree->chunk_nbytes = chunk_nbytes;
+        tree->chunks_nbytes += chunk_nbytes;
         memory = bth_tree_allocate_in_chunk(tree, nbytes);
+    }
     *block = tree->chunk;
     return memory;
 }

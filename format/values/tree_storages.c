@@ -30,30 +30,26 @@ static const char *storage_copy_text(berth_tree *tree, const char *text, size_t 
     return copy;
 }
 
-/* A copy of the location's text, shared with the storage before it if they are the same. */
-static const char *storage_copy_or_share_location(berth_tree *tree, const char *location,
-                                                  size_t nbytes)
-{
-    if (nbytes == 3 && memcmp(location, "cpu", 3) == 0)
-        return "cpu";
-    if (nbytes > MAX_LOCATION_NBYTES || memchr(location, '\0', nbytes))
-        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
-                               "a storage's location of %zu bytes (at most %d, without NUL)",
-                               nbytes, MAX_LOCATION_NBYTES);
-    if (nbytes == 4 && memcmp(location, "meta", 4) == 0)
-        return BTH_TREE_REFUSE(
-            tree, BERTH_E_UNSUPPORTED,
-            "a storage whose location is meta: PyTorch would read none of its bytes");
-    const berth_storage *last = bth_tree_storage(tree, bth_tree_n_storages(tree) - 1);
-    if (last && strlen(last->location) == nbytes && memcmp(last->location, location, nbytes) == 0)
-        return last->location;
-    return storage_copy_text(tree, location, nbytes);
-}
-
 static berth_storage *storage_new_and_append(berth_tree *tree, const char *key, size_t key_nbytes,
                                              const char *location, size_t location_nbytes)
 {
-    const char *own_location = storage_copy_or_share_location(tree, location, location_nbytes);
+    const char *own_location = "cpu";
+    if (location_nbytes != 3 || memcmp(location, "cpu", 3) != 0) {
+        if (location_nbytes > MAX_LOCATION_NBYTES || memchr(location, '\0', location_nbytes))
+            return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                                   "a storage's location of %zu bytes (at most %d, without NUL)",
+                                   location_nbytes, MAX_LOCATION_NBYTES);
+        if (location_nbytes == 4 && memcmp(location, "meta", 4) == 0)
+            return BTH_TREE_REFUSE(
+                tree, BERTH_E_UNSUPPORTED,
+                "a storage whose location is meta: PyTorch would read none of its bytes");
+        /* The text is shared with the storage before it if they are the same. */
+        const berth_storage *last = bth_tree_storage(tree, bth_tree_n_storages(tree) - 1);
+        bool is_same = last && strlen(last->location) == location_nbytes &&
+                       memcmp(last->location, location, location_nbytes) == 0;
+        own_location =
+            is_same ? last->location : storage_copy_text(tree, location, location_nbytes);
+    }
     if (!own_location)
         return NULL;
     struct storage_table *table = &tree->storages;
@@ -133,21 +129,6 @@ static uint64_t storage_key_parse_index(const berth_tree *tree, const char *key,
     return position;
 }
 
-/* Adds the key of a storage to the slots. The first slots are of all keys that were positions. */
-static bool storage_add_missing_slots(berth_tree *tree, const berth_storage *storage)
-{
-    struct slots *slots = &tree->storages.slots;
-    size_t i = slots->slots ? storage->index : 0;
-    if (!bth_hash_slots_reserve(tree, slots, storage->index + 1))
-        return false;
-    for (; i <= storage->index; i++) {
-        const char *key = bth_tree_storage(tree, i)->key;
-        if (*key)
-            bth_hash_slots_add(slots, bth_tree_hash_bytes(tree, key, strlen(key)), (uint32_t)i);
-    }
-    return true;
-}
-
 /* A storage that the caller made has no key. */
 static berth_storage *storage_find(const berth_tree *tree, uint64_t position, const char *key,
                                    size_t nbytes)
@@ -160,7 +141,7 @@ static berth_storage *storage_find(const berth_tree *tree, uint64_t position, co
     }
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
         return NULL;
-    uint32_t hash = bth_tree_hash_bytes(tree, key, nbytes), at = hash, i;
+    uint32_t hash = bth_hash(tree->seed, key, nbytes), at = hash, i;
     while ((i = bth_hash_slots_find_next(slots, hash, &at)) != UINT32_MAX) {
         berth_storage *storage = bth_tree_storage(tree, i);
         if (strlen(storage->key) == nbytes && memcmp(storage->key, key, nbytes) == 0)
@@ -193,8 +174,19 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
         return storage;
     }
     storage = storage_new_and_append(tree, key, key_nbytes, location, location_nbytes);
-    if (!storage || (position != storage->index && !storage_add_missing_slots(tree, storage)))
+    if (!storage)
         return NULL;
+    if (position != storage->index) { /* the first slots are of all keys that were positions */
+        struct slots *slots = &tree->storages.slots;
+        size_t i = slots->slots ? storage->index : 0;
+        if (!bth_hash_slots_reserve(tree, slots, storage->index + 1))
+            return NULL;
+        for (; i <= storage->index; i++) {
+            const char *each = bth_tree_storage(tree, i)->key;
+            if (*each)
+                bth_hash_slots_add(slots, bth_hash(tree->seed, each, strlen(each)), (uint32_t)i);
+        }
+    }
     storage->dtype = dtype;
     storage->nbytes = nbytes;
     return storage;

@@ -44,107 +44,67 @@ static void zlib_release(void *context, void *pointer)
     bth_release(pointer);
 }
 
-/* One record that is inflated. Counters of zlib have 32 bits on some systems. */
-struct inflation {
-    const bth_zip_entry *entry;
-    const bth_zip_input *input;
-    bth_inflate_output *output;
-    z_stream stream;
-    uint64_t in_nbytes;  /* given to zlib */
-    uint64_t out_nbytes; /* inflated */
-};
-
-static uint64_t inflation_consumed_nbytes(const struct inflation *inflation)
-{
-    return inflation->in_nbytes - inflation->stream.avail_in;
-}
-
-/* `why`: what is wrong beside the numbers. */
-static int inflation_fail_size(const struct inflation *inflation, const char *why,
-                               berth_error *error)
-{
-    const bth_zip_entry *entry = inflation->entry;
-    return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
-                    "%" PRIu64 " bytes inflate to %" PRIu64 ", the directory has %" PRIu64
-                    " and %" PRIu64 "%s",
-                    inflation_consumed_nbytes(inflation), inflation->out_nbytes,
-                    entry->compressed_nbytes, entry->nbytes, why);
-}
-
-/* The room for the next piece. After the record's last byte there is room for one more. */
-static uint8_t *inflation_find_room(const struct inflation *inflation, size_t *nbytes)
-{
-    const bth_inflate_output *output = inflation->output;
-    uint64_t at = inflation->out_nbytes, left = inflation->entry->nbytes - at + 1;
-    bool is_kept = at >= output->from && at - output->from < output->nbytes;
-    uint64_t room = is_kept ? output->nbytes - (at - output->from) : output->scratch_nbytes;
-    if (at < output->from)
-        room = room < output->from - at ? room : output->from - at;
-    room = room < left ? room : left;
-    *nbytes = room < PIECE_NBYTES ? (size_t)room : PIECE_NBYTES;
-    return is_kept ? output->memory + (at - output->from) : output->scratch;
-}
-
-/* Fetches input and inflates it, piece by piece, to its end. */
-static int inflation_run(struct inflation *inflation, berth_error *error)
-{
-    const bth_zip_entry *entry = inflation->entry;
-    const bth_zip_input *input = inflation->input;
-    bth_inflate_output *output = inflation->output;
-    z_stream *stream = &inflation->stream;
-    for (int result = Z_OK; result != Z_STREAM_END;) {
-        uint64_t left = entry->compressed_nbytes - inflation->in_nbytes;
-        if (stream->avail_in == 0 && left > 0) {
-            uint64_t nbytes = left < INPUT_NBYTES ? left : INPUT_NBYTES;
-            const uint8_t *bytes;
-            if (input->get(input->context, entry->data_offset + inflation->in_nbytes, nbytes,
-                           nbytes, &bytes, error) < 0)
-                return error->code;
-            stream->next_in = (Bytef *)(uintptr_t)bytes; /* zlib does not write to it */
-            stream->avail_in = (uInt)nbytes;
-            inflation->in_nbytes += nbytes;
-        }
-        size_t room;
-        uint8_t *out = inflation_find_room(inflation, &room);
-        stream->next_out = out;
-        stream->avail_out = (uInt)room;
-        result = inflate(stream, Z_NO_FLUSH);
-        size_t nbytes = room - stream->avail_out;
-        output->crc32 = bth_crc32(output->crc32, out, nbytes);
-        inflation->out_nbytes += nbytes;
-        if (output->advance && output->advance(output->context, nbytes, error) < 0)
-            return error->code;
-        if (result == Z_MEM_ERROR)
-            return bth_fail_memory(error, 0);
-        if (result < 0 && result != Z_BUF_ERROR)
-            return bth_fail(error, BERTH_E_ARCHIVE, entry->record,
-                            entry->data_offset + inflation_consumed_nbytes(inflation),
-                            "cannot be inflated: %s", stream->msg ? stream->msg : "bad data");
-        if (inflation->out_nbytes > entry->nbytes)
-            return inflation_fail_size(inflation, "; more follows", error);
-        if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
-            return inflation_fail_size(inflation, "; the deflated data do not end there", error);
-    }
-    if (inflation_consumed_nbytes(inflation) == entry->compressed_nbytes &&
-        inflation->out_nbytes == entry->nbytes)
-        return BERTH_OK;
-    return inflation_fail_size(inflation, "", error);
-}
-
 int bth_inflate_in_pieces(const bth_zip_entry *entry, const bth_zip_input *input,
                           bth_inflate_output *output, berth_error *error)
 {
-    struct inflation one = {.entry = entry,
-                            .input = input,
-                            .output = output,
-                            .stream = {.zalloc = zlib_allocate, .zfree = zlib_release}};
+    z_stream stream = {.zalloc = zlib_allocate, .zfree = zlib_release};
+    /* Given to zlib, and inflated: its own counters have 32 bits on some systems. */
+    uint64_t in_nbytes = 0, out_nbytes = 0;
     output->crc32 = 0;
     if (entry->compressed_nbytes == 0 && entry->nbytes == 0) /* as other readers have it */
         return 0;
-    if (inflateInit2(&one.stream, -MAX_WBITS) != Z_OK)
+    if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
         return bth_fail_memory(error, 0);
-    (void)inflation_run(&one, error);
-    inflateEnd(&one.stream);
+    for (int result = Z_OK; result != Z_STREAM_END && error->code == BERTH_OK;) {
+        uint64_t left = bth_min(entry->compressed_nbytes - in_nbytes, INPUT_NBYTES);
+        if (stream.avail_in == 0 && left > 0) {
+            const uint8_t *bytes;
+            if (input->get(input->context, entry->data_offset + in_nbytes, left, left, &bytes,
+                           error) < 0)
+                break;
+            stream.next_in = (Bytef *)(uintptr_t)bytes; /* zlib does not write to it */
+            stream.avail_in = (uInt)left;
+            in_nbytes += left;
+        }
+        /* The room for the next piece. After the record's last byte there is room for one more. */
+        uint64_t room = output->scratch_nbytes;
+        uint8_t *out = output->scratch;
+        if (out_nbytes >= output->from && out_nbytes - output->from < output->nbytes) {
+            out = output->memory + (out_nbytes - output->from);
+            room = output->nbytes - (out_nbytes - output->from);
+        }
+        if (out_nbytes < output->from)
+            room = bth_min(room, output->from - out_nbytes);
+        room = bth_min(room, bth_min(entry->nbytes - out_nbytes + 1, PIECE_NBYTES));
+        stream.next_out = out;
+        stream.avail_out = (uInt)room;
+        result = inflate(&stream, Z_NO_FLUSH);
+        size_t nbytes = (size_t)room - stream.avail_out;
+        output->crc32 = bth_crc32(output->crc32, out, nbytes);
+        out_nbytes += nbytes;
+        if (output->advance && output->advance(output->context, nbytes, error) < 0)
+            break;
+        uint64_t consumed = in_nbytes - stream.avail_in;
+        const char *why = NULL; /* the sizes are wrong */
+        if (out_nbytes > entry->nbytes)
+            why = "; more follows";
+        else if (result == Z_BUF_ERROR) /* there was room, so there is no more input */
+            why = "; the deflated data do not end there";
+        else if (result == Z_STREAM_END &&
+                 (consumed != entry->compressed_nbytes || out_nbytes != entry->nbytes))
+            why = "";
+        if (result == Z_MEM_ERROR)
+            (void)bth_fail_memory(error, 0);
+        else if (result < 0 && result != Z_BUF_ERROR)
+            (void)bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset + consumed,
+                           "cannot be inflated: %s", stream.msg ? stream.msg : "bad data");
+        else if (why)
+            (void)bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->data_offset,
+                           "%" PRIu64 " bytes inflate to %" PRIu64 ", the directory has %" PRIu64
+                           " and %" PRIu64 "%s",
+                           consumed, out_nbytes, entry->compressed_nbytes, entry->nbytes, why);
+    }
+    inflateEnd(&stream);
     return error->code;
 }
 

@@ -9,11 +9,6 @@
 
 /* Which bytes of the file belong to which entry (Z7). */
 
-static size_t ranges_n_entries_and_folders(const bth_zip_directory *directory)
-{
-    return directory->n_entries + directory->n_folders;
-}
-
 static uint64_t ranges_header_offset(const bth_zip_directory *directory, size_t i)
 {
     return directory->entries[directory->by_offset[i]].header_offset;
@@ -29,7 +24,7 @@ static void ranges_swap(bth_zip_directory *directory, size_t i, size_t j)
 /* A heap sort: no order of entries makes it slow. Entries at the same offset are refused anyway. */
 static void ranges_sort(bth_zip_directory *directory)
 {
-    size_t end = ranges_n_entries_and_folders(directory);
+    size_t end = directory->n_entries + directory->n_folders;
     for (size_t begin = end / 2; end > 1;) {
         if (begin > 0)
             begin--;
@@ -51,7 +46,7 @@ static void ranges_sort(bth_zip_directory *directory)
 static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t directory_offset,
                                        berth_error *error)
 {
-    size_t n = ranges_n_entries_and_folders(directory);
+    size_t n = directory->n_entries + directory->n_folders;
     bool is_ordered = true;
     for (size_t i = 0; i < n; i++) {
         directory->by_offset[i] = i;
@@ -76,7 +71,7 @@ static int zip_order_and_check_overlap(bth_zip_directory *directory, uint64_t di
 int bth_zip_check_no_gaps(const bth_zip_directory *directory, const bth_zip_end *end, size_t first,
                           uint64_t at, berth_error *error)
 {
-    for (size_t i = first; i < ranges_n_entries_and_folders(directory); i++) {
+    for (size_t i = first; i < directory->n_entries + directory->n_folders; i++) {
         const bth_zip_entry *entry = &directory->entries[directory->by_offset[i]];
         if (entry->header_offset != at)
             return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
@@ -108,14 +103,6 @@ typedef struct zip_central {
 
 #define ENTRY_FAIL(entry, error, code, ...)                                                        \
     bth_fail(error, code, (entry)->kept.record, (entry)->at, __VA_ARGS__)
-
-/* The next free positions in the directory's memory. */
-typedef struct zip_filling {
-    bth_zip_directory *directory;
-    char *names_at;
-    size_t n_left;         /* entries not read yet; folders fill the array from its end */
-    uint16_t folder_flags; /* of the entry that set the top folder */
-} zip_filling;
 
 /* Z4: checks the signature and the lengths. Behind the entry there must be room for the fixed
  * fields of n_after more entries; so all names fit the memory that was allocated for them. */
@@ -152,42 +139,6 @@ static int entry_read(bth_cursor *cursor, size_t number, size_t n_after, zip_cen
                           "but the directory has only %zu for them and %zu more entries",
                           number, entry->kept.name_nbytes, entry->extra_nbytes,
                           entry->comment_nbytes, left, n_after);
-    return BERTH_OK;
-}
-
-/* Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a folder's name
- * in UTF-8 without the mark. Readers that take it for code page 437 must still see one folder. */
-static int entry_check_or_set_top_folder(zip_filling *filling, const zip_central *entry,
-                                         berth_error *error)
-{
-    bth_zip_directory *directory = filling->directory;
-    const char *name = (const char *)entry->name;
-    const uint8_t *slash = memchr(entry->name, '/', entry->kept.name_nbytes);
-    if (!slash)
-        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
-                          "'%.*s' lies in no top folder; a checkpoint's records share one",
-                          (int)entry->kept.name_nbytes, name);
-    size_t length = (size_t)(slash - entry->name);
-    if (!directory->archive) {
-        memcpy(filling->names_at, name, length);
-        filling->names_at[length] = '\0';
-        directory->archive = filling->names_at;
-        directory->archive_nbytes = (uint32_t)length;
-        filling->folder_flags = entry->kept.flags;
-        filling->names_at += length + 1;
-    }
-    if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
-        return ENTRY_FAIL(entry, error, BERTH_E_ARCHIVE,
-                          "'%.*s' does not lie in the top folder '%s' of the entries before it",
-                          (int)entry->kept.name_nbytes, name, directory->archive);
-    bool is_ascii = true;
-    for (const char *at = directory->archive; *at; at++)
-        is_ascii = is_ascii && (uint8_t)*at < 0x80;
-    if (!is_ascii && ((filling->folder_flags ^ entry->kept.flags) & BTH_ZIP_FLAG_UTF8))
-        return ENTRY_FAIL(
-            entry, error, BERTH_E_ARCHIVE,
-            "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
-            directory->archive);
     return BERTH_OK;
 }
 
@@ -287,63 +238,69 @@ static int entry_check(const zip_central *entry, uint64_t directory_offset, bool
     return BERTH_OK;
 }
 
-static int directory_read_entries(bth_cursor *cursor, const bth_zip_end *end, zip_filling *filling,
-                                  berth_error *error)
+/* Folders fill the array of entries from its end. */
+static int directory_read_entries(const uint8_t *bytes, const bth_zip_end *end,
+                                  bth_zip_directory *directory, berth_error *error)
 {
-    bth_zip_directory *directory = filling->directory;
+    bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
+    char *names_at = directory->names;
+    uint16_t folder_flags = 0; /* of the entry that set the top folder */
     for (size_t i = 0; i < end->n_entries; i++) {
-        zip_central entry = {.at = end->directory_offset + cursor->at};
-        if (entry_read(cursor, i, filling->n_left - 1, &entry, error) < 0 ||
+        zip_central entry = {.at = end->directory_offset + cursor.at};
+        size_t n_after = (size_t)end->n_entries - i - 1;
+        if (entry_read(&cursor, i, n_after, &entry, error) < 0 ||
             bth_zip_check_name(entry.name, entry.kept.name_nbytes,
                                (entry.kept.flags & BTH_ZIP_FLAG_UTF8) != 0, true, entry.at,
-                               error) < 0 ||
-            entry_check_or_set_top_folder(filling, &entry, error) < 0)
+                               error) < 0)
             return error->code;
-        memcpy(filling->names_at, entry.name, entry.kept.name_nbytes);
-        filling->names_at[entry.kept.name_nbytes] = '\0';
-        entry.kept.name = filling->names_at;
-        entry.kept.record = filling->names_at + directory->archive_nbytes + 1;
-        filling->names_at += entry.kept.name_nbytes + 1;
-        bool is_folder = entry.name[entry.kept.name_nbytes - 1] == '/';
+        /* Z8: all under one top folder, that of the first entry. Info-ZIP and macOS write a
+         * folder's name in UTF-8 without the mark. Readers that take it for code page 437 must
+         * still see one folder. */
+        const char *name = (const char *)entry.name;
+        const char *slash = memchr(name, '/', entry.kept.name_nbytes);
+        if (!slash)
+            return ENTRY_FAIL(&entry, error, BERTH_E_ARCHIVE,
+                              "'%.*s' lies in no top folder; a checkpoint's records share one",
+                              (int)entry.kept.name_nbytes, name);
+        size_t length = (size_t)(slash - name);
+        if (!directory->archive) {
+            memcpy(names_at, name, length);
+            names_at[length] = '\0';
+            directory->archive = names_at;
+            directory->archive_nbytes = (uint32_t)length;
+            folder_flags = entry.kept.flags;
+            names_at += length + 1;
+        }
+        if (length != directory->archive_nbytes || memcmp(name, directory->archive, length) != 0)
+            return ENTRY_FAIL(&entry, error, BERTH_E_ARCHIVE,
+                              "'%.*s' does not lie in the top folder '%s' of the entries before it",
+                              (int)entry.kept.name_nbytes, name, directory->archive);
+        bool is_ascii = true;
+        for (const char *at = directory->archive; *at; at++)
+            is_ascii = is_ascii && (uint8_t)*at < 0x80;
+        if (!is_ascii && ((folder_flags ^ entry.kept.flags) & BTH_ZIP_FLAG_UTF8))
+            return ENTRY_FAIL(
+                &entry, error, BERTH_E_ARCHIVE,
+                "the top folder '%s' is marked as UTF-8 (flag bit 11) in some entries only",
+                directory->archive);
+        memcpy(names_at, name, entry.kept.name_nbytes);
+        names_at[entry.kept.name_nbytes] = '\0';
+        entry.kept.name = names_at;
+        entry.kept.record = names_at + directory->archive_nbytes + 1;
+        names_at += entry.kept.name_nbytes + 1;
+        bool is_folder = name[entry.kept.name_nbytes - 1] == '/';
         if (entry_read_extra(&entry, error) < 0 ||
             entry_check(&entry, end->directory_offset, is_folder, error) < 0)
             return error->code;
-        filling->n_left--;
-        directory
-            ->entries[is_folder ? directory->n_entries + filling->n_left : directory->n_entries] =
-            entry.kept;
+        directory->entries[directory->n_entries + (is_folder ? n_after : 0)] = entry.kept;
         directory->n_entries += !is_folder;
         directory->n_folders += is_folder;
     }
     /* Z3: the entries fill the directory; this also finds a count that is too small by 65,536. */
-    if (bth_cursor_left(cursor) > 0)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor->at,
+    if (bth_cursor_left(&cursor) > 0)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset + cursor.at,
                         "%zu bytes of the directory follow its %" PRIu64 " entries",
-                        bth_cursor_left(cursor), end->n_entries);
-    return BERTH_OK;
-}
-
-/* Memory in proportion to the directory: all bytes but the fixed fields can be names, and the top
- * folder is a part of the first one. */
-static int directory_allocate(bth_zip_directory *directory, const bth_zip_end *end,
-                              berth_error *error)
-{
-    if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
-                        "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
-                        end->n_entries, end->directory_nbytes);
-    size_t n = (size_t)end->n_entries;
-    size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
-    size_t entries_nbytes = bth_array_nbytes(n, sizeof *directory->entries);
-    size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *directory->by_offset);
-
-    directory->entries = bth_allocate_zeroed(entries_nbytes);
-    directory->by_offset = bth_allocate(by_offset_nbytes);
-    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
-        directory->names = bth_allocate(2 * names_nbytes + n + 1);
-    if (!directory->entries || !directory->by_offset || !directory->names)
-        return bth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
-                                          2 * (uint64_t)names_nbytes + n + 1);
+                        bth_cursor_left(&cursor), end->n_entries);
     return BERTH_OK;
 }
 
@@ -351,16 +308,30 @@ int bth_zip_read_directory(const uint8_t *bytes, const bth_zip_end *end,
                            bth_zip_directory *directory, berth_error *error)
 {
     bth_zip_directory made = {0};
-    zip_filling filling = {.directory = &made, .n_left = (size_t)end->n_entries};
-    bth_cursor cursor = bth_cursor_make(bytes, (size_t)end->directory_nbytes);
     *directory = made;
     if (end->n_entries == 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
                         "an archive without records");
-    if (directory_allocate(&made, end, error) < 0)
+    if (end->n_entries > end->directory_nbytes / BTH_ZIP_CENTRAL_NBYTES)
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, end->directory_offset,
+                        "%" PRIu64 " entries do not fit a directory of %" PRIu64 " bytes",
+                        end->n_entries, end->directory_nbytes);
+    /* Memory in proportion to the directory: all bytes but the fixed fields can be names, and the
+     * top folder is a part of the first one. */
+    size_t n = (size_t)end->n_entries;
+    size_t names_nbytes = (size_t)end->directory_nbytes - n * BTH_ZIP_CENTRAL_NBYTES;
+    size_t entries_nbytes = bth_array_nbytes(n, sizeof *made.entries);
+    size_t by_offset_nbytes = bth_array_nbytes(n, sizeof *made.by_offset);
+    made.entries = bth_allocate_zeroed(entries_nbytes);
+    made.by_offset = bth_allocate(by_offset_nbytes);
+    if (names_nbytes < SIZE_MAX / 4) /* n is less than a 46th: the sum fits, in 32 bits too */
+        made.names = bth_allocate(2 * names_nbytes + n + 1);
+    if (!made.entries || !made.by_offset || !made.names) {
+        (void)bth_fail_memory(error, (uint64_t)entries_nbytes + by_offset_nbytes +
+                                         2 * (uint64_t)names_nbytes + n + 1);
         goto cleanup;
-    filling.names_at = made.names;
-    if (directory_read_entries(&cursor, end, &filling, error) < 0 ||
+    }
+    if (directory_read_entries(bytes, end, &made, error) < 0 ||
         zip_order_and_check_overlap(&made, end->directory_offset, error) < 0 ||
         bth_zip_index_names(&made, error) < 0)
         goto cleanup;

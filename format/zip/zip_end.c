@@ -36,11 +36,6 @@ static size_t end_find_last(const zip_tail *tail, size_t before)
     return SIZE_MAX;
 }
 
-static size_t end_room_after(const zip_tail *tail, size_t at)
-{
-    return tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES;
-}
-
 /* Z1: readers that search backwards take the last signature, so it must be an end record whose
  * comment ends with the file. For readers that search forwards it must be the only one. */
 static int end_find_record(const zip_tail *tail, size_t *found, berth_error *error)
@@ -58,13 +53,14 @@ static int end_find_record(const zip_tail *tail, size_t *found, berth_error *err
                         tail->nbytes - cut, BTH_ZIP_END_RECORD_NBYTES);
     }
     uint16_t comment = comment_nbytes_at(tail, at);
-    if (comment != end_room_after(tail, at))
+    size_t follow = tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES;
+    if (comment != follow)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "the end record announces a comment of %d bytes, but %zu follow", comment,
-                        end_room_after(tail, at));
+                        follow);
     *found = at;
     while ((at = end_find_last(tail, at)) != SIZE_MAX)
-        if (comment_nbytes_at(tail, at) == end_room_after(tail, at))
+        if (comment_nbytes_at(tail, at) == tail->nbytes - at - BTH_ZIP_END_RECORD_NBYTES)
             return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                             "a second end record, beside the one at byte %" PRIu64,
                             tail->file_at + *found);
@@ -151,27 +147,6 @@ static int end_detect_end64_and_locator(const zip_tail *tail, size_t end_at, boo
     return BERTH_OK;
 }
 
-/* Z2: each field of the end record equals the ZIP64 field, or is saturated. */
-static int end_compare_fields(const end_fields *classic, const end_fields *wide, uint64_t at,
-                              berth_error *error)
-{
-    const struct {
-        uint64_t classic, saturated, wide;
-        const char *what;
-    } pairs[] = {
-        {classic->n_entries, BTH_ZIP_SATURATED16, wide->n_entries, "number of entries"},
-        {classic->directory_nbytes, BTH_ZIP_SATURATED32, wide->directory_nbytes, "directory size"},
-        {classic->directory_offset, BTH_ZIP_SATURATED32, wide->directory_offset,
-         "directory offset"},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        if (pairs[i].classic != pairs[i].wide && pairs[i].classic != pairs[i].saturated)
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
-                            "the end record's %s is %" PRIu64 ", the ZIP64 end record's %" PRIu64,
-                            pairs[i].what, pairs[i].classic, pairs[i].wide);
-    return BERTH_OK;
-}
-
 int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t file_nbytes,
                      bth_zip_end *end, berth_error *error)
 {
@@ -193,9 +168,25 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     wide = classic;
     if (has_end64) {
         end_at -= BTH_ZIP_END64_RECORD_NBYTES + BTH_ZIP_LOCATOR_NBYTES;
-        if (end_read_fields(&tail, end_at, true, &wide, error) < 0 ||
-            end_compare_fields(&classic, &wide, at, error) < 0)
+        if (end_read_fields(&tail, end_at, true, &wide, error) < 0)
             return error->code;
+        /* Z2: each field of the end record equals the ZIP64 field, or is saturated. */
+        const struct {
+            uint64_t classic, saturated, wide;
+            const char *what;
+        } pairs[] = {
+            {classic.n_entries, BTH_ZIP_SATURATED16, wide.n_entries, "number of entries"},
+            {classic.directory_nbytes, BTH_ZIP_SATURATED32, wide.directory_nbytes,
+             "directory size"},
+            {classic.directory_offset, BTH_ZIP_SATURATED32, wide.directory_offset,
+             "directory offset"},
+        };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            if (pairs[i].classic != pairs[i].wide && pairs[i].classic != pairs[i].saturated)
+                return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,
+                                "the end record's %s is %" PRIu64
+                                ", the ZIP64 end record's %" PRIu64,
+                                pairs[i].what, pairs[i].classic, pairs[i].wide);
         at = tail.file_at + end_at;
     }
     *end = (bth_zip_end){wide.directory_offset, wide.directory_nbytes, wide.n_entries};

@@ -28,28 +28,6 @@ static size_t name_count_plain_characters(const uint8_t *name, size_t nbytes)
     return odd & tops ? name[0] >= 0x20 && name[0] < 0x7F && name[0] != '\\' : sizeof(word);
 }
 
-/* `may_have_drive`: the first component may have one, but not alone: "c:/x" is absolute. */
-static int name_check_components(const uint8_t *name, size_t name_nbytes, bool may_have_drive,
-                                 uint64_t at, berth_error *error)
-{
-    const char *text = (const char *)name;
-    size_t begin = 0;
-    while (begin < name_nbytes) {
-        const uint8_t *part = name + begin, *slash = memchr(part, '/', name_nbytes - begin);
-        size_t length = slash ? (size_t)(slash - part) : name_nbytes - begin;
-        /* Readers resolve an empty component, "." and ".." differently. */
-        if (length == 0 || (length == 1 && part[0] == '.') ||
-            (length == 2 && part[0] == '.' && part[1] == '.'))
-            return NAME_FAIL("a name with a part '%.*s': '%.*s'", (int)length, text + begin,
-                             (int)name_nbytes, text);
-        uint8_t letter = length > 1 && part[1] == ':' ? (uint8_t)(part[0] | 0x20) : 0;
-        if (letter >= 'a' && letter <= 'z' && (!may_have_drive || begin > 0 || length == 2))
-            return NAME_FAIL("a name with a drive letter: '%.*s'", (int)name_nbytes, text);
-        begin += length + 1;
-    }
-    return BERTH_OK;
-}
-
 int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8,
                        bool with_top_folder, uint64_t at, berth_error *error)
 {
@@ -79,7 +57,21 @@ int bth_zip_check_name(const uint8_t *name, size_t name_nbytes, bool marked_utf8
     }
     if (name[0] == '/')
         return NAME_FAIL("an absolute name: '%.*s'", (int)name_nbytes, text);
-    return name_check_components(name, name_nbytes, with_top_folder, at, error);
+    for (size_t begin = 0; begin < name_nbytes; begin += length + 1) {
+        const uint8_t *part = name + begin;
+        slash = memchr(part, '/', name_nbytes - begin);
+        length = slash ? (size_t)(slash - part) : name_nbytes - begin;
+        /* Readers resolve an empty component, "." and ".." differently. */
+        if (length == 0 || (length == 1 && part[0] == '.') ||
+            (length == 2 && part[0] == '.' && part[1] == '.'))
+            return NAME_FAIL("a name with a part '%.*s': '%.*s'", (int)length, text + begin,
+                             (int)name_nbytes, text);
+        /* The top folder may begin with a drive, but not be one: "c:/x" is absolute. */
+        uint8_t letter = length > 1 && part[1] == ':' ? (uint8_t)(part[0] | 0x20) : 0;
+        if (letter >= 'a' && letter <= 'z' && (!with_top_folder || begin > 0 || length == 2))
+            return NAME_FAIL("a name with a drive letter: '%.*s'", (int)name_nbytes, text);
+    }
+    return BERTH_OK;
 }
 
 /* ---- finding a name ---- */

@@ -15,18 +15,6 @@ static bool zip_has_descriptor(uint16_t flags)
 
 /* ---- the local header (FORMAT.md section 2) ---- */
 
-/* Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again, where
- * it replaces a record: a version, the CRC of the header's name, and the name. */
-static bool unicode_path_is_same_name(const bth_zip_extra *extra, const bth_zip_header *header)
-{
-    bth_cursor cursor = bth_cursor_make(extra->bytes, extra->nbytes);
-    const uint8_t *version = bth_cursor_bytes(&cursor, 1);
-    uint32_t crc32 = bth_cursor_u32(&cursor);
-    return cursor.good && *version == 1 && bth_cursor_left(&cursor) == header->name_nbytes &&
-           memcmp(extra->bytes + cursor.at, header->name, header->name_nbytes) == 0 &&
-           crc32 == bth_crc32(0, header->name, header->name_nbytes);
-}
-
 int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_header *header,
                        berth_error *error)
 {
@@ -40,7 +28,16 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
         return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
                         "a malformed extra field, %zu bytes before the end of the extra fields",
                         cursor->nbytes - begin);
-    if (extra->id == BTH_ZIP_EXTRA_UNICODE_PATH && !unicode_path_is_same_name(extra, header))
+    if (extra->id != BTH_ZIP_EXTRA_UNICODE_PATH)
+        return 1;
+    /* Z4: a Unicode path gives the entry a second name. Info-ZIP writes one, the same name again,
+     * where it replaces a record: a version, the CRC of the header's name, and the name. */
+    bth_cursor path = bth_cursor_make(extra->bytes, extra->nbytes);
+    const uint8_t *version = bth_cursor_bytes(&path, 1);
+    uint32_t crc32 = bth_cursor_u32(&path);
+    if (!path.good || *version != 1 || bth_cursor_left(&path) != header->name_nbytes ||
+        memcmp(extra->bytes + path.at, header->name, header->name_nbytes) != 0 ||
+        crc32 != bth_crc32(0, header->name, header->name_nbytes))
         return bth_fail(error, BERTH_E_ARCHIVE, header->record, header->at,
                         "a Unicode path extra field, which gives the entry a second name");
     return 1;
@@ -143,37 +140,6 @@ static int record_check_field(uint64_t local, uint64_t directory, bool is_late, 
                     directory);
 }
 
-/* The sizes. A saturated field has no value; the zip64 field has it, or with bit 3 the descriptor.
- * Every value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
- * records beyond 4 GiB) or the size. */
-static int record_check_sizes(const bth_zip_local *local, const bth_zip_entry *entry,
-                              berth_error *error)
-{
-    uint64_t nbytes = entry->nbytes, compressed = entry->compressed_nbytes;
-    uint64_t offset = entry->header_offset;
-    const uint64_t *zip64 = local->zip64;
-    const struct {
-        bool is_there;
-        uint64_t local, directory;
-        bool is_late;
-        const char *what;
-    } fields[] = {
-        {local->field_nbytes != BTH_ZIP_SATURATED32, local->field_nbytes, nbytes, true, "size"},
-        {local->field_compressed_nbytes != BTH_ZIP_SATURATED32, local->field_compressed_nbytes,
-         compressed, true, "compressed size"},
-        {local->n_zip64 == 1 && zip64[0] != offset, zip64[0], nbytes, true, "ZIP64 value"},
-        {local->n_zip64 >= 2, zip64[0], nbytes, true, "ZIP64 size"},
-        {local->n_zip64 >= 2, zip64[1], compressed, true, "ZIP64 compressed size"},
-        {local->n_zip64 == 3, zip64[2], offset, false, "ZIP64 offset"},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].is_there &&
-            record_check_field(fields[i].local, fields[i].directory, fields[i].is_late,
-                               fields[i].what, entry, error) < 0)
-            return error->code;
-    return BERTH_OK;
-}
-
 /* Z7: no record overlaps the next. */
 static int record_check_no_overlap(const bth_zip_entry *entry, berth_error *error)
 {
@@ -216,23 +182,42 @@ int bth_zip_check_record_header(const bth_zip_input *input, uint64_t ahead, bth_
         return bth_fail(error, BERTH_E_ARCHIVE, entry->record, entry->header_offset,
                         "the local header's CRC is 0x%08" PRIx32 ", the directory's 0x%08" PRIx32,
                         local.crc32, entry->crc32);
-    if (record_check_sizes(&local, entry, error) < 0)
-        return error->code;
+    /* A saturated size has no value; the zip64 field has it, or with bit 3 the descriptor. Every
+     * value of the zip64 field must be true: a single one is the header's offset (PyTorch, for
+     * records beyond 4 GiB) or the size. */
+    const uint64_t *zip64 = local.zip64;
+    const struct {
+        bool is_there;
+        uint64_t local, directory;
+        bool is_late;
+        const char *what;
+    } sizes[] = {
+        {local.field_nbytes != BTH_ZIP_SATURATED32, local.field_nbytes, entry->nbytes, true,
+         "size"},
+        {local.field_compressed_nbytes != BTH_ZIP_SATURATED32, local.field_compressed_nbytes,
+         entry->compressed_nbytes, true, "compressed size"},
+        {local.n_zip64 == 1 && zip64[0] != entry->header_offset, zip64[0], entry->nbytes, true,
+         "ZIP64 value"},
+        {local.n_zip64 >= 2, zip64[0], entry->nbytes, true, "ZIP64 size"},
+        {local.n_zip64 >= 2, zip64[1], entry->compressed_nbytes, true, "ZIP64 compressed size"},
+        {local.n_zip64 == 3, zip64[2], entry->header_offset, false, "ZIP64 offset"},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].is_there &&
+            record_check_field(sizes[i].local, sizes[i].directory, sizes[i].is_late, sizes[i].what,
+                               entry, error) < 0)
+            return error->code;
     entry->data_offset = local.data_offset;
     return record_check_no_overlap(entry, error);
 }
 
 /* ---- the descriptor ---- */
 
-static uint64_t record_data_end(const bth_zip_entry *entry)
-{
-    return entry->data_offset + entry->compressed_nbytes;
-}
-
 /* Z6: 16 or 24 bytes with a signature, 12 or 20 without: all that lies before the next entry. */
 int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, berth_error *error)
 {
-    uint64_t data_end = record_data_end(entry), between = entry->next_offset - data_end;
+    uint64_t data_end = entry->data_offset + entry->compressed_nbytes;
+    uint64_t between = entry->next_offset - data_end;
     *end_offset = data_end;
     if (!zip_has_descriptor(entry->flags))
         return BERTH_OK;
@@ -249,14 +234,14 @@ int bth_zip_find_entry_end(const bth_zip_entry *entry, uint64_t *end_offset, ber
 
 bool bth_zip_descriptor_is_unsigned(const bth_zip_entry *entry)
 {
-    uint64_t between = entry->next_offset - record_data_end(entry);
+    uint64_t between = entry->next_offset - (entry->data_offset + entry->compressed_nbytes);
     return zip_has_descriptor(entry->flags) && (between == 12 || between == 20);
 }
 
 int bth_zip_check_record_descriptor(const bth_zip_input *input, uint64_t ahead,
                                     bth_zip_entry *entry, berth_error *error)
 {
-    uint64_t end, data_end = record_data_end(entry);
+    uint64_t end, data_end = entry->data_offset + entry->compressed_nbytes;
     uint64_t before = bth_zip_descriptor_is_unsigned(entry) ? 4 : 0;
     const uint8_t *bytes;
     if (bth_zip_find_entry_end(entry, &end, error) < 0)

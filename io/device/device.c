@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/lock.h"
+#include "berth/device.h"
 #include "io/device/device_driver.h"
 
 #define DEVICES_MAX 64
@@ -57,35 +58,6 @@ __attribute__((format(printf, 4, 5))) static int device_check_result(bth_device_
 
 /* ---- opening ---- */
 
-static int device_parse_name(const char *name, size_t *kind, unsigned *ordinal, berth_error *error)
-{
-    size_t length = name ? strcspn(name, ":") : 0;
-
-    if (!name)
-        return bth_fail_argument(error, "the name of the device is NULL");
-    *kind = 0;
-    while (drivers[*kind] && (strlen(drivers[*kind]->kind) != length ||
-                              strncmp(drivers[*kind]->kind, name, length) != 0))
-        ++*kind;
-    *ordinal = 0;
-    /* Digits as they are printed: no sign, no leading zero. */
-    const char *digits = name[length] ? name + length + 1 : "0";
-    bool is_name = *digits != '\0';
-    for (const char *at = digits; *at && is_name; at++) {
-        is_name = *at >= '0' && *at <= '9' && (*digits != '0' || at == digits) && *ordinal <= 99999;
-        *ordinal = *ordinal * 10 + (unsigned)(*at - '0');
-    }
-    if (is_name && drivers[*kind])
-        return 0;
-#ifndef BERTH_HAS_CUDA
-    if (is_name && length == 4 && strncmp(name, "cuda", 4) == 0)
-        return bth_fail_status(error, BERTH_E_UNAVAILABLE,
-                               "%s: this library was built without support for CUDA devices", name);
-#endif
-    return bth_fail_argument(
-        error, "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
-}
-
 static int device_open_locked(bth_device_handle *device, berth_error *error)
 {
     unsigned n = 0;
@@ -129,11 +101,30 @@ void bth_device_register(const bth_device_driver *driver)
 int bth_device_open(const char *name, bth_device_handle **device, berth_error *error)
 {
     bth_device_handle wanted = {0}, *place;
-    size_t kind = 0;
+    size_t kind = 0, length = name ? strcspn(name, ":") : 0;
 
     *device = NULL;
-    if (device_parse_name(name, &kind, &wanted.ordinal, error) < 0)
-        return error->code;
+    if (!name)
+        return bth_fail_argument(error, "the name of the device is NULL");
+    while (drivers[kind] && (strlen(drivers[kind]->kind) != length ||
+                             strncmp(drivers[kind]->kind, name, length) != 0))
+        kind++;
+    /* Digits as they are printed: no sign, no leading zero. */
+    const char *digits = name[length] ? name + length + 1 : "0";
+    bool is_name = *digits != '\0';
+    for (const char *at = digits; *at && is_name; at++) {
+        is_name =
+            *at >= '0' && *at <= '9' && (*digits != '0' || at == digits) && wanted.ordinal <= 99999;
+        wanted.ordinal = wanted.ordinal * 10 + (unsigned)(*at - '0');
+    }
+#ifndef BERTH_HAS_CUDA
+    if (is_name && !drivers[kind] && length == 4 && strncmp(name, "cuda", 4) == 0)
+        return bth_fail_status(error, BERTH_E_UNAVAILABLE,
+                               "%s: this library was built without support for CUDA devices", name);
+#endif
+    if (!is_name || !drivers[kind])
+        return bth_fail_argument(
+            error, "%s: not the name of a device; devices are cuda:0, cuda:1 and so on", name);
     wanted.driver = drivers[kind];
     (void)snprintf(wanted.name, sizeof wanted.name, "%s:%u", wanted.driver->kind, wanted.ordinal);
     if (wanted.ordinal >= DEVICES_MAX)
@@ -384,6 +375,52 @@ int bth_device_event_record(bth_device_event *event, bth_device_stream *stream, 
 int bth_device_event_wait(bth_device_event *event, berth_error *error)
 {
     return OBJECT_CALL(event, error, wait_event(event->device, event->native), "copies failed");
+}
+
+/* ---- device memory for programs that do not allocate it otherwise ---- */
+
+int berth_device_memory_new(const char *device, size_t nbytes, uintptr_t *address,
+                            berth_error *error)
+{
+    bth_device_handle *handle;
+
+    BTH_ERROR_BEGIN(error);
+    *address = 0;
+    if (bth_device_open(device, &handle, error) < 0)
+        return error->code;
+    return bth_device_allocate_memory(handle, nbytes, address, error);
+}
+
+void berth_device_memory_free(const char *device, uintptr_t address)
+{
+    bth_device_handle *handle;
+    berth_error error;
+
+    bth_error_clear(&error);
+    if (address != 0 && bth_device_open(device, &handle, &error) == 0)
+        bth_device_release_memory(handle, address);
+}
+
+int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes, size_t nbytes,
+                             berth_copy_direction direction, berth_error *error)
+{
+    bth_device_handle *handle;
+    bth_device_stream stream;
+
+    BTH_ERROR_BEGIN(error);
+    if (direction != BERTH_TO_DEVICE && direction != BERTH_FROM_DEVICE)
+        return bth_fail_argument(error, "invalid direction %d", (int)direction);
+    if (bth_device_open(device, &handle, error) < 0 ||
+        bth_device_check_memory(handle, address, nbytes, error) < 0)
+        return error->code;
+    if (direction == BERTH_FROM_DEVICE)
+        return bth_device_copy_to_host_and_wait(handle, bytes, address, nbytes, NULL, error);
+    if (bth_device_stream_open(handle, &stream, error) < 0)
+        return error->code;
+    if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
+        (void)bth_device_stream_wait(&stream, error);
+    bth_device_stream_close(&stream);
+    return error->code;
 }
 
 /* ---- for the core ---- */

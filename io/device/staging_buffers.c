@@ -133,37 +133,33 @@ void bth_staging_free_kept(void)
 
 /* ---- the buffers of one operation ---- */
 
-static int staging_choose_size_and_count(const bth_staging_need *need, bth_staging *ring,
-                                         berth_error *error)
-{
-    const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
-
-    if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
-        need->n_buffers == 0 || need->n_buffers > BTH_MAX_STAGING_BUFFERS)
-        return bth_fail_argument(error, "%u staging buffers of %zu bytes are not possible",
-                                 need->n_buffers, need->buffer_nbytes);
-    ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
-    uint64_t max = need->max_nbytes ? need->max_nbytes / ring->buffer_nbytes : UINT64_MAX;
-    if (max == 0)
-        return bth_fail_status(
-            error, BERTH_E_MEMORY,
-            "a staging buffer needs %zu bytes, io.memory_nbytes leaves %llu (%llu bytes missing)",
-            ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
-            (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
-    ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
-    return 0;
-}
-
 int bth_staging_open(bth_device_handle *device, const bth_staging_need *need, bth_staging *ring,
                      berth_error *error)
 {
+    const size_t page_nbytes = BTH_LARGE_PAGE_NBYTES;
     unsigned n = 0;
 
     *ring = (bth_staging){.device = device,
                           .is_pinned = device && need->is_pinned,
                           .pages.wanted = need->large_pages};
-    if (staging_choose_size_and_count(need, ring, error) < 0 ||
-        (ring->is_pinned && bth_device_check_process(device, error) < 0))
+    if (need->buffer_nbytes == 0 || need->buffer_nbytes > PTRDIFF_MAX - 2 * page_nbytes ||
+        need->n_buffers == 0 || need->n_buffers > BTH_MAX_STAGING_BUFFERS) {
+        (void)bth_fail_argument(error, "%u staging buffers of %zu bytes are not possible",
+                                need->n_buffers, need->buffer_nbytes);
+        goto fail;
+    }
+    ring->buffer_nbytes = (need->buffer_nbytes + page_nbytes - 1) / page_nbytes * page_nbytes;
+    uint64_t max = need->max_nbytes ? need->max_nbytes / ring->buffer_nbytes : UINT64_MAX;
+    if (max == 0) {
+        (void)bth_fail_status(
+            error, BERTH_E_MEMORY,
+            "a staging buffer needs %zu bytes, io.memory_nbytes leaves %llu (%llu bytes missing)",
+            ring->buffer_nbytes, (unsigned long long)need->max_nbytes,
+            (unsigned long long)(ring->buffer_nbytes - need->max_nbytes));
+        goto fail;
+    }
+    ring->n_buffers = need->n_buffers < max ? need->n_buffers : (unsigned)max;
+    if (ring->is_pinned && bth_device_check_process(device, error) < 0)
         goto fail;
     if (ring->is_pinned)
         kept_buffers_free_unsuitable(device, ring->buffer_nbytes);
@@ -192,7 +188,6 @@ fail:
     return error->code;
 }
 
-/* In a forked child the buffers do not exist, and other memory may be at their addresses. */
 void bth_staging_close(bth_staging *ring)
 {
     bool is_here = !ring->is_pinned || bth_device_is_of_this_process(ring->device);

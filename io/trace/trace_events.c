@@ -138,7 +138,7 @@ static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name
                         double begin_seconds)
 {
     BTH_HOLD_CANCEL(true);
-    bth_trace_file *file = bth_trace_file_find_or_make(option);
+    bth_trace_file *file = bth_trace_file_find(option, true);
     if (!file)
         return;
     if (begin_seconds <= 0)
@@ -169,7 +169,8 @@ static void trace_enter(bth_trace_scope *scope, int64_t option, const char *name
     thread_append(scope->thread, "}}");
 }
 
-static void thread_append_stats(bth_trace_thread *thread, const berth_stats *stats)
+static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
+                        const berth_error *error, bool at_once)
 {
     static const struct {
         const char *name;
@@ -180,26 +181,6 @@ static void thread_append_stats(bth_trace_thread *thread, const berth_stats *sta
         TIME(device), TIME(render), TIME(disk), TIME(crc32),
 #undef TIME
     };
-
-    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
-        thread_append_time(thread, times[i].name,
-                           seconds_to_nanoseconds(
-                               *(const double *)(const void *)((const char *)stats + times[i].at)));
-    thread_append_count(thread, "requested_nbytes", stats->requested_nbytes);
-    thread_append_count(thread, "moved_nbytes", stats->moved_nbytes);
-    thread_append_count(thread, "n_requests", stats->n_requests);
-    thread_append_count(thread, "n_records", stats->n_records);
-    if (stats->method)
-        thread_append_text(thread, "method", stats->method);
-    if (stats->reason)
-        thread_append_text(thread, "reason", stats->reason);
-    if (stats->limited_by)
-        thread_append_text(thread, "limited_by", stats->limited_by);
-}
-
-static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_stats *stats,
-                        const berth_error *error, bool at_once)
-{
     bth_trace_thread *thread = scope->thread;
 
     BTH_HOLD_CANCEL(true);
@@ -208,8 +189,23 @@ static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_
         thread_begin_event(thread, 'E', "operation", scope->name,
                            seconds_to_nanoseconds(end_seconds));
         thread_begin_arguments(thread);
-        if (stats)
-            thread_append_stats(thread, stats);
+        for (size_t i = 0; stats && i < sizeof times / sizeof *times; i++) {
+            const void *seconds = (const char *)stats + times[i].at;
+            thread_append_time(thread, times[i].name,
+                               seconds_to_nanoseconds(*(const double *)seconds));
+        }
+        if (stats) {
+            thread_append_count(thread, "requested_nbytes", stats->requested_nbytes);
+            thread_append_count(thread, "moved_nbytes", stats->moved_nbytes);
+            thread_append_count(thread, "n_requests", stats->n_requests);
+            thread_append_count(thread, "n_records", stats->n_records);
+        }
+        if (stats && stats->method)
+            thread_append_text(thread, "method", stats->method);
+        if (stats && stats->reason)
+            thread_append_text(thread, "reason", stats->reason);
+        if (stats && stats->limited_by)
+            thread_append_text(thread, "limited_by", stats->limited_by);
         if (error)
             thread_append_text(thread, "result", berth_status_name(error->code));
         if (error && error->code != BERTH_OK)
@@ -227,7 +223,7 @@ static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_
 static void trace_flush(int64_t option)
 {
     BTH_HOLD_CANCEL(true);
-    bth_trace_file *file = bth_trace_file_find(option);
+    bth_trace_file *file = bth_trace_file_find(option, false);
     if (file)
         bth_trace_file_append(file, "", 0, true);
 }

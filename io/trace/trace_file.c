@@ -63,37 +63,24 @@ const char *bth_trace_escape(const char *text, char *out, size_t out_nbytes)
     return out;
 }
 
-/* Adds text to a path; false: no room. */
-static bool path_append(char *path, size_t *length, const char *text, size_t n)
-{
-    if (n >= BTH_MAX_OPTION_TEXT_NBYTES + 1 - *length)
-        return false;
-    memcpy(path + *length, text, n);
-    *length += n;
-    path[*length] = '\0';
-    return true;
-}
-
 /* "%p" becomes the number of the process, "%%" a percent sign. NULL: too long, or no memory. */
 static char *path_make(const char *name, bool *has_number)
 {
     char path[BTH_MAX_OPTION_TEXT_NBYTES + 1], folder[BTH_MAX_OPTION_TEXT_NBYTES], number[24];
     size_t length = 0;
-    bool fits = true;
 
     /* The program may change its folder later. */
     if (*name != '/' && getcwd(folder, sizeof folder))
-        fits = path_append(path, &length, folder, strlen(folder)) &&
-               path_append(path, &length, "/", 1);
+        length = (size_t)snprintf(path, sizeof path, "%s/", folder);
     (void)snprintf(number, sizeof number, "%ld", (long)getpid());
-    for (; *name && fits; name++) {
+    for (; *name && length < sizeof path; name++) {
         bool is_number = name[0] == '%' && name[1] == 'p';
         *has_number |= is_number;
         name += is_number || (name[0] == '%' && name[1] == '%');
-        fits =
-            path_append(path, &length, is_number ? number : name, is_number ? strlen(number) : 1);
+        length += (size_t)snprintf(path + length, sizeof path - length, "%.*s",
+                                   is_number ? (int)sizeof number : 1, is_number ? number : name);
     }
-    return fits ? bth_duplicate_text(path, length) : NULL;
+    return length < sizeof path ? bth_duplicate_text(path, length) : NULL;
 }
 
 /* ---- writing ---- */
@@ -222,54 +209,28 @@ static void file_log_end(bth_trace_file *file)
                 file->error.message);
 }
 
-/* Under the lock. NULL: no memory. */
-static bth_trace_file *file_new(int64_t option)
+bth_trace_file *bth_trace_file_find(int64_t option, bool make)
 {
-    bth_trace_file *file = bth_allocate_zeroed(sizeof *file);
     bool has_number = false;
 
-    if (!file)
-        return NULL;
-    bth_error_clear(&file->error);
-    bth_lock_initialize(&file->counters_lock);
-    file->option = option;
-    file->process = bth_process_unique_number();
-    file->path = path_make(bth_option_text(option), &has_number);
-    if (!file->path)
-        (void)bth_fail_argument(&file->error, "its path is too long, or memory is out");
-    else
-        (void)file_make(file, has_number, &file->error);
-    file->has_ended = file->error.code != BERTH_OK;
-    file->next = files;
-    files = file;
-    return file;
-}
-
-/* Under the lock. */
-static bth_trace_file *file_find(int64_t option)
-{
+    files_acquire();
     bth_trace_file *file = files;
-
     while (file && file->option != option)
         file = file->next;
-    return file;
-}
-
-bth_trace_file *bth_trace_file_find(int64_t option)
-{
-    files_acquire();
-    bth_trace_file *file = file_find(option);
-    bool has_ended = !file || file->has_ended;
-    bth_lock_release(&files_lock);
-    return has_ended ? NULL : file;
-}
-
-bth_trace_file *bth_trace_file_find_or_make(int64_t option)
-{
-    files_acquire();
-    bth_trace_file *file = file_find(option);
-    if (!file)
-        file = file_new(option);
+    if (!file && make && (file = bth_allocate_zeroed(sizeof *file))) {
+        bth_error_clear(&file->error);
+        bth_lock_initialize(&file->counters_lock);
+        file->option = option;
+        file->process = bth_process_unique_number();
+        file->path = path_make(bth_option_text(option), &has_number);
+        if (!file->path)
+            (void)bth_fail_argument(&file->error, "its path is too long, or memory is out");
+        else
+            (void)file_make(file, has_number, &file->error);
+        file->has_ended = file->error.code != BERTH_OK;
+        file->next = files;
+        files = file;
+    }
     bool has_ended = !file || file->has_ended;
     bth_lock_release(&files_lock);
     if (has_ended && file)
@@ -279,30 +240,25 @@ bth_trace_file *bth_trace_file_find_or_make(int64_t option)
 
 /* ---- events and lanes ---- */
 
-/* Under the lock. Without memory, the events are written at once. */
-static void file_add_pending(bth_trace_file *file, const char *events, size_t n)
-{
-    if (file->n_pending + n > PENDING_NBYTES)
-        file_write_pending(file);
-    if (!file->pending)
-        file->pending = bth_allocate(PENDING_NBYTES + END_NBYTES);
-    if (!file->pending) {
-        (void)bth_fail_memory(&file->error, PENDING_NBYTES);
-        file->has_ended = true;
-        return;
-    }
-    memcpy(file->pending + file->n_pending, events, n);
-    file->n_pending += n;
-}
-
 void bth_trace_file_append(bth_trace_file *file, const char *events, size_t n, bool at_once)
 {
     /* X11: a fork inside an operation; the parent writes its events. */
     if (file->process != bth_process_unique_number())
         return;
     files_acquire();
-    if (!file->has_ended && n > 0)
-        file_add_pending(file, events, n);
+    if (!file->has_ended && n > 0) {
+        if (file->n_pending + n > PENDING_NBYTES)
+            file_write_pending(file);
+        if (!file->pending)
+            file->pending = bth_allocate(PENDING_NBYTES + END_NBYTES);
+        if (file->pending) {
+            memcpy(file->pending + file->n_pending, events, n);
+            file->n_pending += n;
+        } else {
+            (void)bth_fail_memory(&file->error, PENDING_NBYTES);
+            file->has_ended = true;
+        }
+    }
     if (!file->has_ended && (at_once || bth_seconds() - file->write_seconds > LAZY_SECONDS))
         file_write_pending(file);
     if (at_once || file->has_ended) { /* traces of many names keep little memory */

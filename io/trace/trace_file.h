@@ -26,15 +26,14 @@ struct bth_trace_file {
     char *pending;          /* events that are not in it */
     size_t n_pending;
     double write_seconds; /* when it was last written */
-    bool is_made, has_ended, is_logged;
+    bool has_ended, is_logged;
     berth_error error;               /* why it has ended */
     bool lanes[BTH_TRACE_MAX_LANES]; /* in use, each by one worker */
 };
 
-/* The file that a value of the option names. NULL: there is none, or it has ended. */
-bth_trace_file *bth_trace_file_find(int64_t option);
-/* The same; it is made at first use. */
-bth_trace_file *bth_trace_file_find_or_make(int64_t option);
+/* The file that a value of the option names; `make`: it is made at first use. NULL: there is none,
+ * or it has ended. */
+bth_trace_file *bth_trace_file_find(int64_t option, bool make);
 /* Adds events, each beginning with ",\n"; at_once: they are in the file then. */
 void bth_trace_file_append(bth_trace_file *file, const char *events, size_t n, bool at_once);
 /* A number for the track of a worker, the lowest that is free. */

@@ -58,7 +58,7 @@ void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditi
     const bth_reader *reader = access->reader;
 
     if (!access->file_system_is_known && reader->fd >= 0)
-        access->file_system = bth_file_system_query_kind(reader->fd);
+        access->file_system = bth_file_system_query(reader->fd).kind;
     access->file_system_is_known = true;
     conditions->is_memory = reader->memory != NULL;
     conditions->is_file = reader->fd >= 0;

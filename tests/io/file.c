@@ -141,7 +141,7 @@ static int by_write(uint8_t *found)
 static int by_append(uint8_t *found)
 {
     cr_assert_eq(lseek(fd, 0, SEEK_SET), 0);
-    int status = bth_file_write_at_current_offset(fd, bytes, NBYTES, &error);
+    int status = bth_file_write(fd, bytes, NBYTES, BERTH_NO_OFFSET, &error);
     cr_assert_geq(pread(fd, found, NBYTES, 0), 0);
     return status;
 }
@@ -305,7 +305,7 @@ Test(file, of_no_bytes_needs_no_call)
     inject();
     cr_assert_eq(bth_file_read(fd, NULL, 0, 0, &error), 0);
     cr_assert_eq(bth_file_write(fd, NULL, 0, 0, &error), 0);
-    cr_assert_eq(bth_file_write_at_current_offset(fd, NULL, 0, &error), 0);
+    cr_assert_eq(bth_file_write(fd, NULL, 0, BERTH_NO_OFFSET, &error), 0);
     cr_assert_eq(bth_file_write_pieces(fd, pieces, 2, 0, &error), 0);
     cr_assert_eq(fault.n_calls, 0);
 }

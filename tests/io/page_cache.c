@@ -157,7 +157,7 @@ Test(residency, is_unknown_where_nobody_tells)
 
 Test(residency, of_a_file_that_was_just_written_and_of_one_that_was_sent_away)
 {
-    if (bth_file_system_query_kind(file_fd) != BTH_ON_DISK)
+    if (bth_file_system_query(file_fd).kind != BTH_ON_DISK)
         cr_skip_test("no disk here");
     bth_system_restore();
     free(test_read_file(path, &(size_t){0}));
@@ -174,9 +174,9 @@ Test(residency, kinds_of_file_systems_are_told_apart)
     int shared = open("/dev/shm", O_RDONLY | O_CLOEXEC | O_DIRECTORY);
 
     if (shared >= 0) {
-        bth_file_system found = bth_file_system_query_kind(shared);
+        bth_file_system found = bth_file_system_query(shared).kind;
         cr_expect(found == BTH_IN_MEMORY || found == BTH_ELSEWHERE);
     }
     (void)close(shared);
-    cr_expect_eq(bth_file_system_query_kind(-1), BTH_ELSEWHERE);
+    cr_expect_eq(bth_file_system_query(-1).kind, BTH_ELSEWHERE);
 }

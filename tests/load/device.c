@@ -263,7 +263,7 @@ Test(device, foreign_bytes_are_swapped_on_the_way)
 Test(device, direct_reads_come_straight_into_pinned_memory)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool is_in_memory = bth_file_system_query_kind(fd) == BTH_IN_MEMORY;
+    bool is_in_memory = bth_file_system_query(fd).kind == BTH_IN_MEMORY;
 
     (void)close(fd);
     if (is_in_memory)

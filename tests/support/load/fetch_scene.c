@@ -65,7 +65,7 @@ bool direct_reads_work(void)
     bth_direct direct;
     const char *reason;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool works = bth_file_system_query_kind(fd) != BTH_IN_MEMORY &&
+    bool works = bth_file_system_query(fd).kind != BTH_IN_MEMORY &&
                  bth_direct_open(fd, O_RDONLY, &direct, &reason);
 
     if (works)
