@@ -29,10 +29,12 @@ typedef unsigned long long ull;
 #define MAX_PART_NBYTES ((uint64_t)5 << 30)
 #define MAX_PARTS 10000
 #define N_THREADS "8"
+#define MAX_SPARE 16 /* new memory would be filled with zeros, page by page, for each part */
 #define ABORT_SECONDS 20
 
 typedef struct upload_part {
-    uint8_t *bytes; /* until it is sent; NULL: nothing of it has come */
+    const uint8_t *lent; /* all of it, in memory of the one that writes it; or NULL */
+    uint8_t *bytes;      /* until it is sent; NULL: nothing of it has come, or it is lent */
     uint64_t come_nbytes;
     uint32_t crc32;
     char *etag; /* once it is sent */
@@ -49,7 +51,8 @@ struct berth_upload {
     berth_sink sink;
     pthread_mutex_t lock; /* of all below */
     upload_part *parts;
-    size_t n_sent;
+    uint8_t *spare[MAX_SPARE]; /* memory of parts that are sent */
+    size_t n_spare, n_sent;
     bool has_failed, is_complete;
     berth_error failure; /* the first one; code 0: none, or one of the caller */
 };
@@ -186,8 +189,10 @@ static int upload_explain_condition(const berth_upload *upload, const bcurl_answ
 static int upload_put(berth_upload *upload, berth_error *error)
 {
     const upload_part *part = &upload->parts[0];
-    bcurl_request request = {
-        .step = "the upload", .method = "PUT", .body = part->bytes, .nbytes = upload->nbytes};
+    bcurl_request request = {.step = "the upload",
+                             .method = "PUT",
+                             .body = part->lent ? part->lent : part->bytes,
+                             .nbytes = upload->nbytes};
     bcurl_answer answer;
 
     request_add_crc32(&request, 0, part->crc32);
@@ -301,7 +306,7 @@ static int upload_send_part(berth_upload *upload, size_t i, berth_error *error)
     char step[48];
     bcurl_request request = {.step = step,
                              .method = "PUT",
-                             .body = part->bytes,
+                             .body = part->lent ? part->lent : part->bytes,
                              .nbytes = upload_part_nbytes(upload, i)};
     char query[sizeof upload->id + 64];
     bcurl_answer answer;
@@ -326,7 +331,8 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
     upload_part *part = &upload->parts[i];
     int status = 0;
 
-    part->crc32 = libdeflate_crc32(0, part->bytes, (size_t)part->come_nbytes);
+    part->crc32 =
+        libdeflate_crc32(0, part->lent ? part->lent : part->bytes, (size_t)part->come_nbytes);
     if (upload->id[0])
         status = upload_send_part(upload, i, error);
     (void)pthread_mutex_lock(&upload->lock);
@@ -335,8 +341,14 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
     (void)pthread_mutex_unlock(&upload->lock);
     if (status == 0 && is_last)
         status = upload_complete(upload, error);
-    free(part->bytes);
+    part->lent = NULL;
+    (void)pthread_mutex_lock(&upload->lock);
+    if (part->bytes && upload->n_spare < MAX_SPARE)
+        upload->spare[upload->n_spare++] = part->bytes;
+    else
+        free(part->bytes);
     part->bytes = NULL;
+    (void)pthread_mutex_unlock(&upload->lock);
     return status;
 }
 
@@ -347,7 +359,8 @@ static uint8_t *upload_find_bytes(berth_upload *upload, size_t i)
 
     (void)pthread_mutex_lock(&upload->lock);
     if (!part->bytes && !upload->has_failed)
-        part->bytes = malloc((size_t)upload_part_nbytes(upload, i));
+        part->bytes = upload->n_spare > 0 ? upload->spare[--upload->n_spare]
+                                          : malloc((size_t)upload_part_nbytes(upload, 0));
     uint8_t *bytes = upload->has_failed ? NULL : part->bytes;
     (void)pthread_mutex_unlock(&upload->lock);
     return bytes;
@@ -389,10 +402,14 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
         size_t i = (size_t)(offset / upload->part_nbytes);
         uint64_t at = offset % upload->part_nbytes, left = upload_part_nbytes(upload, i) - at;
         size_t n = nbytes < left ? nbytes : (size_t)left;
-        uint8_t *bytes = upload_find_bytes(upload, i);
-        if (!bytes)
+        bool is_whole = n == upload_part_nbytes(upload, i);
+        uint8_t *bytes = is_whole ? NULL : upload_find_bytes(upload, i);
+        if (!bytes && !is_whole)
             return upload_fail(upload, &error, ENOMEM);
-        memcpy(bytes + at, from, n);
+        if (is_whole)
+            upload->parts[i].lent = from;
+        else
+            memcpy(bytes + at, from, n);
         if (upload_count(upload, i, n) && upload_finish_part(upload, i, &error) < 0)
             return upload_fail(upload, &error, error.system_errno);
         from += n;
@@ -412,6 +429,8 @@ static void upload_release(berth_upload *upload)
         free(upload->parts[i].bytes);
         free(upload->parts[i].etag);
     }
+    while (upload->n_spare > 0)
+        free(upload->spare[--upload->n_spare]);
     free(upload->parts);
     (void)pthread_mutex_destroy(&upload->lock);
     free(upload);
