@@ -118,7 +118,8 @@ class Arguments(Folder):
         class Text(str):
             pass
 
-        of_urls = ("load", "load, mapped", "load, trusted", "open", "verify")
+        saves = ("save", "save_async", "save, by PyTorch")
+        of_urls = ("load", "load, mapped", "load, trusted", "open", "verify", *saves)
         calls = {name: call for name, call in OF_PATHS.items() if name not in of_urls}
         for url in ("https://us:hunter2@host/a.pt", "ftp://us:hunter2@host/a.pt", "https:/us:hunter2@host/a.pt",
                     "s3://us:hunter2@b/k", Text("https://us:hunter2@host/a.pt"), b"https://us:hunter2@host/a.pt"):
@@ -127,6 +128,11 @@ class Arguments(Folder):
                 with self.subTest(name, url=url), self.assertRaisesRegex(
                         berth.MissingFileError, "^[a-z0-9]+://...: there is no such file.") as caught:
                     call(url)
+                self.assertNotIn("hunter2", repr(caught.exception))
+            for name in saves if is_read else ():
+                with self.subTest(name, url=url), self.assertRaises(berth.Error) as caught:
+                    OF_PATHS[name](url)
+                self.assertRegex(str(caught.exception), "only those with s3://|an address of S3 is s3://")
                 self.assertNotIn("hunter2", repr(caught.exception))
         with contextlib.chdir(self.folder):
             os.makedirs("ftp:/x")
