@@ -209,7 +209,7 @@ typedef enum berth_kind {
 /*
  * Makes an empty tree, which owns the values that are made in it. It copies the text that it is
  * given, but not the bytes of tensors. It remembers its first failure: then berth_make functions
- * return NULL, and take NULL as an argument, and a save of its values fails with that error.
+ * return NULL, and take NULL, also as the tree; and a save of its values fails with that error.
  * Lifetime: the caller frees it with berth_tree_free.
  * Returns: the tree; NULL: BERTH_E_MEMORY.
  */
@@ -233,10 +233,10 @@ BERTH_API int berth_dict_set(berth_value *dict, const char *key, berth_value *va
  * Saves a value to a path, as torch.save(value, path) does, atomically: `path` holds the old file
  * or the whole new one, whatever happens. Symbolic links are followed. The new file has the rights
  * of the old one. berth/more.h tells more of rights, of temporaries and of what is refused.
- * Lifetime: the tensors' bytes must not change until this returns. Never save values to the file
- * that they are mapped from.
- * Returns: 0: the file is as durable as save.durability says, or as the file system can make it:
- * berth_stats.durability.
+ * Lifetime: the tensors' bytes must not change until this returns. They may be mapped from the file
+ * at `path`: their checkpoint keeps the old file. save.replace=in_place refuses them.
+ * Returns: 0: the file is as durable as save.durability says (by default it survives a power cut),
+ * or as the file system can make it: berth_stats.durability.
  * Errors: BERTH_E_NOT_DURABLE: the new file is in place, but may be lost in a power cut.
  * BERTH_E_REPLACE: only save.replace=in_place could write it. After any other error the path keeps
  * its old file, but for save.replace=in_place.
@@ -252,9 +252,9 @@ BERTH_API BERTH_MUST_CHECK int berth_save(const char *path, const berth_value *v
  * is lost kills the process (SIGBUS); load.mmap=off reads into memory. Replacing a file by a rename
  * is safe.
  * Lifetime: *checkpoint is the caller's until berth_close; NULL on failure.
- * Errors: BERTH_E_NOT_FOUND, _SYSTEM: the file cannot be read. BERTH_E_NOT_CHECKPOINT, _ARCHIVE,
- * _PICKLE, _FORBIDDEN, _TENSOR, _OFFSETS, _CHECKSUM, _TRUNCATED, _UNSUPPORTED: what is wrong with
- * it.
+ * Errors: BERTH_E_NOT_FOUND: there is no file. BERTH_E_SYSTEM: it cannot be read.
+ * BERTH_E_NOT_CHECKPOINT, _ARCHIVE, _PICKLE, _FORBIDDEN, _TENSOR, _OFFSETS, _CHECKSUM, _TRUNCATED,
+ * _UNSUPPORTED: what is wrong with it.
  * Threads: any. One checkpoint may be used from several threads where a comment says so.
  */
 BERTH_API BERTH_MUST_CHECK int berth_open(const char *path, const berth_params *params,
@@ -294,8 +294,7 @@ BERTH_API BERTH_MUST_CHECK const void *berth_expect(berth_checkpoint *checkpoint
 BERTH_API const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                         berth_error *error);
 
-/* Closes a checkpoint, which no thread may use any more, and frees all that was returned from it.
- */
+/* Closes a checkpoint, which no thread may use any more; frees all that was returned from it. */
 BERTH_API void berth_close(berth_checkpoint *checkpoint);
 
 /* ---- names and sizes; threads: any ---- */
@@ -336,8 +335,8 @@ BERTH_API uint64_t berth_tensor_nbytes(const berth_tensor *tensor);
 /* ---- making values ---- */
 
 /*
- * Frees a tree with all its values and storages. Jobs, plans and copies (berth_value_copy) of its
- * values must be gone.
+ * Frees a tree with all its values and storages. Jobs of its values must be staged, plans and
+ * copies (berth_value_copy) of them gone.
  * Threads: no other thread may use the tree any more.
  */
 BERTH_API void berth_tree_free(berth_tree *tree);
@@ -472,10 +471,12 @@ struct berth_params {
 
 /*
  * A function of the caller that receives a checkpoint. `write` gets bytes for a position in the
- * file. It returns 0, or an errno value, which fails the save with BERTH_E_CALLBACK. Positions do
- * not overlap, and all of the file is written. Durability is up to the caller.
- * Threads: `write` is called from several at once; with `in_order` from one at a time, and offsets
- * follow each other.
+ * file. Positions do not overlap, and all of the file is written. Durability is up to the caller.
+ * Lifetime: `buffer` is Berth's, and valid until `write` returns.
+ * Returns: 0; or an errno value, which fails the save (BERTH_E_CALLBACK; system_errno has it). What
+ * was written until then is the caller's to discard.
+ * Threads: `write` is called from several at once; with `in_order` from one at a time: offsets
+ * begin at 0 and follow each other, and after a failure no call comes.
  */
 typedef struct berth_sink {
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset);
@@ -559,9 +560,10 @@ BERTH_API BERTH_MUST_CHECK int berth_save_to(const berth_target *target,
  *   which may grow meanwhile but is saved as it was at begin
  * - until done: the descriptor of berth_to_fd; *bytes and *nbytes of berth_to_memory; the contexts
  *   of sink and progress; params->stats, params->storage_stats
- * When the process ends, unfinished jobs are lost; their paths keep the old files.
+ * When the process ends, unfinished jobs are lost. Their paths keep the old files, and the next
+ * save of such a path removes what is left of them (berth/more.h).
  * Threads: several jobs may run at once, also on one path: each file is whole, and the last job to
- * end wins. A job's functions, except berth_job_free, may be called from several threads at once.
+ * end wins, even if it began first. Any threads may call a job's functions, except berth_job_free.
  * Sink and progress function may be called before begin returns; they may cancel the job, not wait
  * for it.
  */
@@ -608,8 +610,7 @@ BERTH_API BERTH_MUST_CHECK int berth_job_wait(berth_job *job, berth_job_event ev
 
 /*
  * Waits until the job is done, and frees it. The job goes on to its end unless it was cancelled
- * (berth_job_cancel of berth/more.h). If it failed and nobody has waited for it, the log reports
- * it.
+ * (berth_job_cancel of berth/more.h). The log reports a failure that nobody has waited for.
  * Threads: the last call on a job.
  */
 BERTH_API void berth_job_free(berth_job *job);
@@ -676,8 +677,7 @@ BERTH_API BERTH_MUST_CHECK int berth_tensor_read(berth_checkpoint *checkpoint,
  * Copies a slice of a tensor, in row-major order: elements starts[d] to starts[d] + lengths[d] - 1
  * of each dimension d. Of a storage in a file that is not loaded or mapped, not much more is read
  * than the slice: docs/how-it-works.md tells which gaps.
- * Parameters: buffer: room for the product of lengths, times the size of an item; NULL if that is
- * 0.
+ * Parameters: buffer: room for the product of lengths times the item's size; NULL if that is 0.
  * Shapes: starts, lengths: one number for each dimension of the tensor.
  * Errors: as for berth_tensor_read.
  * Threads: any.

@@ -444,7 +444,8 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
  * read-only file, a folder), and what the rename would refuse: in a sticky or append-only folder,
  * under a mount, a device. A path such as /dev/fd/3 that leads to a file without a name
  * (memfd_create, O_TMPFILE, removed) is written in place; a failure leaves there what was
- * written. Where there is no rename: save.replace in berth/config.h.
+ * written, so never save values to such a file that they are mapped from. Where there is no
+ * rename: save.replace in berth/config.h.
  *
  * Rights: the new file has owner, group, mode, ACL, security label and user.* attributes of the
  * file that it replaces (but no set-id bits, and no checksums of the old bytes), before the first
@@ -464,8 +465,8 @@ BERTH_API int berth_value_walk(const berth_value *value, const berth_walker *wal
 
 /*
  * A descriptor at its current position, in order, so that pipes and sockets will do. The save
- * neither closes nor syncs it. A failure leaves what was written. SIGPIPE is the caller's to
- * ignore.
+ * neither closes nor syncs it. A failure leaves what was written. Never save values to the file
+ * that they are mapped from. SIGPIPE is the caller's to ignore.
  */
 static inline berth_target berth_to_fd(int fd)
 {

@@ -60,7 +60,7 @@ static int name_check(const char *name, size_t n, size_t max, const bth_option_r
 /* ---- rows ---- */
 
 /* "section.name", or a copy of a text; NULL: no memory, the error is set. */
-static const char *text_copy(const char *section, const char *text, berth_error *error)
+static const char *text_copy_with_section(const char *section, const char *text, berth_error *error)
 {
     char whole[MAX_HELP_NBYTES + 1];
 
@@ -80,8 +80,9 @@ static int row_check_value(const berth_option_row *given, bth_option_row *row, b
         choices = NULL;
     else if (!choices)
         return bth_fail_argument(error, "%s: type %s has no choices", row->name, given->type);
-    row->choices = choices ? text_copy(NULL, choices, error) : NULL;
-    row->unit = row->kind == BTH_OPTION_BYTES ? "bytes" : text_copy(NULL, given->unit, error);
+    row->choices = choices ? text_copy_with_section(NULL, choices, error) : NULL;
+    row->unit =
+        row->kind == BTH_OPTION_BYTES ? "bytes" : text_copy_with_section(NULL, given->unit, error);
     if (error->code != BERTH_OK)
         return error->code;
     /* Words that can be written in a shell and joined by commas, as many as a value has room for.
@@ -124,9 +125,9 @@ static int row_make(const char *section, const berth_option_row *given, bth_opti
     *row = (bth_option_row){.classes = given->classes,
                             .minimum = given->minimum,
                             .maximum = given->maximum,
-                            .name = text_copy(section, given->name, error),
-                            .aliases = text_copy(NULL, given->aliases, error),
-                            .help = text_copy(NULL, given->help, error)};
+                            .name = text_copy_with_section(section, given->name, error),
+                            .aliases = text_copy_with_section(NULL, given->aliases, error),
+                            .help = text_copy_with_section(NULL, given->help, error)};
     if (!row->name || error->code != BERTH_OK ||
         name_check(row->name, strlen(row->name), MAX_NAME_NBYTES, made, n_made, error) < 0)
         return error->code;

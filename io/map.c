@@ -109,7 +109,7 @@ static bool maps_find(uintptr_t address, map_line *known)
  * The device in such a line is not st_dev on btrfs or an overlay. So a map of our own shows how the
  * kernel calls this file.
  */
-bool bth_map_has_file(int fd)
+bool bth_file_is_mapped(int fd)
 {
     const size_t nbytes = 1;
     int again = bth_file_open_again(fd, O_RDONLY | O_NONBLOCK | O_NOCTTY);

@@ -19,7 +19,7 @@ int bth_map_file(int fd, uint64_t nbytes, int flags, bth_map *map, berth_error *
 void bth_map_free(bth_map *map);
 /* Whether this process has a map of the file, made by whomever. `fd`: any, also O_PATH. False also
  * if it cannot be known: without /proc, or of a file that may not be read. */
-bool bth_map_has_file(int fd);
+bool bth_file_is_mapped(int fd);
 bool bth_map_holds(const bth_map *map, const void *address);
 
 #endif

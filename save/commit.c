@@ -126,7 +126,7 @@ static int commit_begin_old_in_place(bth_commit *commit, berth_error *error)
         bth_fail_system(error, errno, "cannot be opened");
     else if (now.st_dev != status->st_dev || now.st_ino != status->st_ino)
         bth_fail_system(error, EBUSY, "another file took its name");
-    else if (S_ISREG(now.st_mode) && bth_map_has_file(found))
+    else if (S_ISREG(now.st_mode) && bth_file_is_mapped(found))
         bth_fail_system(error, EBUSY,
                         "cannot be written in place: this process has a map of it, whose values "
                         "would be lost; close it, or load it with load.mmap=off");

@@ -681,7 +681,7 @@ static int run_report_progress(void *context)
                               run->image.plan->nbytes);
 }
 
-static int run_write_part_of_file(run_state *run, uint64_t begin, uint64_t end, berth_error *error)
+static int run_write_range(run_state *run, uint64_t begin, uint64_t end, berth_error *error)
 {
     assert(begin < end);
     run->begin = begin;
@@ -699,12 +699,12 @@ static int run_write_all(run_state *run, berth_error *error)
     const berth_plan *plan = run->image.plan;
     uint64_t tail = plan->tail_offset & ~(uint64_t)(run->block_nbytes - 1);
 
-    if (plan->tail_offset > 0 && run_write_part_of_file(run, 0, plan->tail_offset, error) < 0)
+    if (plan->tail_offset > 0 && run_write_range(run, 0, plan->tail_offset, error) < 0)
         return error->code;
     bth_image_compute_id(&run->image);
     run->is_tail = true;
     /* A safetensors file has no tail, but the last block of its data may wait for one. */
-    if (tail < plan->nbytes && run_write_part_of_file(run, tail, plan->nbytes, error) < 0)
+    if (tail < plan->nbytes && run_write_range(run, tail, plan->nbytes, error) < 0)
         return error->code;
     if (run->settings->read_back) {
         /* Frees the tiles' buffers first: io.memory_nbytes also limits debug mode. */

@@ -3,7 +3,7 @@
  * The pickle that torch.save makes, byte for byte (FORMAT.md 6): CPython 3.11's C pickler,
  * protocol 2. Comments name the function of its _pickle.c that a piece follows.
  */
-#include "format/pickle/pickle_write.h"
+#include "format/pickle/pickle_emitter.h"
 
 #include <string.h>
 

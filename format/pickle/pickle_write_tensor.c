@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What torch.Tensor.__reduce_ex__ and its kin pickle: FORMAT.md 6. */
-#include "format/pickle/pickle_write.h"
+#include "format/pickle/pickle_emitter.h"
 
 #include <string.h>
 

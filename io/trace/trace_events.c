@@ -267,8 +267,8 @@ static void trace_add_span(const bth_trace_span *span)
 }
 
 /* A later time never has an earlier count. */
-static void thread_count(bth_trace_thread *thread, const char *counter, const char *unit,
-                         int64_t *count, int64_t more)
+static void thread_add_to_counter(bth_trace_thread *thread, const char *counter, const char *unit,
+                                  int64_t *count, int64_t more)
 {
     (void)bth_lock_acquire(&thread->file->counters_lock);
     int64_t sum = *count += more;
@@ -280,7 +280,8 @@ static void thread_count(bth_trace_thread *thread, const char *counter, const ch
 
 static void trace_begin_request(void)
 {
-    thread_count(current, "requests in flight", "requests", &current->file->n_in_flight, 1);
+    thread_add_to_counter(current, "requests in flight", "requests", &current->file->n_in_flight,
+                          1);
 }
 
 static void trace_end_request(const bth_trace_span *request, bool is_write)
@@ -289,11 +290,11 @@ static void trace_end_request(const bth_trace_span *request, bool is_write)
 
     if (request->nbytes > 0) {
         trace_add_span(request);
-        thread_count(current, is_write ? "bytes written" : "bytes read", "bytes",
-                     is_write ? &file->written_nbytes : &file->read_nbytes,
-                     (int64_t)request->nbytes);
+        thread_add_to_counter(current, is_write ? "bytes written" : "bytes read", "bytes",
+                              is_write ? &file->written_nbytes : &file->read_nbytes,
+                              (int64_t)request->nbytes);
     }
-    thread_count(current, "requests in flight", "requests", &file->n_in_flight, -1);
+    thread_add_to_counter(current, "requests in flight", "requests", &file->n_in_flight, -1);
 }
 
 /* ---- for the core ---- */

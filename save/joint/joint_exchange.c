@@ -486,7 +486,7 @@ static bth_range rounds_window_of(const rounds *all, uint32_t writer)
                        BTH_WINDOW_NBYTES};
 }
 
-static void *writing_run(void *argument)
+static void *window_writing_run(void *argument)
 {
     window_writing *writing = argument;
     bth_trace_scope traced = {0};
@@ -499,7 +499,7 @@ static void *writing_run(void *argument)
 }
 
 /* Waits for it. Its own failure is the cause that the caller wants, and not that of another. */
-static int writing_end(window_writing *writing, berth_error *error)
+static int window_writing_end(window_writing *writing, berth_error *error)
 {
     if (!writing->window)
         return error->code;
@@ -580,12 +580,12 @@ static int rounds_run_one(rounds *all, berth_error *error)
             return error->code;
     if (!window->has_any)
         return 0;
-    if (writing_end(writing, error) < 0)
+    if (window_writing_end(writing, error) < 0)
         return error->code;
     *writing = (window_writing){
         .settings = all->settings, .window = window, .traced = bth_trace_current()};
     bth_error_clear(&writing->error);
-    int failure = bth_thread_start(&writing->thread, writing_run, writing);
+    int failure = bth_thread_start(&writing->thread, window_writing_run, writing);
     if (failure != 0) {
         writing->window = NULL;
         return bth_fail_system(error, failure, "the thread that writes a window cannot be started");
@@ -631,7 +631,7 @@ int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *s
             (void)rounds_run_one(&all, error);
         }
     }
-    (void)writing_end(&all.writing, error);
+    (void)window_writing_end(&all.writing, error);
     for (size_t i = 0; i < N_WINDOWS; i++) {
         bth_region_free(&all.windows[i].region);
         bth_release(all.windows[i].given);

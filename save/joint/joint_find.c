@@ -103,7 +103,7 @@ static void table_add(wanted_table *table, size_t i, const char *name)
 }
 
 /* A tensor that begins at `at` has this text. */
-static void table_set(wanted_table *table, const tensor_text *text, size_t at)
+static void table_fill_if_wanted(wanted_table *table, const tensor_text *text, size_t at)
 {
     size_t found = *table_find_slot(table, text);
 
@@ -113,8 +113,8 @@ static void table_set(wanted_table *table, const tensor_text *text, size_t at)
     table->n_left--;
 }
 
-int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
-                            size_t **at, berth_error *error)
+int bth_ticket_find_tensors_of_slices(const bth_ticket *ticket, const berth_slice *slices, size_t n,
+                                      size_t **at, berth_error *error)
 {
     size_t here = ticket->tensors_at, behind = here;
     size_t nbytes = bth_array_nbytes((size_t)bth_max(n, 1), sizeof **at);
@@ -130,14 +130,14 @@ int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices,
         for (; table.n_left > 0 && bth_ticket_next_tensor(ticket, &behind, &tensor);
              here = behind) {
             tensor_text text = text_make(&table, tensor.name, bth_name_is_path(tensor.name));
-            table_set(&table, &text, here);
+            table_fill_if_wanted(&table, &text, here);
             if (tensor.path[0])
                 text = text_make(&table, tensor.path, true);
             else if (text.kind == TEXT_NAME)
                 text.kind = TEXT_KEY;
             else
                 continue;
-            table_set(&table, &text, here);
+            table_fill_if_wanted(&table, &text, here);
         }
         for (size_t i = 0; i < n; i++)
             (*at)[i] = table.wanted[table.wanted[i].first].at;

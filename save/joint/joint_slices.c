@@ -282,7 +282,7 @@ int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, si
     *parts = (bth_slice_parts){0};
     if (!slices && n_slices > 0)
         return bth_fail_argument(error, "the slices are NULL");
-    (void)bth_ticket_find_tensors(ticket, slices, n_slices, &at, error);
+    (void)bth_ticket_find_tensors_of_slices(ticket, slices, n_slices, &at, error);
     for (size_t i = 0; i < n_slices && error->code == BERTH_OK; i++) {
         runs.slice = &slices[i];
         if (BTH_CHECK_RESERVED(berth_slice, runs.slice, error) < 0)

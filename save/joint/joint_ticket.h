@@ -94,7 +94,7 @@ void bth_ticket_free_all(bth_ticket *ticket);
 /*
  * The tensor that begins at byte *at; then *at is where the next one begins. False: it is the end
  * of the tensors. *at must come from tensors_at, from this function, or from
- * bth_ticket_find_tensors.
+ * bth_ticket_find_tensors_of_slices.
  */
 bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
 /* A name of a tensor on the storage, for messages: a path only if none has a short name. */
@@ -117,8 +117,8 @@ bool bth_plan_record_is_elsewhere(const berth_plan *plan, size_t i);
  * Where the tensors of slices begin, by their names or paths: (*at)[i] is that of slices[i], or
  * BTH_NO_TENSOR. Of several tensors of one name the first is found. The caller releases *at.
  */
-int bth_ticket_find_tensors(const bth_ticket *ticket, const berth_slice *slices, size_t n,
-                            size_t **at, berth_error *error);
+int bth_ticket_find_tensors_of_slices(const bth_ticket *ticket, const berth_slice *slices, size_t n,
+                                      size_t **at, berth_error *error);
 /*
  * Refuses two different tensors of one path, which keys can have that are written alike: NaNs, and
  * long tuples. Other names are unique in a ticket that bth_ticket_write has made.

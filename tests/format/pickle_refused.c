@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/pickle/pickle_write.h"
+#include "format/pickle/pickle_emitter.h"
 #include "format/values/value.h"
 #include "tests/support/support.h"
 #include "tests/support/tree_scene.h"

@@ -179,7 +179,8 @@ static void check_is_found(const bth_ticket *ticket, const bth_ticket_tensor *te
     berth_error error = {0};
     size_t *at;
 
-    MUST(bth_ticket_find_tensors(ticket, slices, 2, &at, &error) == 0, "%s", error.message);
+    MUST(bth_ticket_find_tensors_of_slices(ticket, slices, 2, &at, &error) == 0, "%s",
+         error.message);
     for (size_t i = 0; i < 2; i++)
         MUST(at[i] >= ticket->tensors_at && at[i] <= begin, "%s is not found", slices[i].name);
     bth_release(at);

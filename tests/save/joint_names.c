@@ -96,7 +96,7 @@ static void find(const char *const *names, size_t n, uint64_t *found)
 
     for (size_t i = 0; i < n; i++)
         slices[i].name = names[i];
-    assert_ok(bth_ticket_find_tensors(&ticket, slices, n, &at, &error));
+    assert_ok(bth_ticket_find_tensors_of_slices(&ticket, slices, n, &at, &error));
     for (size_t i = 0; i < n; i++) {
         bth_ticket_tensor tensor = {0};
         found[i] = at[i] != BTH_NO_TENSOR && bth_ticket_next_tensor(&ticket, &at[i], &tensor)

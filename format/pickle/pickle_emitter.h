@@ -4,8 +4,8 @@
  * recurses (P3): a container enters the walk, and its step function is called until it leaves.
  * After the first failure nothing more is written.
  */
-#ifndef BTH_FORMAT_PICKLE_PICKLE_WRITE_H
-#define BTH_FORMAT_PICKLE_PICKLE_WRITE_H
+#ifndef BTH_FORMAT_PICKLE_PICKLE_EMITTER_H
+#define BTH_FORMAT_PICKLE_PICKLE_EMITTER_H
 
 #include "berth/more.h"
 #include "format/pickle/pickle_opcodes.h"
