@@ -47,13 +47,12 @@ struct berth_upload {
     size_t n_parts;
     char id[1024]; /* encoded; "": one request is enough, or it has ended */
     char condition[BCURL_TAG_NBYTES + 32];
-    char etag[BCURL_TAG_NBYTES]; /* of the object */
     berth_sink sink;
     pthread_mutex_t lock; /* of all below */
     upload_part *parts;
     uint8_t *spare[MAX_SPARE]; /* memory of parts that are sent */
     size_t n_spare, n_sent;
-    bool has_failed, is_complete;
+    bool has_failed;
     berth_error failure; /* the first one; code 0: none, or one of the caller */
 };
 
@@ -197,10 +196,9 @@ static int upload_put(berth_upload *upload, berth_error *error)
 
     request_add_crc32(&request, 0, part->crc32);
     request_add_header(&request, 1, upload->condition);
-    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
-        return upload_explain_condition(upload, &answer, error);
-    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
-    return 0;
+    return bcurl_request_send(&upload->url, &request, &answer, error) == 0
+               ? 0
+               : upload_explain_condition(upload, &answer, error);
 }
 
 /* The list of parts. NULL: no memory. */
@@ -242,7 +240,6 @@ static bool upload_is_in_place(berth_upload *upload)
     print_crc32(upload_crc32(upload), crc);
     (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
     size_t n = strlen(answer.etag), end_nbytes = strlen(end);
-    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
     return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
                          : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
 }
@@ -272,23 +269,8 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
         status = 0;
     else if (status < 0)
         return upload_explain_condition(upload, &answer, error);
-    else
-        bcurl_answer_find(&answer, "ETag", upload->etag, sizeof upload->etag);
     upload->id[0] = '\0';
     return status;
-}
-
-/* By the thread that sent the last part. */
-static int upload_complete(berth_upload *upload, berth_error *error)
-{
-    int status = upload->id[0] ? upload_put_together(upload, error) : upload_put(upload, error);
-
-    if (status < 0)
-        return status;
-    (void)pthread_mutex_lock(&upload->lock);
-    upload->is_complete = true;
-    (void)pthread_mutex_unlock(&upload->lock);
-    return 0;
 }
 
 /* ---- parts ---- */
@@ -340,7 +322,7 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
     bool is_last = upload->n_sent == upload->n_parts && !upload->has_failed;
     (void)pthread_mutex_unlock(&upload->lock);
     if (status == 0 && is_last)
-        status = upload_complete(upload, error);
+        status = upload->id[0] ? upload_put_together(upload, error) : upload_put(upload, error);
     part->lent = NULL;
     (void)pthread_mutex_lock(&upload->lock);
     if (part->bytes && upload->n_spare < MAX_SPARE)
