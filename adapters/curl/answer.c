@@ -332,11 +332,12 @@ static bcurl_use answer_check_whole(bcurl_answer *answer)
     return BCURL_WHOLE;
 }
 
+/* A range with the status 200, as rclone's server sends it, is one: it says which. */
 bcurl_use bcurl_answer_check(bcurl_answer *answer)
 {
     if (answer->use != BCURL_UNCHECKED)
         return answer->use;
-    if (answer->range && answer->status == 206)
+    if (answer->range && (answer->status == 206 || (answer->status == 200 && answer->has_range)))
         answer->use = answer_check_range(answer);
     else if (answer->range && answer->status == 200)
         answer->use = answer_check_whole(answer);

@@ -87,10 +87,10 @@ static char *left_find_key(const left_uploads *all, const char *from, const char
 {
     char *key = xml_find(from, end, name);
 
+    if (key)
+        decode_entities(key);
     if (key && strstr((const char *)all->list.bytes, "<EncodingType>url<"))
         decode_percents(key);
-    else if (key)
-        decode_entities(key);
     return key;
 }
 

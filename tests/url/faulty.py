@@ -43,6 +43,10 @@ class Passing(Misbehaves):
         begin = len(self.data) - (1 << 20)
         self.assertEqual(first, [f"bytes=-{1 << 20}", f"bytes={begin + 100_000}-{len(self.data) - 1}"])
 
+    def test_a_range_with_the_status_200(self):
+        """As rclone's server sends it, with Content-Range."""
+        self.same(self.serve(lambda request: request.send_range(status=200)))
+
     def test_statuses_that_pass_are_tried_again(self):
         statuses = {0: 408, 2: 429, 6: 500, 10: 502, 14: 503, 18: 504}
 
