@@ -47,6 +47,11 @@ static bcurl_outcome range_judge(bcurl_attempts *all, void *context)
         if (answer->status == 416 && answer->total == 0 && range->nbytes == 0)
             return BCURL_DONE;
         (void)bcurl_answer_refuse(answer, all->error);
+        if (answer->status == 416 && range->is_from_end) {
+            range->is_from_end =
+                false; /* rclone's server has no end that is longer than the object */
+            return BCURL_AGAIN;
+        }
         return bcurl_status_can_pass(answer->status) ? BCURL_AGAIN : BCURL_FAILED;
     case BCURL_BYTES:
         if (range->done_nbytes == range->nbytes)

@@ -44,8 +44,12 @@ class Passing(Misbehaves):
         self.assertEqual(first, [f"bytes=-{1 << 20}", f"bytes={begin + 100_000}-{len(self.data) - 1}"])
 
     def test_a_range_with_the_status_200(self):
-        """As rclone's server sends it, with Content-Range."""
+        """As rclone's server sends it, with Content-Range; it has no end that is longer than the object."""
         self.same(self.serve(lambda request: request.send_range(status=200)))
+        small = self.serve(lambda request: request.headers["Range"][6] == "-" and request.send(416, b"no"),
+                           files.read("small.pt"))
+        self.same(small)
+        self.assertEqual(small.ranges()[:2], [f"bytes=-{1 << 20}", f"bytes=0-{(1 << 20) - 1}"])
 
     def test_statuses_that_pass_are_tried_again(self):
         statuses = {0: 408, 2: 429, 6: 500, 10: 502, 14: 503, 18: 504}
