@@ -225,7 +225,7 @@ class Uploads(Writing):
         self.assertEqual((bucket.uploads, bucket.problems), ({}, []))
 
     def test_credentials_are_nowhere(self):
-        bucket = self.bucket(lambda request: request.fail(500, "InternalError"))
+        bucket = self.bucket(lambda request: request.fail(400, "InvalidRequest"))
         bucket.env["AWS_SESSION_TOKEN"] = "c0f+fee/token=="
         done = self.copy(bucket, "small.pt", code=2)
         for secret in (bucket.env["AWS_SECRET_ACCESS_KEY"], "c0f+fee"):
