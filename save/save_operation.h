@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/trace.h"
-#include "io/large_pages.h"
+#include "io/memory_region.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output.h"
