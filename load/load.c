@@ -202,30 +202,6 @@ void berth_close_descriptors(berth_checkpoint *checkpoint)
 
 /* ---- load ---- */
 
-/* The common method of all storages, or "mixed". */
-static void load_stats_set_common_method(berth_checkpoint *checkpoint,
-                                         const berth_storage *const *roots, size_t n,
-                                         berth_stats *stats)
-{
-    stats->method = "none";
-    stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
-    bth_checkpoint_lock(checkpoint);
-    for (size_t i = 0; i < n; i++) {
-        const bth_storage_state *stored = &checkpoint->storages.stored[roots[i]->index];
-        if (roots[i]->nbytes == 0 || !stored->method)
-            continue;
-        if (strcmp(stats->method, "none") == 0) {
-            stats->method = stored->method;
-            stats->reason = stored->reason;
-        } else if (strcmp(stats->method, stored->method) != 0) {
-            stats->method = "mixed";
-            stats->reason = "see the statistics of each storage";
-            break;
-        }
-    }
-    bth_checkpoint_unlock(checkpoint);
-}
-
 int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                const berth_params *params, berth_error *error)
 {
@@ -262,7 +238,25 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
         stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         for (size_t i = 0; i < n; i++)
             stats->requested_nbytes += roots[i]->nbytes;
-        load_stats_set_common_method(checkpoint, roots, n, stats);
+        /* The common method of all storages, or "mixed". */
+        stats->method = "none";
+        stats->reason =
+            stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
+        bth_checkpoint_lock(checkpoint);
+        for (size_t i = 0; i < n; i++) {
+            const bth_storage_state *stored = &checkpoint->storages.stored[roots[i]->index];
+            if (roots[i]->nbytes == 0 || !stored->method)
+                continue;
+            if (strcmp(stats->method, "none") == 0) {
+                stats->method = stored->method;
+                stats->reason = stored->reason;
+            } else if (strcmp(stats->method, stored->method) != 0) {
+                stats->method = "mixed";
+                stats->reason = "see the statistics of each storage";
+                break;
+            }
+        }
+        bth_checkpoint_unlock(checkpoint);
     }
     bth_traced_call_end(&traced, error);
     bth_release(roots);

@@ -417,22 +417,6 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
     return 0;
 }
 
-/* Without rows PyTorch only compares the plain indices with the size. */
-static int compressed_check_rows(compressed_check *c)
-{
-    int64_t begin = 0, end = 0;
-
-    if (c->n_rows == 0)
-        return compressed_check_row(c, c->n, false);
-    for (int64_t row = 0; row <= c->n_rows; row++) {
-        if (compressed_take_row_end(c, row, begin, &end) < 0 ||
-            compressed_check_row(c, end - begin, true) < 0)
-            return c->rows.check->error->code;
-        begin = end;
-    }
-    return 0;
-}
-
 static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
@@ -463,8 +447,14 @@ static int compressed_check_indices(indices_check *check, const sparse_tensor *s
             c.rows = index_stream_begin(check, c.compressed, row, 1, c.n_row_stream, 0, 2);
         if (is_first || c.n_column_stream == c.n)
             c.columns = index_stream_begin(check, c.plain, column, 1, c.n_column_stream, 1, 2);
-        if (compressed_check_rows(&c) < 0)
+        /* Without rows PyTorch only compares the plain indices with the size. */
+        if (c.n_rows == 0 && compressed_check_row(&c, c.n, false) < 0)
             return check->error->code;
+        int64_t begin = 0, end = 0;
+        for (int64_t i = 0; c.n_rows > 0 && i <= c.n_rows; i++, begin = end)
+            if (compressed_take_row_end(&c, i, begin, &end) < 0 ||
+                compressed_check_row(&c, end - begin, true) < 0)
+                return check->error->code;
         /* The next batch, as one counts: 0 again, and one more in the dimension before. */
         for (d = c.n_batch_dimensions - 1; d >= 0 && ++c.batch[d] == c.n_batches[d]; d--)
             c.batch[d] = 0;

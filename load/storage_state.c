@@ -367,28 +367,6 @@ static int storage_read_part_of_swap_unit(bth_reader *reader, const berth_storag
     return 0;
 }
 
-/* Whole units are swapped in the buffer; the range may begin and end inside a unit. */
-static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
-                                size_t unit, uint8_t *buffer, size_t nbytes, uint64_t offset,
-                                berth_error *error)
-{
-    bth_reader *reader = &checkpoint->source.reader;
-    size_t head = (size_t)((unit - offset % unit) % unit);
-
-    head = head < nbytes ? head : nbytes;
-    size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
-    if (head > 0 &&
-        storage_read_part_of_swap_unit(reader, root, unit, buffer, head, offset, error) < 0)
-        return error->code;
-    if (storage_read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
-        return error->code;
-    bth_swap_bytes(buffer + head, buffer + head, middle, unit);
-    if (tail == 0)
-        return 0;
-    return storage_read_part_of_swap_unit(reader, root, unit, buffer + head + middle, tail,
-                                          offset + head + middle, error);
-}
-
 /* Reads from memory or the device if it is loaded, else from the file, in this machine's order. Of
  * a deflated one in the file: the whole. */
 static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth_storage *root,
@@ -437,9 +415,23 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
         bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
-    if (stored->unit > 1)
-        return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
-    return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
+    if (stored->unit <= 1)
+        return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
+    /* Whole units are swapped in the buffer; the range may begin and end inside a unit. */
+    size_t unit = stored->unit, head = (unit - offset % unit) % unit;
+    uint8_t *bytes = buffer;
+    head = head < nbytes ? head : nbytes;
+    size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
+    if (head > 0 &&
+        storage_read_part_of_swap_unit(reader, root, unit, bytes, head, offset, error) < 0)
+        return error->code;
+    if (storage_read_plain(checkpoint, root, bytes + head, middle, offset + head, error) < 0)
+        return error->code;
+    bth_swap_bytes(bytes + head, bytes + head, middle, unit);
+    if (tail == 0)
+        return 0;
+    return storage_read_part_of_swap_unit(reader, root, unit, bytes + head + middle, tail,
+                                          offset + head + middle, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,

@@ -247,25 +247,6 @@ static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_
     }
 }
 
-/* What the progress of writer_write_middles is in the end. */
-static uint64_t middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts,
-                                     size_t n)
-{
-    uint64_t nbytes = 0, end = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const bth_joint_part *part = &parts[i].part;
-        bth_joint_split split = bth_joint_part_split(ticket, part);
-        nbytes += split.middle.nbytes;
-        if (part->is_chained_before)
-            nbytes += split.middle.offset - end;
-        else if (part->is_chained_behind)
-            nbytes += split.head_nbytes;
-        end = split.middle.offset + split.middle.nbytes;
-    }
-    return nbytes;
-}
-
 /*
  * Writes the middles of n parts, with what lies between chained ones: together they are whole
  * blocks, written in place. Puts their CRCs and first bytes into the parts, whose CRCs are 0.
@@ -397,9 +378,19 @@ static void writer_write(joint_writer *writer, const berth_slice *slices, size_t
         for (size_t i = 0; i < parts->n_fragments; i++)
             writer->total_nbytes += parts->fragments[i].part.nbytes;
         writer->stats.requested_nbytes = writer->total_nbytes;
-        for (size_t i = 0; i < parts->n; i++)
-            writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
-        writer->total_nbytes += middles_count_nbytes(ticket, parts->parts, parts->n);
+        uint64_t end = 0;
+        for (size_t i = 0; i < parts->n; i++) {
+            const bth_joint_part *part = &parts->parts[i].part;
+            bth_joint_split split = bth_joint_part_split(ticket, part);
+            writer->stats.requested_nbytes += part->nbytes;
+            /* What the progress of writer_write_middles is in the end. */
+            writer->total_nbytes += split.middle.nbytes;
+            if (part->is_chained_before)
+                writer->total_nbytes += split.middle.offset - end;
+            else if (part->is_chained_behind)
+                writer->total_nbytes += split.head_nbytes;
+            end = split.middle.offset + split.middle.nbytes;
+        }
         if (writer_write_and_sync(writer, exchanges, error) == 0) {
             bth_slice_parts_sort(parts);
             (void)bth_receipt_write(ticket, writer->number, parts->parts, parts->n, writer->kept,
