@@ -272,11 +272,18 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
         (void)bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
                        "it is deflated: load.inflate=on inflates it");
     else if (entry->method != 0)
-        (void)bth_read_inflated_range(&archive->reader, &archive->config, entry, buffer, nbytes,
-                                      offset, error);
+        (void)bth_read_range(&archive->reader, &archive->config,
+                             (bth_range){.offset = entry->data_offset,
+                                         .nbytes = nbytes,
+                                         .deflated = entry,
+                                         .inflated_from = offset,
+                                         .memory = buffer},
+                             false, error);
     else if (bth_read_is_long(&archive->config, nbytes))
-        (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
-                             entry->data_offset + offset, error);
+        (void)bth_read_range(
+            &archive->reader, &archive->config,
+            (bth_range){.offset = entry->data_offset + offset, .nbytes = nbytes, .memory = buffer},
+            false, error);
     else
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
     bth_trace_leave_lazily(&traced);

@@ -346,8 +346,10 @@ static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage 
     if (stored->chosen_by)
         config.load_method = stored->chosen;
     bth_checkpoint_unlock(checkpoint);
-    return bth_read_range(&checkpoint->source.reader, &config, checkpoint->prefetches.own != NULL,
-                          buffer, nbytes, root->offset + offset, error);
+    return bth_read_range(
+        &checkpoint->source.reader, &config,
+        (bth_range){.offset = root->offset + offset, .nbytes = nbytes, .memory = buffer},
+        checkpoint->prefetches.own != NULL, error);
 }
 
 /* A part of one swapped unit. */
@@ -405,8 +407,12 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     if (stored->deflated) {
         nbytes = (size_t)root->nbytes;
         if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
-            bth_read_inflated_range(reader, &checkpoint->config, stored->deflated, buffer, nbytes,
-                                    0, error) < 0)
+            bth_read_range(reader, &checkpoint->config,
+                           (bth_range){.offset = stored->deflated->data_offset,
+                                       .nbytes = nbytes,
+                                       .deflated = stored->deflated,
+                                       .memory = buffer},
+                           false, error) < 0)
             return error->code;
         if (stored->unit > 1)
             bth_swap_bytes(buffer, buffer, nbytes - nbytes % stored->unit, stored->unit);

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "io/page_cache.h"
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
 

@@ -14,7 +14,7 @@
 #include "io/file_system.h"
 #include "io/page_cache.h"
 #include "io/syscalls.h"
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/selection.h"
 #include "load/storage_state.h"

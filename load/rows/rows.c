@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "format/values/value.h"
 #include "io/file_system.h"
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
 

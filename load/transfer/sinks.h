@@ -6,18 +6,16 @@
 #include "config/options.h"
 #include "format/zip/zip.h"
 #include "io/source.h"
+#include "load/transfer/requests.h"
 
 /* ---- a long range of a source to the caller's memory, by bth_transfer_once ---- */
 
 /* Whether the range is long enough for workers. */
 bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes);
-int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
-                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error);
-/* The same for bytes of a deflated record, from byte `from` on (Z12). All of it is inflated, for
- * its CRC. */
-int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
-                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
-                            uint64_t from, berth_error *error);
+/* The range has its place, and `memory`. Of a deflated record: also `inflated_from` (Z12). All of
+ * it is inflated, for its CRC. */
+int bth_read_range(bth_reader *reader, const struct berth_config *config, bth_range range,
+                   bool through_cache, berth_error *error);
 /* The same for bytes that are already at `memory`. is_mapped (F2): if the file was truncated after
  * it was mapped, that is an error, if it is detected in time. */
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,

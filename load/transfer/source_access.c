@@ -91,30 +91,6 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
 #define N_FILES 64
 static atomic_uint_fast64_t loaded_files[N_FILES];
 
-/*
- * The same inode, unchanged since; false also if the system does not report it. Only direct loads
- * count: after others the file is in the page cache. All of one open are one. Thread-safe.
- */
-static bool access_was_loaded_before(bth_access *access)
-{
-    bth_reader *reader = access->reader;
-    bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
-    struct stat status;
-    uint64_t hash = 0;
-
-    if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
-        bth_system.fstat(reader->fd, &status) == 0) {
-        const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
-                                   (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
-                                   (uint64_t)status.st_mtim.tv_nsec};
-        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-            hash = bth_hash_mix(hash, fields[i]);
-        if (atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash)
-            atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
-    }
-    return atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
-}
-
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,
                              const char *requested_by)
@@ -138,8 +114,25 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
         access->no_direct = "a direct read was refused";
     conditions->no_direct = access->no_direct;
     if (!conditions->no_direct && requested == BERTH_LOAD_AUTO &&
-        config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS)
-        conditions->loaded_before = access_was_loaded_before(access);
+        config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS) {
+        /* The same inode, unchanged since; false also if the system does not report it. Only direct
+         * loads count: after others the file is in the page cache. All of one open are one. */
+        bth_reader *reader = access->reader;
+        bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
+        struct stat status;
+        uint64_t hash = 0;
+        if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
+            bth_system.fstat(reader->fd, &status) == 0) {
+            const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
+                                       (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
+                                       (uint64_t)status.st_mtim.tv_nsec};
+            for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+                hash = bth_hash_mix(hash, fields[i]);
+            if (atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash)
+                atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
+        }
+        conditions->loaded_before = atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
+    }
     return bth_choose(config, conditions, requested, requested_by);
 }
 

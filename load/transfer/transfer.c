@@ -15,7 +15,6 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/worker_counts.h"
 
 /* Reads of a transfer, counted and timed: for its statistics, and for the trace. */
 
