@@ -108,7 +108,8 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
     if (bth_container_check_records_from(container, cache, 0, check, error) < 0)
         return error->code;
     if (check >= BTH_CHECK_DATA)
-        return bth_verify_archive(&archive->reader, &archive->config, container, request, error);
+        return bth_verify_records(&archive->reader, &archive->config, container, NULL, request,
+                                  error);
     return 0;
 }
 
@@ -143,7 +144,7 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
                                        .n_records = archive->container.directory.n_entries,
                                        .method = request->scan.method,
                                        .reason = request->scan.reason};
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     return bth_error_prefix(error, archive->reader.name);
 }
 

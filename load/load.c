@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "io/file.h"
 #include "load/errors_with_names.h"
 #include "load/selection.h"
 #include "load/storage_state.h"
@@ -128,7 +129,8 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
     if (!checkpoint)
         return bth_fail_memory(error, sizeof *checkpoint);
     checkpoint->source.reader.fd = -1;
-    bth_access_initialize(&checkpoint->source.access, &checkpoint->source.reader);
+    checkpoint->source.access.reader = &checkpoint->source.reader;
+    checkpoint->source.access.direct.fd = -1;
     checkpoint->begin_seconds = bth_seconds();
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)
@@ -140,7 +142,7 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
                                    bth_source_name(source), checkpoint->begin_seconds, params);
     if (error->code == 0 && checkpoint_open_and_read(checkpoint, source, params, error) == 0)
         *opened = checkpoint;
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     if (error->code < 0)
         berth_close(checkpoint);
     return error->code;
@@ -197,7 +199,8 @@ void berth_close_descriptors(berth_checkpoint *checkpoint)
         return;
     bth_checkpoint_reset_if_forked(checkpoint);
     bth_access_close_direct(&checkpoint->source.access);
-    bth_reader_close_file(&checkpoint->source.reader);
+    bth_file_close(checkpoint->source.reader.fd);
+    checkpoint->source.reader.fd = -1;
 }
 
 /* ---- load ---- */
@@ -258,7 +261,7 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
         }
         bth_checkpoint_unlock(checkpoint);
     }
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     bth_release(roots);
     return bth_error_in_checkpoint(checkpoint, error);
 }

@@ -107,12 +107,14 @@ void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
         bth_release(kept);
     }
     checkpoint->storages.regions = NULL;
-    bth_device_memory_list_free(checkpoint->storages.device_memory);
+    if (checkpoint->storages.device_memory)
+        bth_wing_to_device.free_memory(checkpoint->storages.device_memory);
     checkpoint->storages.device_memory = NULL;
     bth_release(checkpoint->storages.targets);
     checkpoint->storages.targets = NULL;
     checkpoint->storages.stored = NULL;
-    bth_access_close(&checkpoint->source.access);
+    bth_access_close_direct(&checkpoint->source.access);
+    bth_map_free(&checkpoint->source.access.map);
 }
 
 /* X11. */
@@ -137,13 +139,19 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
             if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
                 atomic_store(&storages->stored[i].memory, NULL);
         }
-    bth_access_forget_in_child(&checkpoint->source.access, state == BTH_LOCK_TORN);
+    /* A fork copies the table of descriptors before memory: of a descriptor that the parent opened
+     * in between, the child has the number only. So it opens its own. */
+    bth_access *access = &checkpoint->source.access;
+    if (state == BTH_LOCK_TORN || access->direct_n_forks == n_forks)
+        access->direct_is_tried = false;
     /*
      * A thread of the parent was changing something, maybe one of these. No one knows which parts
      * are whole: all are dropped, not freed, and made again when they are needed. All other state
      * under the lock changes by one store, which was done or not.
      */
     if (state == BTH_LOCK_TORN) {
+        access->map = (bth_map){0};
+        access->file_system_is_known = false;
         if (!checkpoint->contents.container.known)
             checkpoint->contents.container = (bth_container){0};
         checkpoint->contents.counts.known = false;

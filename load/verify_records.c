@@ -271,52 +271,47 @@ static int verify_other(verification *v, berth_error *error)
     return 0;
 }
 
-static int verify_run(verification *v, berth_error *error)
+int bth_verify_records(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, berth_checkpoint *checkpoint,
+                       bth_verify_request *request, berth_error *error)
 {
-    assert(v->container || v->checkpoint);
-    v->n_records = v->container
-                       ? v->container->directory.n_entries + v->container->directory.n_folders
-                       : v->checkpoint->storages.n;
-    v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
-    if (!v->records)
-        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
-    bth_error_clear(&v->first);
-    bth_head_cache_initialize(&v->cache, v->reader, v->config->io_large_pages);
-    v->request->scan.defers_bad = true;
-    (void)(v->container ? verify_zip(v, error) : verify_other(v, error));
+    verification v = {.reader = reader,
+                      .config = config,
+                      .container = container,
+                      .checkpoint = checkpoint,
+                      .request = request};
+
+    assert(container || checkpoint);
+    v.n_records = v.container ? v.container->directory.n_entries + v.container->directory.n_folders
+                              : v.checkpoint->storages.n;
+    v.records = bth_allocate((v.n_records + 1) * sizeof *v.records);
+    if (!v.records)
+        return bth_fail_memory(error, (v.n_records + 1) * sizeof *v.records);
+    bth_error_clear(&v.first);
+    bth_head_cache_initialize(&v.cache, v.reader, v.config->io_large_pages);
+    v.request->scan.defers_bad = true;
+    (void)(v.container ? verify_zip(&v, error) : verify_other(&v, error));
     /* A bad record comes before the error that ended the verification. */
-    if ((error->code == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
-        *error = v->first;
-        if (v->first_storage)
-            (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
+    if ((error->code == 0 || bth_verify_is_verdict(error)) && v.first.code < 0) {
+        *error = v.first;
+        if (v.first_storage)
+            (void)bth_error_in_storage(v.checkpoint, v.first_storage, error);
     } else if (error->code ==
                0) /* bytes that only the second read could get: the disk is failing */
-        *error = v->request->scan.unread;
-    bth_head_cache_free(&v->cache);
-    bth_release(v->storages);
-    bth_release(v->records);
+        *error = v.request->scan.unread;
+    bth_head_cache_free(&v.cache);
+    bth_release(v.storages);
+    bth_release(v.records);
     return error->code;
-}
-
-int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
-                       bth_container *container, bth_verify_request *request, berth_error *error)
-{
-    verification v = {
-        .reader = reader, .config = config, .container = container, .request = request};
-
-    return verify_run(&v, error);
 }
 
 int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
                           berth_error *error)
 {
     bth_contents *contents = &checkpoint->contents;
-    verification v = {.reader = &checkpoint->source.reader,
-                      .config = &checkpoint->config,
-                      .container = bth_contents_are_zip(contents) ? &contents->container : NULL,
-                      .checkpoint = checkpoint,
-                      .request = request};
+    bth_container *container = bth_contents_are_zip(contents) ? &contents->container : NULL;
 
     request->verdict.n_storages = checkpoint->storages.n;
-    return verify_run(&v, error);
+    return bth_verify_records(&checkpoint->source.reader, &checkpoint->config, container,
+                              checkpoint, request, error);
 }

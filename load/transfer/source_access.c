@@ -21,34 +21,11 @@
 
 typedef unsigned long long ull;
 
-void bth_access_initialize(bth_access *access, bth_reader *reader)
-{
-    memset(access, 0, sizeof *access);
-    access->reader = reader;
-    access->direct.fd = -1;
-}
-
 void bth_access_close_direct(bth_access *access)
 {
     if (access->direct_is_tried)
         bth_direct_close(&access->direct);
     access->direct_is_tried = false;
-}
-
-void bth_access_close(bth_access *access)
-{
-    bth_access_close_direct(access);
-    bth_map_free(&access->map);
-}
-
-void bth_access_forget_in_child(bth_access *access, bool is_torn)
-{
-    if (is_torn || access->direct_n_forks == bth_fork_count())
-        access->direct_is_tried = false;
-    if (is_torn) {
-        access->map = (bth_map){0};
-        access->file_system_is_known = false;
-    }
 }
 
 /* ---- conditions and choice ---- */
@@ -107,7 +84,7 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
         access->direct_n_forks =
-            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
+            bth_fork_count(); /* after the open; see bth_checkpoint_reset_after_fork */
         atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))

@@ -41,10 +41,4 @@ typedef struct bth_to_device_functions {
 
 extern const bth_to_device_functions bth_wing_to_device;
 
-static inline void bth_device_memory_list_free(bth_device_memory_list *list) /* NULL: nothing */
-{
-    if (list)
-        bth_wing_to_device.free_memory(list);
-}
-
 #endif

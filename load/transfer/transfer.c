@@ -666,11 +666,10 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
     uint64_t nbytes = 0;
-    bth_access access;
+    bth_access access = {.reader = reader, .direct.fd = -1};
 
     if (requests->n_ranges == 0)
         return 0;
-    bth_access_initialize(&access, reader);
     transfer->access = &access;
     if (!map) { /* one choice for all ranges */
         berth_load_method requested = (berth_load_method)transfer->config->load_method;
@@ -705,7 +704,8 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
             (void)bth_transfer_run(transfer, error);
         bth_transfer_end(transfer);
     }
-    bth_access_close(&access);
+    bth_access_close_direct(&access);
+    bth_map_free(&access.map);
     transfer->access = NULL;
     return error->code;
 }
