@@ -40,26 +40,6 @@ struct worker {
     unsigned number;
 };
 
-/* ---- one worker: the caller's own thread ---- */
-
-static int pool_run_serially(uint64_t n_tasks, bth_pool_function function, bth_pool_watch watch,
-                             void *context, berth_error *error)
-{
-    double next_watch = 0;
-
-    for (uint64_t task = 0; task < n_tasks; task++) {
-        if (watch && bth_seconds() >= next_watch) {
-            if (watch(context) != 0)
-                return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
-            next_watch = bth_seconds() + WATCH_SECONDS;
-        }
-        int status = function(context, task, 0, error);
-        if (status < 0)
-            return bth_fail_status(error, status, "%s", bth_status_text(status));
-    }
-    return 0;
-}
-
 /* ---- workers ---- */
 
 /* Keeps the first failure; no worker begins another task (W8). The caller holds the lock. */
@@ -136,8 +116,20 @@ int bth_pool_run(unsigned n_workers, uint64_t n_tasks, bth_pool_function functio
                         .n_tasks = n_tasks,
                         .traced = bth_trace_current()};
 
-    if (n_workers <= 1 || n_tasks <= 1)
-        return pool_run_serially(n_tasks, function, watch, context, error);
+    if (n_workers <= 1 || n_tasks <= 1) { /* on the caller's own thread */
+        double next_watch = 0;
+        for (uint64_t task = 0; task < n_tasks; task++) {
+            if (watch && bth_seconds() >= next_watch) {
+                if (watch(context) != 0)
+                    return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
+                next_watch = bth_seconds() + WATCH_SECONDS;
+            }
+            int status = function(context, task, 0, error);
+            if (status < 0)
+                return bth_fail_status(error, status, "%s", bth_status_text(status));
+        }
+        return 0;
+    }
     if (watch && watch(context) != 0)
         return bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
     if (n_workers > n_tasks)

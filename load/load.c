@@ -129,8 +129,7 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
     if (!checkpoint)
         return bth_fail_memory(error, sizeof *checkpoint);
     checkpoint->source.reader.fd = -1;
-    checkpoint->source.access.reader = &checkpoint->source.reader;
-    checkpoint->source.access.direct.fd = -1;
+    bth_access_initialize(&checkpoint->source.access, &checkpoint->source.reader);
     checkpoint->begin_seconds = bth_seconds();
     checkpoint->contents.keeps_directory = config != NULL;
     if (config)

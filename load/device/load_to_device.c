@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loads ranges to devices, as load/transfer/to_device.h says; addresses there. */
-#include "load/transfer/to_device.h"
+/* Loads ranges to devices, as load/transfer/transfer.h says; addresses there. */
+#include "load/transfer/transfer.h"
 
 #include "base/clock.h"
 #include "base/error.h"

@@ -50,10 +50,15 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error);
 /* Copies the storages' offsets from their entries, whose local headers were read. */
 int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error);
 
-/* ---- contents_read.c: .pt2 files of torch.export (E1 to E3) ---- */
+/* ---- exported_program.c: .pt2 files of torch.export (E1 to E3) ---- */
 
 /* Whether the archive is one whose weights can be read. */
 bool bth_archive_is_exported_program(const bth_container *container);
+/*
+ * Makes the root from the weights: the state_dict of the model, or a dict of them by the models'
+ * names if there are several.
+ */
+int bth_exported_read(bth_opening *opening, berth_error *error);
 
 /* ---- layout_check.c: the directory as a whole ---- */
 

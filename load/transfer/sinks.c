@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/sinks.h"
+#include "load/transfer/transfer.h"
 
 #include <errno.h>
 
@@ -7,7 +7,6 @@
 #include "base/memory.h"
 #include "format/layout.h"
 #include "io/thread_pool.h"
-#include "load/transfer/transfer.h"
 
 /* ---- a long range to the caller's memory ---- */
 

@@ -21,6 +21,13 @@
 
 typedef unsigned long long ull;
 
+void bth_access_initialize(bth_access *access, bth_reader *reader)
+{
+    memset(access, 0, sizeof *access);
+    access->reader = reader;
+    access->direct.fd = -1;
+}
+
 void bth_access_close_direct(bth_access *access)
 {
     if (access->direct_is_tried)

@@ -25,6 +25,7 @@ typedef struct bth_access {
     uint64_t direct_n_forks; /* bth_fork_count() when `direct` had been opened */
 } bth_access;
 
+void bth_access_initialize(bth_access *access, bth_reader *reader);
 void bth_access_close_direct(bth_access *access); /* its descriptor only, not the map */
 
 /* Sets the conditions that are known without measuring. */

@@ -520,14 +520,6 @@ int bth_transfer_report_progress(void *context)
     return result;
 }
 
-static bool transfer_any_range_uses(const bth_transfer *transfer, berth_load_method method)
-{
-    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
-        if (transfer->requests.ranges[i].choice.method == method)
-            return true;
-    return false;
-}
-
 static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
 {
     int64_t max_nbytes = transfer->config->io_memory_nbytes;
@@ -538,26 +530,28 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
-    bool any_direct = transfer_any_range_uses(transfer, BERTH_LOAD_DIRECT);
+    bool any_direct = false, any_read = false;
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
     requests->chunk_nbytes -= requests->chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
-    requests->block_nbytes =
-        any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
     for (size_t i = 0; i < requests->n_ranges; i++) {
         const bth_range *range = &requests->ranges[i];
+        any_direct |= range->choice.method == BERTH_LOAD_DIRECT;
+        any_read |= range->choice.method == BERTH_LOAD_READ;
         transfer->is_swapped |= range->unit > 1;
         transfer->any_late |=
             range_is_swapped_after_read(transfer, range) && (range->shift > 0 || range->unit > 1);
     }
+    requests->block_nbytes =
+        any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
     if (requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) {
         /* Buffers, for ranges without memory of their own. Direct requests, and those to the
          * caller's function, are slow even if short: then a buffer holds a whole request. */
         uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
         bool is_long = any_direct || transfer->access->reader->fd < 0;
         if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-            (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
+            (any_direct || any_read))
             return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                             "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are "
                             "missing",
@@ -666,10 +660,11 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
     bth_choice choice = {.method = BERTH_LOAD_MAP};
     const uint8_t *map = transfer->memory;
     uint64_t nbytes = 0;
-    bth_access access = {.reader = reader, .direct.fd = -1};
+    bth_access access;
 
     if (requests->n_ranges == 0)
         return 0;
+    bth_access_initialize(&access, reader);
     transfer->access = &access;
     if (!map) { /* one choice for all ranges */
         berth_load_method requested = (berth_load_method)transfer->config->load_method;
