@@ -208,16 +208,6 @@ int berth_archive_get_info(const berth_archive *archive, berth_archive_info *inf
     return 0;
 }
 
-static void archive_entry_fill_record(const bth_zip_entry *entry, berth_record *record)
-{
-    *record = (berth_record){.name = entry->record,
-                             .nbytes = entry->nbytes,
-                             .header_offset = entry->header_offset,
-                             .offset = entry->data_offset,
-                             .crc32 = entry->crc32,
-                             .method = entry->method};
-}
-
 int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record)
 {
     if (record)
@@ -226,7 +216,13 @@ int berth_archive_at(const berth_archive *archive, size_t i, berth_record *recor
         return BERTH_E_ARGUMENT;
     if (i >= archive->container.directory.n_entries)
         return BERTH_E_NOT_FOUND;
-    archive_entry_fill_record(&archive->container.directory.entries[i], record);
+    const bth_zip_entry *entry = &archive->container.directory.entries[i];
+    *record = (berth_record){.name = entry->record,
+                             .nbytes = entry->nbytes,
+                             .header_offset = entry->header_offset,
+                             .offset = entry->data_offset,
+                             .crc32 = entry->crc32,
+                             .method = entry->method};
     return 0;
 }
 
@@ -246,8 +242,8 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
             archive->container.directory.n_entries, archive->container.directory.archive);
         return bth_error_prefix(error, archive->reader.name);
     }
-    archive_entry_fill_record(entry, record);
-    return 0;
+    return berth_archive_at(archive, (size_t)(entry - archive->container.directory.entries),
+                            record);
 }
 
 int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,

@@ -157,26 +157,6 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     v->request->report(v->request->context, &report);
 }
 
-/* The verdict on the CRC of one entry, after the scan. */
-static berth_crc_verdict verify_record_crc32(const verification *v, bth_scan_record *record,
-                                             berth_error *bad)
-{
-    bth_scan alone = {0};
-    bth_scan_record again = {.entry = record->entry,
-                             .offset = record->offset,
-                             .nbytes = record->nbytes,
-                             .is_deflated = record->is_deflated};
-    bool present = false;
-
-    if (record->is_unread) { /* the failed request may have had several: reads only this one */
-        (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
-        record->crc32 = again.crc32;
-    }
-    if (bad->code == 0 && bth_zip_compare_crc(record->entry, record->crc32, &present, bad) == 0)
-        return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-    return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
-}
-
 /* One entry, after the scan. Fails only if no further record can be checked. */
 static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 {
@@ -207,8 +187,21 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
             return error->code;
         }
         if (record->is_left_out)
-            return 0; /* its bytes are summed later */
-        crc32 = verify_record_crc32(v, record, &bad);
+            return 0;            /* its bytes are summed later */
+        if (record->is_unread) { /* the failed request may have had several: reads only this one */
+            bth_scan alone = {0};
+            bth_scan_record again = {.entry = entry,
+                                     .offset = record->offset,
+                                     .nbytes = record->nbytes,
+                                     .is_deflated = record->is_deflated};
+            (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, &bad);
+            record->crc32 = again.crc32;
+        }
+        bool present = false;
+        if (bad.code == 0 && bth_zip_compare_crc(entry, record->crc32, &present, &bad) == 0)
+            crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+        else if (bad.code == BERTH_E_CHECKSUM)
+            crc32 = BERTH_CRC_BAD;
     }
     if (bad.code < 0 && !verify_can_continue_after(v, &bad)) {
         *error = bad;

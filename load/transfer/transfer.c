@@ -277,25 +277,6 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
 
 /* ---- one request ---- */
 
-/* Before a request writes to its memory. */
-static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
-{
-    uint64_t begin = request->offset, end = begin + request->nbytes;
-
-    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP)
-        bth_pages_touch(&transfer->pages, &transfer->front, request->memory,
-                        (size_t)request->nbytes);
-    for (size_t i = request->first_range; i < request->end_range; i++) {
-        bth_range *range = &transfer->requests.ranges[i];
-        if (!range->is_new)
-            continue;
-        uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
-        uint64_t to = range->deflated ? range->nbytes
-                                      : bth_min(range->offset + range->nbytes, end) - range->offset;
-        bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
-    }
-}
-
 /* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
  * without O_DIRECT. */
 static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
@@ -447,7 +428,20 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 
     if (transfer->is_advised)
         transfer_advise_ahead(transfer, task);
-    request_touch_pages(transfer, request);
+    /* Before the request writes to its memory. */
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP)
+        bth_pages_touch(&transfer->pages, &transfer->front, request->memory,
+                        (size_t)request->nbytes);
+    for (size_t i = request->first_range; i < request->end_range; i++) {
+        bth_range *range = &transfer->requests.ranges[i];
+        if (!range->is_new)
+            continue;
+        uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
+        uint64_t to = range->deflated ? range->nbytes
+                                      : bth_min(range->offset + range->nbytes, end) - range->offset;
+        bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
+    }
     int result = request->is_deflated ? request_inflate_range(transfer, request, error)
                  : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)

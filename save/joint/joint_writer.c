@@ -224,29 +224,6 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
     return error->code;
 }
 
-/* The CRC of a record, as the share that the middle has in the storage's. */
-static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
-{
-    const bth_ticket *ticket = made->ticket;
-    size_t record = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        bth_joint_part *part = &parts[i].part;
-        const bth_ticket_storage *storage = &ticket->storages[part->storage];
-        bth_range middle = bth_joint_part_split(ticket, part).middle;
-        if (middle.nbytes == 0)
-            continue;
-        uint32_t crc32 = made->crc32s[record++];
-        uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
-        if (bth_joint_part_is_chained(part))
-            part->crc32 ^= crc32; /* it is that of the head */
-        else if (behind > 0 && ticket->compute_crc32)
-            part->crc32 = bth_crc32_combine(crc32, 0, behind);
-        else
-            part->crc32 = crc32;
-    }
-}
-
 /*
  * Writes the middles of n parts, with what lies between chained ones: together they are whole
  * blocks, written in place. Puts their CRCs and first bytes into the parts, whose CRCs are 0.
@@ -272,8 +249,24 @@ static int writer_write_middles(joint_writer *writer, bth_slice_part *parts, siz
             settings.progress = writer_report_progress;
             settings.progress_context = writer;
         }
-        if (bth_run(made.plan, &writer->output, &settings, &own, error) == 0)
-            middles_put_crc32s(&made, parts, n);
+        bool is_written = bth_run(made.plan, &writer->output, &settings, &own, error) == 0;
+        /* The CRC of each record, as the share that the middle has in the storage's. */
+        for (size_t i = 0, record = 0; is_written && i < n; i++) {
+            bth_joint_part *part = &parts[i].part;
+            const bth_ticket_storage *storage = &made.ticket->storages[part->storage];
+            bth_range middle = bth_joint_part_split(made.ticket, part).middle;
+            if (middle.nbytes == 0)
+                continue;
+            uint32_t crc32 = made.crc32s[record++];
+            uint64_t behind =
+                storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
+            if (bth_joint_part_is_chained(part))
+                part->crc32 ^= crc32; /* it is that of the head */
+            else if (behind > 0 && made.ticket->compute_crc32)
+                part->crc32 = bth_crc32_combine(crc32, 0, behind);
+            else
+                part->crc32 = crc32;
+        }
         stats->moved_nbytes += own.moved_nbytes;
         stats->n_requests += own.n_requests;
         stats->render_seconds += own.render_seconds;
