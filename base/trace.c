@@ -38,17 +38,12 @@ const berth_params *bth_traced_call_begin(bth_traced_call *call, int64_t option,
     return &call->params;
 }
 
-void bth_traced_call_end_at(bth_traced_call *call, double end_seconds, const berth_error *error)
-{
-    if (call->scope.thread)
-        bth_trace_leave(&call->scope, end_seconds, call->params.stats, error);
-}
-
-void bth_traced_call_end(bth_traced_call *call, const berth_error *error)
+void bth_traced_call_end(bth_traced_call *call, double end_seconds, const berth_error *error)
 {
     if (!call->scope.thread)
         return;
     double seconds = call->params.stats->total_seconds;
-    bth_traced_call_end_at(call, seconds > 0 ? call->begin_seconds + seconds : bth_seconds(),
-                           error);
+    if (end_seconds == 0)
+        end_seconds = seconds > 0 ? call->begin_seconds + seconds : bth_seconds();
+    bth_trace_leave(&call->scope, end_seconds, call->params.stats, error);
 }

@@ -118,9 +118,8 @@ typedef struct bth_traced_call {
 const berth_params *bth_traced_call_begin(bth_traced_call *call, int64_t option, const char *name,
                                           const char *path, double begin_seconds,
                                           const berth_params *params);
-/* Ends it when its total_seconds end, or at a time. */
-void bth_traced_call_end(bth_traced_call *call, const berth_error *error);
-void bth_traced_call_end_at(bth_traced_call *call, double end_seconds, const berth_error *error);
+/* Ends it at a time; 0: when its total_seconds end. */
+void bth_traced_call_end(bth_traced_call *call, double end_seconds, const berth_error *error);
 
 /* ---- workers ---- */
 

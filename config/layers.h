@@ -62,9 +62,6 @@ bool bth_option_is_set_by_environment(const bth_option_row *row);
 /* The option that a name means; logs once if the name is deprecated. NULL: an error is set. */
 const bth_option_row *bth_option_find_or_fail(const char *name, berth_error *error);
 
-/* Adds rows and reads their values in the environment. One thread at a time. */
-void bth_options_register_rows(const bth_option_row *rows, size_t n);
-
 /* A value of an own configuration, which may be older than the row. NULL: in force, if valid. */
 int64_t bth_config_value(const struct berth_config *config, const bth_option_row *row);
 

@@ -38,11 +38,6 @@ int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, in
     return result;
 }
 
-int bth_xattr_remove(int fd, const char *name)
-{
-    return bth_system.fremovexattr(fd, name);
-}
-
 bool bth_xattr_is_absent(int system_errno)
 {
     return system_errno == ENODATA || system_errno == EOPNOTSUPP || system_errno == ENOSYS;

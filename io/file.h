@@ -78,7 +78,6 @@ ssize_t bth_xattr_get(int fd, const char *name, void *value, size_t nbytes);
 ssize_t bth_xattr_list(int fd, char *names, size_t nbytes);
 /* `flags`: 0, or XATTR_CREATE: fail with EEXIST if the attribute exists. */
 int bth_xattr_set(int fd, const char *name, const void *value, size_t nbytes, int flags);
-int bth_xattr_remove(int fd, const char *name); /* not for O_PATH */
 
 /* Whether errno means: no such attribute, or no attributes on this file system. */
 bool bth_xattr_is_absent(int system_errno);

@@ -95,12 +95,6 @@ void bth_reader_close(bth_reader *reader)
     reader->fd = -1;
 }
 
-void bth_reader_close_file(bth_reader *reader)
-{
-    bth_file_close(reader->fd);
-    reader->fd = -1;
-}
-
 int bth_reader_file(const bth_reader *reader)
 {
     if (reader->fd >= 0 || reader->memory)

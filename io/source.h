@@ -32,9 +32,6 @@ int bth_reader_open_source(const berth_source *source, bth_reader *reader, berth
 const char *bth_source_name(const berth_source *source);
 void bth_reader_close(bth_reader *reader); /* does nothing to a reader of zeros, or with fd -1 */
 
-/* Its descriptor only. Reads fail from then on. */
-void bth_reader_close_file(bth_reader *reader);
-
 /* The file that it reads, by itself or by the caller's function; -1: none, or it is not known. */
 int bth_reader_file(const bth_reader *reader);
 /* Whether a short read costs no more than a call of the system. */

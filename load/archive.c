@@ -108,7 +108,8 @@ static int archive_read_and_check(berth_archive *archive, bth_head_cache *cache,
     if (bth_container_check_records_from(container, cache, 0, check, error) < 0)
         return error->code;
     if (check >= BTH_CHECK_DATA)
-        return bth_verify_archive(&archive->reader, &archive->config, container, request, error);
+        return bth_verify_records(&archive->reader, &archive->config, container, NULL, request,
+                                  error);
     return 0;
 }
 
@@ -143,7 +144,7 @@ static int archive_open_and_read(berth_archive *archive, const berth_source *sou
                                        .n_records = archive->container.directory.n_entries,
                                        .method = request->scan.method,
                                        .reason = request->scan.reason};
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     return bth_error_prefix(error, archive->reader.name);
 }
 
@@ -207,16 +208,6 @@ int berth_archive_get_info(const berth_archive *archive, berth_archive_info *inf
     return 0;
 }
 
-static void archive_entry_fill_record(const bth_zip_entry *entry, berth_record *record)
-{
-    *record = (berth_record){.name = entry->record,
-                             .nbytes = entry->nbytes,
-                             .header_offset = entry->header_offset,
-                             .offset = entry->data_offset,
-                             .crc32 = entry->crc32,
-                             .method = entry->method};
-}
-
 int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record)
 {
     if (record)
@@ -225,7 +216,13 @@ int berth_archive_at(const berth_archive *archive, size_t i, berth_record *recor
         return BERTH_E_ARGUMENT;
     if (i >= archive->container.directory.n_entries)
         return BERTH_E_NOT_FOUND;
-    archive_entry_fill_record(&archive->container.directory.entries[i], record);
+    const bth_zip_entry *entry = &archive->container.directory.entries[i];
+    *record = (berth_record){.name = entry->record,
+                             .nbytes = entry->nbytes,
+                             .header_offset = entry->header_offset,
+                             .offset = entry->data_offset,
+                             .crc32 = entry->crc32,
+                             .method = entry->method};
     return 0;
 }
 
@@ -245,8 +242,8 @@ int berth_archive_find(const berth_archive *archive, const char *name, berth_rec
             archive->container.directory.n_entries, archive->container.directory.archive);
         return bth_error_prefix(error, archive->reader.name);
     }
-    archive_entry_fill_record(entry, record);
-    return 0;
+    return berth_archive_at(archive, (size_t)(entry - archive->container.directory.entries),
+                            record);
 }
 
 int berth_archive_read(berth_archive *archive, const berth_record *record, void *buffer,
@@ -272,11 +269,18 @@ int berth_archive_read(berth_archive *archive, const berth_record *record, void 
         (void)bth_fail(error, BERTH_E_UNSUPPORTED, entry->record, entry->data_offset,
                        "it is deflated: load.inflate=on inflates it");
     else if (entry->method != 0)
-        (void)bth_read_inflated_range(&archive->reader, &archive->config, entry, buffer, nbytes,
-                                      offset, error);
+        (void)bth_read_range(&archive->reader, &archive->config,
+                             (bth_range){.offset = entry->data_offset,
+                                         .nbytes = nbytes,
+                                         .deflated = entry,
+                                         .inflated_from = offset,
+                                         .memory = buffer},
+                             false, error);
     else if (bth_read_is_long(&archive->config, nbytes))
-        (void)bth_read_range(&archive->reader, &archive->config, false, buffer, nbytes,
-                             entry->data_offset + offset, error);
+        (void)bth_read_range(
+            &archive->reader, &archive->config,
+            (bth_range){.offset = entry->data_offset + offset, .nbytes = nbytes, .memory = buffer},
+            false, error);
     else
         (void)bth_reader_read(&archive->reader, buffer, nbytes, entry->data_offset + offset, error);
     bth_trace_leave_lazily(&traced);

@@ -9,9 +9,7 @@
 #include "base/lock.h"
 #include "io/memory_region.h"
 #include "load/open/open.h"
-#include "load/transfer/sinks.h"
-#include "load/transfer/source_access.h"
-#include "load/transfer/to_device.h"
+#include "load/transfer/transfer.h"
 
 /* What load/ keeps for a storage: its `context`. A view uses only `memory`; its root has the rest.
  */

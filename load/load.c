@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/trace.h"
+#include "io/file.h"
 #include "load/errors_with_names.h"
 #include "load/selection.h"
 #include "load/storage_state.h"
@@ -140,7 +141,7 @@ int bth_checkpoint_open(const berth_source *source, const struct berth_config *c
                                    bth_source_name(source), checkpoint->begin_seconds, params);
     if (error->code == 0 && checkpoint_open_and_read(checkpoint, source, params, error) == 0)
         *opened = checkpoint;
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     if (error->code < 0)
         berth_close(checkpoint);
     return error->code;
@@ -197,34 +198,11 @@ void berth_close_descriptors(berth_checkpoint *checkpoint)
         return;
     bth_checkpoint_reset_if_forked(checkpoint);
     bth_access_close_direct(&checkpoint->source.access);
-    bth_reader_close_file(&checkpoint->source.reader);
+    bth_file_close(checkpoint->source.reader.fd);
+    checkpoint->source.reader.fd = -1;
 }
 
 /* ---- load ---- */
-
-/* The common method of all storages, or "mixed". */
-static void load_stats_set_common_method(berth_checkpoint *checkpoint,
-                                         const berth_storage *const *roots, size_t n,
-                                         berth_stats *stats)
-{
-    stats->method = "none";
-    stats->reason = stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
-    bth_checkpoint_lock(checkpoint);
-    for (size_t i = 0; i < n; i++) {
-        const bth_storage_state *stored = &checkpoint->storages.stored[roots[i]->index];
-        if (roots[i]->nbytes == 0 || !stored->method)
-            continue;
-        if (strcmp(stats->method, "none") == 0) {
-            stats->method = stored->method;
-            stats->reason = stored->reason;
-        } else if (strcmp(stats->method, stored->method) != 0) {
-            stats->method = "mixed";
-            stats->reason = "see the statistics of each storage";
-            break;
-        }
-    }
-    bth_checkpoint_unlock(checkpoint);
-}
 
 int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
                const berth_params *params, berth_error *error)
@@ -262,9 +240,27 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
         stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         for (size_t i = 0; i < n; i++)
             stats->requested_nbytes += roots[i]->nbytes;
-        load_stats_set_common_method(checkpoint, roots, n, stats);
+        /* The common method of all storages, or "mixed". */
+        stats->method = "none";
+        stats->reason =
+            stats->requested_nbytes > 0 ? "nothing was loaded" : "nothing was requested";
+        bth_checkpoint_lock(checkpoint);
+        for (size_t i = 0; i < n; i++) {
+            const bth_storage_state *stored = &checkpoint->storages.stored[roots[i]->index];
+            if (roots[i]->nbytes == 0 || !stored->method)
+                continue;
+            if (strcmp(stats->method, "none") == 0) {
+                stats->method = stored->method;
+                stats->reason = stored->reason;
+            } else if (strcmp(stats->method, stored->method) != 0) {
+                stats->method = "mixed";
+                stats->reason = "see the statistics of each storage";
+                break;
+            }
+        }
+        bth_checkpoint_unlock(checkpoint);
     }
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     bth_release(roots);
     return bth_error_in_checkpoint(checkpoint, error);
 }

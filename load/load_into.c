@@ -233,7 +233,7 @@ int berth_load_into(berth_checkpoint *checkpoint, const berth_destination *desti
         stats->behind_nbytes = checkpoint->contents.behind_nbytes;
         bth_stats_add_transfer(stats, &transfer);
     }
-    bth_traced_call_end(&traced, error);
+    bth_traced_call_end(&traced, 0, error);
     bth_release(into.ranges);
     return bth_error_in_checkpoint(checkpoint, error);
 }

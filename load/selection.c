@@ -176,7 +176,7 @@ static int rules_find_first_for_storages(berth_checkpoint *checkpoint,
 
 static int rule_check_method(berth_load_method method, berth_error *error)
 {
-    if (bth_load_method_is_valid(method))
+    if ((unsigned)method <= BERTH_LOAD_DIRECT)
         return 0;
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }

@@ -331,29 +331,25 @@ static compressed_check compressed_begin(const sparse_tensor *sparse)
     return c;
 }
 
-/* The cost of one part; n_per_batch of its elements are in a batch. UINT64_MAX: beyond 64 bits. */
-static uint64_t compressed_cost_of_part(const compressed_check *c, int64_t n_per_batch,
-                                        int64_t n_stream)
-{
-    uint64_t cost = index_stream_cost(1, n_stream);
-
-    for (int32_t d = 0; d < c->n_batch_dimensions && n_stream == n_per_batch; d++)
-        if (!bth_try_multiply(cost, (uint64_t)c->n_batches[d], &cost))
-            cost = UINT64_MAX;
-    return cost;
-}
-
 /* 0: there are no batches. UINT64_MAX: beyond 64 bits. */
 static uint64_t compressed_cost(const compressed_check *c)
 {
-    uint64_t cost, rows, columns;
+    const int64_t in_batch[] = {c->n_rows + 1, c->n};
+    const int64_t in_stream[] = {c->n_row_stream, c->n_column_stream};
+    uint64_t sum = 0;
 
     for (int32_t d = 0; d < c->n_batch_dimensions; d++)
         if (c->n_batches[d] == 0)
             return 0;
-    rows = c->n_rows > 0 ? compressed_cost_of_part(c, c->n_rows + 1, c->n_row_stream) : 0;
-    columns = compressed_cost_of_part(c, c->n, c->n_column_stream);
-    return bth_try_add(rows, columns, &cost) ? cost : UINT64_MAX;
+    for (int i = c->n_rows > 0 ? 0 : 1; i < 2; i++) {
+        uint64_t cost = index_stream_cost(1, in_stream[i]);
+        for (int32_t d = 0; d < c->n_batch_dimensions && in_stream[i] == in_batch[i]; d++)
+            if (!bth_try_multiply(cost, (uint64_t)c->n_batches[d], &cost))
+                cost = UINT64_MAX;
+        if (!bth_try_add(sum, cost, &sum))
+            return UINT64_MAX;
+    }
+    return sum;
 }
 
 /* The position of the last index that was taken: "[0, 5]". */
@@ -417,22 +413,6 @@ static int compressed_check_row(compressed_check *c, int64_t n, bool is_sorted)
     return 0;
 }
 
-/* Without rows PyTorch only compares the plain indices with the size. */
-static int compressed_check_rows(compressed_check *c)
-{
-    int64_t begin = 0, end = 0;
-
-    if (c->n_rows == 0)
-        return compressed_check_row(c, c->n, false);
-    for (int64_t row = 0; row <= c->n_rows; row++) {
-        if (compressed_take_row_end(c, row, begin, &end) < 0 ||
-            compressed_check_row(c, end - begin, true) < 0)
-            return c->rows.check->error->code;
-        begin = end;
-    }
-    return 0;
-}
-
 static int compressed_check_indices(indices_check *check, const sparse_tensor *sparse)
 {
     compressed_check c = compressed_begin(sparse);
@@ -463,8 +443,14 @@ static int compressed_check_indices(indices_check *check, const sparse_tensor *s
             c.rows = index_stream_begin(check, c.compressed, row, 1, c.n_row_stream, 0, 2);
         if (is_first || c.n_column_stream == c.n)
             c.columns = index_stream_begin(check, c.plain, column, 1, c.n_column_stream, 1, 2);
-        if (compressed_check_rows(&c) < 0)
+        /* Without rows PyTorch only compares the plain indices with the size. */
+        if (c.n_rows == 0 && compressed_check_row(&c, c.n, false) < 0)
             return check->error->code;
+        int64_t begin = 0, end = 0;
+        for (int64_t i = 0; c.n_rows > 0 && i <= c.n_rows; i++, begin = end)
+            if (compressed_take_row_end(&c, i, begin, &end) < 0 ||
+                compressed_check_row(&c, end - begin, true) < 0)
+                return check->error->code;
         /* The next batch, as one counts: 0 again, and one more in the dimension before. */
         for (d = c.n_batch_dimensions - 1; d >= 0 && ++c.batch[d] == c.n_batches[d]; d--)
             c.batch[d] = 0;

@@ -107,12 +107,14 @@ void bth_storages_free_memory_and_map(berth_checkpoint *checkpoint)
         bth_release(kept);
     }
     checkpoint->storages.regions = NULL;
-    bth_device_memory_list_free(checkpoint->storages.device_memory);
+    if (checkpoint->storages.device_memory)
+        bth_wing_to_device.free_memory(checkpoint->storages.device_memory);
     checkpoint->storages.device_memory = NULL;
     bth_release(checkpoint->storages.targets);
     checkpoint->storages.targets = NULL;
     checkpoint->storages.stored = NULL;
-    bth_access_close(&checkpoint->source.access);
+    bth_access_close_direct(&checkpoint->source.access);
+    bth_map_free(&checkpoint->source.access.map);
 }
 
 /* X11. */
@@ -137,13 +139,19 @@ void bth_checkpoint_reset_after_fork(berth_checkpoint *checkpoint, bth_lock_stat
             if (memory - (uintptr_t)kept->region.bytes < kept->nbytes)
                 atomic_store(&storages->stored[i].memory, NULL);
         }
-    bth_access_forget_in_child(&checkpoint->source.access, state == BTH_LOCK_TORN);
+    /* A fork copies the table of descriptors before memory: of a descriptor that the parent opened
+     * in between, the child has the number only. So it opens its own. */
+    bth_access *access = &checkpoint->source.access;
+    if (state == BTH_LOCK_TORN || access->direct_n_forks == n_forks)
+        access->direct_is_tried = false;
     /*
      * A thread of the parent was changing something, maybe one of these. No one knows which parts
      * are whole: all are dropped, not freed, and made again when they are needed. All other state
      * under the lock changes by one store, which was done or not.
      */
     if (state == BTH_LOCK_TORN) {
+        access->map = (bth_map){0};
+        access->file_system_is_known = false;
         if (!checkpoint->contents.container.known)
             checkpoint->contents.container = (bth_container){0};
         checkpoint->contents.counts.known = false;
@@ -346,8 +354,10 @@ static int storage_read_plain(berth_checkpoint *checkpoint, const berth_storage 
     if (stored->chosen_by)
         config.load_method = stored->chosen;
     bth_checkpoint_unlock(checkpoint);
-    return bth_read_range(&checkpoint->source.reader, &config, checkpoint->prefetches.own != NULL,
-                          buffer, nbytes, root->offset + offset, error);
+    return bth_read_range(
+        &checkpoint->source.reader, &config,
+        (bth_range){.offset = root->offset + offset, .nbytes = nbytes, .memory = buffer},
+        checkpoint->prefetches.own != NULL, error);
 }
 
 /* A part of one swapped unit. */
@@ -365,28 +375,6 @@ static int storage_read_part_of_swap_unit(bth_reader *reader, const berth_storag
         bth_swap_bytes(whole, whole, unit, unit);
     memcpy(buffer, whole + (offset - start), nbytes);
     return 0;
-}
-
-/* Whole units are swapped in the buffer; the range may begin and end inside a unit. */
-static int storage_read_swapped(berth_checkpoint *checkpoint, const berth_storage *root,
-                                size_t unit, uint8_t *buffer, size_t nbytes, uint64_t offset,
-                                berth_error *error)
-{
-    bth_reader *reader = &checkpoint->source.reader;
-    size_t head = (size_t)((unit - offset % unit) % unit);
-
-    head = head < nbytes ? head : nbytes;
-    size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
-    if (head > 0 &&
-        storage_read_part_of_swap_unit(reader, root, unit, buffer, head, offset, error) < 0)
-        return error->code;
-    if (storage_read_plain(checkpoint, root, buffer + head, middle, offset + head, error) < 0)
-        return error->code;
-    bth_swap_bytes(buffer + head, buffer + head, middle, unit);
-    if (tail == 0)
-        return 0;
-    return storage_read_part_of_swap_unit(reader, root, unit, buffer + head + middle, tail,
-                                          offset + head + middle, error);
 }
 
 /* Reads from memory or the device if it is loaded, else from the file, in this machine's order. Of
@@ -427,8 +415,12 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     if (stored->deflated) {
         nbytes = (size_t)root->nbytes;
         if (bth_storage_check_may_inflate(checkpoint, root, NULL, error) < 0 ||
-            bth_read_inflated_range(reader, &checkpoint->config, stored->deflated, buffer, nbytes,
-                                    0, error) < 0)
+            bth_read_range(reader, &checkpoint->config,
+                           (bth_range){.offset = stored->deflated->data_offset,
+                                       .nbytes = nbytes,
+                                       .deflated = stored->deflated,
+                                       .memory = buffer},
+                           false, error) < 0)
             return error->code;
         if (stored->unit > 1)
             bth_swap_bytes(buffer, buffer, nbytes - nbytes % stored->unit, stored->unit);
@@ -437,9 +429,23 @@ static int storage_read_loaded_or_file(berth_checkpoint *checkpoint, const berth
     if (checkpoint->config.load_check >= BTH_CHECK_DATA &&
         bth_storage_verify(checkpoint, root, error) < 0)
         return error->code;
-    if (stored->unit > 1)
-        return storage_read_swapped(checkpoint, root, stored->unit, buffer, nbytes, offset, error);
-    return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
+    if (stored->unit <= 1)
+        return storage_read_plain(checkpoint, root, buffer, nbytes, offset, error);
+    /* Whole units are swapped in the buffer; the range may begin and end inside a unit. */
+    size_t unit = stored->unit, head = (unit - offset % unit) % unit;
+    uint8_t *bytes = buffer;
+    head = head < nbytes ? head : nbytes;
+    size_t tail = (nbytes - head) % unit, middle = nbytes - head - tail;
+    if (head > 0 &&
+        storage_read_part_of_swap_unit(reader, root, unit, bytes, head, offset, error) < 0)
+        return error->code;
+    if (storage_read_plain(checkpoint, root, bytes + head, middle, offset + head, error) < 0)
+        return error->code;
+    bth_swap_bytes(bytes + head, bytes + head, middle, unit);
+    if (tail == 0)
+        return 0;
+    return storage_read_part_of_swap_unit(reader, root, unit, bytes + head + middle, tail,
+                                          offset + head + middle, error);
 }
 
 int bth_storage_read(berth_checkpoint *checkpoint, const berth_storage *storage, void *buffer,

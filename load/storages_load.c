@@ -5,7 +5,7 @@
 #include "base/memory.h"
 #include "base/trace.h"
 #include "io/page_cache.h"
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
 
@@ -422,7 +422,8 @@ static void phase_publish_or_drop_claims(struct phase *phase, bool is_good)
         if (phase->region)
             bth_region_free(&phase->region->region);
         bth_release(phase->region);
-        bth_device_memory_list_free(phase->device_memory);
+        if (phase->device_memory)
+            bth_wing_to_device.free_memory(phase->device_memory);
         phase_release_inflated(phase);
         return;
     }

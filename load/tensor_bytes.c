@@ -143,32 +143,6 @@ typedef struct row_measures {
     int64_t n_batch; /* rows that are read at a time */
 } row_measures;
 
-/*
- * *is_worth_it: the rows of n elements are a small part of the storage. Else (many rows, or
- * overlapping rows) a batch is all of it, so that the storage is read once.
- */
-static row_measures tensor_measure_rows(const berth_tensor *tensor, int64_t first, int64_t n,
-                                        bool *is_worth_it)
-{
-    uint64_t item_nbytes = berth_dtype_nbytes(tensor->dtype);
-    int64_t max_numel = ROWS_NBYTES / (int64_t)item_nbytes;
-    row_measures row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
-                        .stride = tensor->stride[0],
-                        .extent = 1,
-                        .n_batch = 1};
-
-    for (int32_t d = 1; d < tensor->rank; d++)
-        row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
-    int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
-    *is_worth_it =
-        (uint64_t)(n_rows * row.stride + row.extent) <= tensor->storage->nbytes / item_nbytes / 2;
-    if (!*is_worth_it || row.stride == 0)
-        row.n_batch = tensor->shape[0];
-    else if (max_numel > row.extent)
-        row.n_batch = 1 + (max_numel - row.extent) / row.stride;
-    return row;
-}
-
 /* n > 0. Reads each batch of rows with the gaps in it, and gathers its elements. */
 static int tensor_read_row_batches(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                                    row_measures row, int64_t first, int64_t n, uint8_t *out,
@@ -223,8 +197,22 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
     if (!is_contiguous && !is_in_memory) {
         const berth_storage *root = bth_storage_root(tensor->storage);
         bool is_on_device = bth_storage_get_target(checkpoint, root).range.device;
-        bool is_worth_it;
-        row_measures row = tensor_measure_rows(tensor, first, n, &is_worth_it);
+        int64_t max_numel = ROWS_NBYTES / (int64_t)item_nbytes;
+        row_measures row = {.numel = berth_tensor_numel(tensor) / tensor->shape[0],
+                            .stride = tensor->stride[0],
+                            .extent = 1,
+                            .n_batch = 1};
+        for (int32_t d = 1; d < tensor->rank; d++)
+            row.extent += (tensor->shape[d] - 1) * tensor->stride[d];
+        /* Whether the rows are a small part of the storage. Else (many rows, or overlapping rows) a
+         * batch is all of it, so that the storage is read once. */
+        int64_t n_rows = (first + n - 1) / row.numel - first / row.numel;
+        bool is_worth_it = (uint64_t)(n_rows * row.stride + row.extent) <=
+                           tensor->storage->nbytes / item_nbytes / 2;
+        if (!is_worth_it || row.stride == 0)
+            row.n_batch = tensor->shape[0];
+        else if (max_numel > row.extent)
+            row.n_batch = 1 + (max_numel - row.extent) / row.stride;
         if (is_worth_it || is_on_device)
             return tensor_read_row_batches(checkpoint, tensor, row, first, n, buffer, error);
     }

@@ -251,7 +251,7 @@ int berth_verify(const berth_source *source, const berth_params *params,
         request.verdict.behind_nbytes > 0)
         (void)verify_later_objects(source, &config, params, &request, error);
     /* The seconds of the statistics are those of openings, not all of them. */
-    bth_traced_call_end_at(&traced, bth_seconds(), error);
+    bth_traced_call_end(&traced, bth_seconds(), error);
     if (verdict)
         *verdict = request.verdict;
     return error->code;

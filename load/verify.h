@@ -24,9 +24,11 @@ typedef struct bth_verify_request {
  */
 int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
                           berth_error *error);
-/* The same for an archive that is not a checkpoint; its local headers were read. */
-int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
-                       bth_container *container, bth_verify_request *request, berth_error *error);
+/* The same for the records of a checkpoint, or (NULL) of an archive that is none; its local headers
+ * were read. `container` NULL: the file is no zip. */
+int bth_verify_records(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, berth_checkpoint *checkpoint,
+                       bth_verify_request *request, berth_error *error);
 
 /* archive.c: opens an archive, verifies it, closes it. BERTH_E_NOT_CHECKPOINT: it is none. */
 int bth_archive_verify(const berth_source *source, const struct berth_config *config,

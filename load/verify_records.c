@@ -157,26 +157,6 @@ static void verify_count_and_report_record(verification *v, const bth_scan_recor
     v->request->report(v->request->context, &report);
 }
 
-/* The verdict on the CRC of one entry, after the scan. */
-static berth_crc_verdict verify_record_crc32(const verification *v, bth_scan_record *record,
-                                             berth_error *bad)
-{
-    bth_scan alone = {0};
-    bth_scan_record again = {.entry = record->entry,
-                             .offset = record->offset,
-                             .nbytes = record->nbytes,
-                             .is_deflated = record->is_deflated};
-    bool present = false;
-
-    if (record->is_unread) { /* the failed request may have had several: reads only this one */
-        (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, bad);
-        record->crc32 = again.crc32;
-    }
-    if (bad->code == 0 && bth_zip_compare_crc(record->entry, record->crc32, &present, bad) == 0)
-        return present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-    return bad->code == BERTH_E_CHECKSUM ? BERTH_CRC_BAD : BERTH_CRC_UNCHECKED;
-}
-
 /* One entry, after the scan. Fails only if no further record can be checked. */
 static int verify_finish_entry(verification *v, size_t i, berth_error *error)
 {
@@ -207,8 +187,21 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
             return error->code;
         }
         if (record->is_left_out)
-            return 0; /* its bytes are summed later */
-        crc32 = verify_record_crc32(v, record, &bad);
+            return 0;            /* its bytes are summed later */
+        if (record->is_unread) { /* the failed request may have had several: reads only this one */
+            bth_scan alone = {0};
+            bth_scan_record again = {.entry = entry,
+                                     .offset = record->offset,
+                                     .nbytes = record->nbytes,
+                                     .is_deflated = record->is_deflated};
+            (void)bth_scan_records(v->reader, v->config, &alone, &again, 1, &bad);
+            record->crc32 = again.crc32;
+        }
+        bool present = false;
+        if (bad.code == 0 && bth_zip_compare_crc(entry, record->crc32, &present, &bad) == 0)
+            crc32 = present ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
+        else if (bad.code == BERTH_E_CHECKSUM)
+            crc32 = BERTH_CRC_BAD;
     }
     if (bad.code < 0 && !verify_can_continue_after(v, &bad)) {
         *error = bad;
@@ -271,52 +264,47 @@ static int verify_other(verification *v, berth_error *error)
     return 0;
 }
 
-static int verify_run(verification *v, berth_error *error)
+int bth_verify_records(bth_reader *reader, const struct berth_config *config,
+                       bth_container *container, berth_checkpoint *checkpoint,
+                       bth_verify_request *request, berth_error *error)
 {
-    assert(v->container || v->checkpoint);
-    v->n_records = v->container
-                       ? v->container->directory.n_entries + v->container->directory.n_folders
-                       : v->checkpoint->storages.n;
-    v->records = bth_allocate((v->n_records + 1) * sizeof *v->records);
-    if (!v->records)
-        return bth_fail_memory(error, (v->n_records + 1) * sizeof *v->records);
-    bth_error_clear(&v->first);
-    bth_head_cache_initialize(&v->cache, v->reader, v->config->io_large_pages);
-    v->request->scan.defers_bad = true;
-    (void)(v->container ? verify_zip(v, error) : verify_other(v, error));
+    verification v = {.reader = reader,
+                      .config = config,
+                      .container = container,
+                      .checkpoint = checkpoint,
+                      .request = request};
+
+    assert(container || checkpoint);
+    v.n_records = v.container ? v.container->directory.n_entries + v.container->directory.n_folders
+                              : v.checkpoint->storages.n;
+    v.records = bth_allocate((v.n_records + 1) * sizeof *v.records);
+    if (!v.records)
+        return bth_fail_memory(error, (v.n_records + 1) * sizeof *v.records);
+    bth_error_clear(&v.first);
+    bth_head_cache_initialize(&v.cache, v.reader, v.config->io_large_pages);
+    v.request->scan.defers_bad = true;
+    (void)(v.container ? verify_zip(&v, error) : verify_other(&v, error));
     /* A bad record comes before the error that ended the verification. */
-    if ((error->code == 0 || bth_verify_is_verdict(error)) && v->first.code < 0) {
-        *error = v->first;
-        if (v->first_storage)
-            (void)bth_error_in_storage(v->checkpoint, v->first_storage, error);
+    if ((error->code == 0 || bth_verify_is_verdict(error)) && v.first.code < 0) {
+        *error = v.first;
+        if (v.first_storage)
+            (void)bth_error_in_storage(v.checkpoint, v.first_storage, error);
     } else if (error->code ==
                0) /* bytes that only the second read could get: the disk is failing */
-        *error = v->request->scan.unread;
-    bth_head_cache_free(&v->cache);
-    bth_release(v->storages);
-    bth_release(v->records);
+        *error = v.request->scan.unread;
+    bth_head_cache_free(&v.cache);
+    bth_release(v.storages);
+    bth_release(v.records);
     return error->code;
-}
-
-int bth_verify_archive(bth_reader *reader, const struct berth_config *config,
-                       bth_container *container, bth_verify_request *request, berth_error *error)
-{
-    verification v = {
-        .reader = reader, .config = config, .container = container, .request = request};
-
-    return verify_run(&v, error);
 }
 
 int bth_verify_checkpoint(berth_checkpoint *checkpoint, bth_verify_request *request,
                           berth_error *error)
 {
     bth_contents *contents = &checkpoint->contents;
-    verification v = {.reader = &checkpoint->source.reader,
-                      .config = &checkpoint->config,
-                      .container = bth_contents_are_zip(contents) ? &contents->container : NULL,
-                      .checkpoint = checkpoint,
-                      .request = request};
+    bth_container *container = bth_contents_are_zip(contents) ? &contents->container : NULL;
 
     request->verdict.n_storages = checkpoint->storages.n;
-    return verify_run(&v, error);
+    return bth_verify_records(&checkpoint->source.reader, &checkpoint->config, container,
+                              checkpoint, request, error);
 }

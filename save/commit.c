@@ -352,7 +352,7 @@ int bth_commit_replace(bth_commit *commit, berth_error *error)
     if (!commit->in_place) {
         if (commit_rename(commit, error) < 0)
             return error->code;
-        (void)bth_xattr_remove(commit->fd, BTH_TEMPORARY_OWNER);
+        (void)bth_system.fremovexattr(commit->fd, BTH_TEMPORARY_OWNER);
     }
     if (commit->durability == BTH_DURABILITY_FULL && (!commit->in_place || commit->is_new)) {
         double begin_seconds = bth_trace_seconds();

@@ -338,7 +338,7 @@ static int metadata_set_mode_and_remove_acl(const metadata *m, mode_t mode, bert
     bool has_acl = bth_xattr_get(m->to, POSIX_ACL, NULL, 0) >= 0 ||
                    !(bth_xattr_is_absent(errno) || errno == ENOENT);
 
-    if (has_acl && bth_xattr_remove(m->to, POSIX_ACL) < 0)
+    if (has_acl && bth_system.fremovexattr(m->to, POSIX_ACL) < 0)
         mode &= (mode_t)~070; /* if it stays, these bits are its mask: no entry gives access */
     if (bth_system.fstat(m->to, &status) < 0)
         return bth_fail_system(error, errno, "cannot be examined");

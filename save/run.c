@@ -12,7 +12,6 @@
 #include "io/file.h"
 #include "io/memory_region.h"
 #include "io/thread_pool.h"
-#include "io/worker_counts.h"
 #include "save/image.h"
 #include "save/output_check.h"
 #include "save/staging_slots.h"

@@ -25,11 +25,6 @@ static void operation_enter_trace(bth_operation *operation, const char *name, do
                     operation->path ? operation->path : "a target without a path", begin_seconds);
 }
 
-void bth_operation_suspend_trace(bth_operation *operation)
-{
-    bth_trace_leave(&operation->traced, bth_trace_seconds(), NULL, NULL);
-}
-
 void bth_operation_resume_trace(bth_operation *operation)
 {
     if (operation->traced.number > 0 && !operation->traced.thread)
@@ -568,7 +563,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     made->staged = snapshot;
     if (bth_operation_begin(&made->operation, target, content,
                             snapshot ? BTH_OPERATION_SNAPSHOT : 0, params, error) == 0) {
-        bth_operation_suspend_trace(&made->operation);
+        bth_trace_leave(&made->operation.traced, bth_trace_seconds(), NULL, NULL);
         int failure = bth_thread_start(&made->thread, job_run, made);
         if (failure != 0)
             bth_fail_system(error, failure, "the job's thread cannot be started");

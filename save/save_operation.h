@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/trace.h"
-#include "io/large_pages.h"
+#include "io/memory_region.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output.h"
@@ -68,8 +68,8 @@ enum {
 int bth_operation_begin(bth_operation *operation, const berth_target *target,
                         const berth_content *content, unsigned flags, const berth_params *params,
                         berth_error *error);
-/* Between calls of the caller, or before another thread goes on: its trace does not wait. */
-void bth_operation_suspend_trace(bth_operation *operation);
+/* After bth_trace_leave between calls of the caller, or before another thread goes on: its trace
+ * does not wait. */
 void bth_operation_resume_trace(bth_operation *operation);
 /* A stage that ends now, on the thread of the operation. Returns its seconds. */
 double bth_operation_trace_stage(const char *name, double begin_seconds);

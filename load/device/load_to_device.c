@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loads ranges to devices, as load/transfer/to_device.h says; addresses there. */
-#include "load/transfer/to_device.h"
+/* Loads ranges to devices, as load/transfer/transfer.h says; addresses there. */
+#include "load/transfer/transfer.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -180,37 +180,6 @@ static int staging_open(struct staging_run *run, berth_error *error)
     return 0;
 }
 
-/* Streams first: closing them waits until nothing is copied any more. */
-static void staging_close(struct staging_run *run)
-{
-    size_t n_slots = (size_t)run->n_workers * run->n_slots;
-
-    for (size_t i = 0; run->streams && i < (size_t)run->n_workers * run->n_devices; i++)
-        bth_device_stream_close(&run->streams[i].stream);
-    for (size_t i = 0; run->events && i < n_slots * run->n_devices; i++)
-        bth_device_event_close(&run->events[i]);
-    bth_staging_close(&run->ring);
-    bth_release(run->pending);
-    bth_release(run->events);
-    bth_release(run->streams);
-    bth_release(run->workers);
-}
-
-static int staging_wait_for_slot(struct staging_run *run, struct staging_worker *mine, size_t slot,
-                                 berth_error *error)
-{
-    if (!run->pending[slot])
-        return 0;
-    double begin_seconds = bth_seconds();
-    (void)bth_device_event_wait(run->pending[slot], error);
-    double end_seconds = bth_seconds();
-    mine->wait_seconds += end_seconds - begin_seconds;
-    BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
-              .end_seconds = end_seconds);
-    run->pending[slot] = NULL;
-    return error->code;
-}
-
 /* The bytes of a request that one copy moves: of a range, or of ranges with equal distances. */
 struct range_part {
     uint64_t from, to; /* in the file */
@@ -274,9 +243,19 @@ static int staging_load_request(void *context, uint64_t task, unsigned worker, b
     bth_device_event *event = &run->events[slot * run->n_devices + number];
     mine->next = (mine->next + 1) % run->n_slots;
     if ((!stream->stream.native && bth_device_stream_open(device, &stream->stream, error) < 0) ||
-        (!event->native && bth_device_event_open(device, event, error) < 0) ||
-        staging_wait_for_slot(run, mine, slot, error) < 0)
+        (!event->native && bth_device_event_open(device, event, error) < 0))
         return error->code;
+    if (run->pending[slot]) {
+        double begin_seconds = bth_seconds();
+        (void)bth_device_event_wait(run->pending[slot], error);
+        double end_seconds = bth_seconds();
+        mine->wait_seconds += end_seconds - begin_seconds;
+        BTH_TRACE(.category = "wait", .name = "wait for a device", .begin_seconds = begin_seconds,
+                  .end_seconds = end_seconds);
+        run->pending[slot] = NULL;
+        if (error->code < 0)
+            return error->code;
+    }
     request->memory = run->ring.buffers[slot].bytes + request->phase;
     if (bth_transfer_run_request(transfer, task, worker, error) < 0 ||
         request_copy(run, request, stream, error) < 0 ||
@@ -316,7 +295,17 @@ static int to_device_run(bth_to_device *to, berth_error *error)
     }
     for (unsigned i = 0; run.workers && i < run.n_workers; i++)
         to->device_seconds += run.workers[i].wait_seconds;
-    staging_close(&run);
+    /* Streams first: closing them waits until nothing is copied any more. */
+    size_t n_slots = (size_t)run.n_workers * run.n_slots;
+    for (size_t i = 0; run.streams && i < (size_t)run.n_workers * run.n_devices; i++)
+        bth_device_stream_close(&run.streams[i].stream);
+    for (size_t i = 0; run.events && i < n_slots * run.n_devices; i++)
+        bth_device_event_close(&run.events[i]);
+    bth_staging_close(&run.ring);
+    bth_release(run.pending);
+    bth_release(run.events);
+    bth_release(run.streams);
+    bth_release(run.workers);
     return error->code;
 }
 

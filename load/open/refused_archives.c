@@ -208,25 +208,6 @@ int bth_archive_check_is_checkpoint(const bth_container *container, const bth_re
 
 /* ---- what surrounds an archive ---- */
 
-/* Where the last archive of the file says that it begins, if its end record is at `at` of the tail;
- * 0: nowhere else. */
-static uint64_t tail_find_begin_of_last(const uint8_t *tail, size_t at, uint64_t tail_at)
-{
-    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
-    const size_t end64_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
-    uint64_t expected, found = tail_at + at;
-    bth_cursor cursor = bth_cursor_make(tail + at + 12, 8);
-    uint64_t directory_nbytes = bth_cursor_u32(&cursor);
-
-    expected = directory_nbytes + bth_cursor_u32(&cursor);
-    if (at >= end64_nbytes && memcmp(tail + at - locator_nbytes, "PK\6\7", 4) == 0) {
-        cursor = bth_cursor_make(tail + at - locator_nbytes + 8, 8);
-        expected = bth_cursor_u64(&cursor);
-        found -= end64_nbytes;
-    }
-    return expected < found ? found - expected : 0;
-}
-
 int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nbytes,
                            berth_error *error)
 {
@@ -234,7 +215,9 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
     const bth_reader *reader = cache->reader;
     char before[40];
     const bth_step takes_out = BTH_STEP(before, " >NEW.pt", "takes it out");
-    uint64_t tail_at = reader->nbytes - nbytes, begin, end;
+    const size_t locator_nbytes = BTH_ZIP_LOCATOR_NBYTES;
+    const size_t end64_nbytes = BTH_ZIP_END64_RECORD_NBYTES + locator_nbytes;
+    uint64_t tail_at = reader->nbytes - nbytes, end;
     size_t at; /* of the last end record in the tail */
     const uint8_t *bytes;
     berth_error ignored;
@@ -248,7 +231,17 @@ int bth_archive_refuse_end(bth_head_cache *cache, const uint8_t *tail, size_t nb
     if (memcmp(tail + at, "PK\5\6", 4) != 0)
         return error->code;
     end = tail_at + at + BTH_ZIP_END_RECORD_NBYTES + tail[at + 20] + ((uint64_t)tail[at + 21] << 8);
-    begin = tail_find_begin_of_last(tail, at, tail_at);
+    /* Where the last archive says that it begins; 0: where it does. */
+    uint64_t expected, found = tail_at + at;
+    bth_cursor cursor = bth_cursor_make(tail + at + 12, 8);
+    expected = bth_cursor_u32(&cursor);  /* the directory's bytes */
+    expected += bth_cursor_u32(&cursor); /* its offset */
+    if (at >= end64_nbytes && memcmp(tail + at - locator_nbytes, "PK\6\7", 4) == 0) {
+        cursor = bth_cursor_make(tail + at - locator_nbytes + 8, 8);
+        expected = bth_cursor_u64(&cursor);
+        found -= end64_nbytes;
+    }
+    uint64_t begin = expected < found ? found - expected : 0;
     if (end < reader->nbytes) {
         bth_error_clear(error);
         (void)bth_fail(error, BERTH_E_ARCHIVE, NULL, end,

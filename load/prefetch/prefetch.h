@@ -93,27 +93,8 @@ struct berth_prefetch {
 
 /* Locks. A child begins with an empty list: it has no threads for its parent's prefetches (X11). */
 void bth_prefetches_lock(bth_prefetches *prefetches);
-/* Registers it and starts its threads. The caller calls bth_prefetch_end, after a failure, too. */
+/* Registers it and starts its threads. The caller calls berth_prefetch_free, after a failure, too.
+ */
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error);
-/* No new window is begun. */
-void bth_prefetch_cancel(berth_prefetch *prefetch);
-/* Under the lock: all bytes before this position are loaded. */
-uint64_t bth_prefetch_loaded_position(const berth_prefetch *prefetch);
-
-/* ---- prefetch_begin.c ---- */
-
-/* The file range of elements [first, first + n) of a contiguous tensor. If n < 0, and for any other
- * tensor: of all elements. False: it has no bytes there: it is empty, or deflated. */
-bool bth_prefetch_tensor_extent(const berth_tensor *tensor, int64_t first, int64_t n,
-                                uint64_t *offset, uint64_t *end);
-/* Starts a prefetch. NULL: it failed. */
-berth_prefetch *bth_prefetch_create_and_start(berth_checkpoint *checkpoint,
-                                              const berth_selection *selection, uint32_t flags,
-                                              const struct berth_config *config,
-                                              berth_error *error);
-/* Cancels one of this process, waits until its threads have ended, and frees it. */
-void bth_prefetch_end(berth_prefetch *prefetch);
-/* Frees the memory alone. NULL: nothing. */
-void bth_prefetch_free_memory(berth_prefetch *prefetch);
 
 #endif

@@ -35,18 +35,6 @@ static uint64_t prefetch_nbytes_beyond_window(const berth_prefetch *prefetch)
     return is_exact ? 0 : 2 * prefetch->readahead_nbytes;
 }
 
-uint64_t bth_prefetch_loaded_position(const berth_prefetch *prefetch)
-{
-    uint64_t position = prefetch->begun;
-
-    for (unsigned i = 0; i < prefetch->n_helpers; i++) {
-        const bth_prefetch_range *window = &prefetch->helpers[i].window;
-        if (window->nbytes > 0 && window->position < position)
-            position = window->position;
-    }
-    return position;
-}
-
 /* ---- one window ---- */
 
 /* 0 if the system does not report it: loading cached bytes again costs little. */
@@ -241,16 +229,6 @@ static void *prefetch_helper_run(void *argument)
 }
 
 /* ---- begin and end ---- */
-
-void bth_prefetch_cancel(berth_prefetch *prefetch)
-{
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-
-    bth_prefetches_lock(all);
-    prefetch->is_cancelled = true;
-    (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_release(&all->lock);
-}
 
 int bth_prefetch_start(berth_prefetch *prefetch, unsigned n_helpers, berth_error *error)
 {

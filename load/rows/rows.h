@@ -224,13 +224,10 @@ static inline uint8_t *bth_rows_slot_address(const berth_rows *rows, uint32_t sl
     return rows->memory.bytes + slot * rows->layout.line_nbytes;
 }
 
-/* For messages: the tensor's name, or its storage's. Not under the lock: it may be slow. */
-void bth_row_table_name(const bth_row_table *table, char *name, size_t name_nbytes);
-
 /* Fails if the cache is NULL, or in a child, which does not have the threads (X11). */
 int bth_rows_check(const berth_rows *rows, berth_error *error);
 
-/* ---- rows_ticket.c ---- */
+/* ---- rows.c ---- */
 
 /* Fails for the first id of `request` ("the request") that is no row of the table. */
 int bth_row_table_check_ids(const bth_row_table *table, const bth_row_ids *ids, const char *request,

@@ -36,30 +36,19 @@ static uint32_t row_cache_first_line(const bth_row_cache *cache, uint64_t tag)
     return (uint32_t)((hash >> 32) * cache->n_sets >> 32) * cache->ways;
 }
 
-/* The least recently used line of a set that is not held and older; empty lines first. */
-static uint32_t row_cache_find_victim(const bth_row_cache *cache, uint32_t first, uint64_t stamp)
-{
-    uint32_t victim = BTH_ROWS_NO_SLOT;
-
-    for (uint32_t line = first; line < first + cache->ways; line++)
-        if (cache->holders[line] == 0 && cache->stamps[line] < stamp) {
-            stamp = cache->stamps[line];
-            victim = line;
-        }
-    return victim;
-}
-
 static uint64_t row_hold_tag(const bth_row_hold *hold, size_t i)
 {
     return (uint64_t)hold->table << BTH_ROWS_ROW_BITS | bth_row_list_row(hold->list, i);
 }
 
-/* Holds the present rows, and lists the others. */
-static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                                   uint32_t *missing, bth_row_result *result)
+void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
+                             uint32_t *missing, bth_row_result *result)
 {
-    size_t n = hold->list->n_rows;
+    const size_t n = hold->list->n_rows;
+    uint64_t stamp = hold->stamp ? hold->stamp : cache->stamp + 1;
 
+    *result = (bth_row_result){0};
+    /* Holds the present rows, and lists the others. */
     for (size_t i = 0; i < n; i++) {
         if (n - i > AHEAD_ROWS)
             __builtin_prefetch(cache->tags +
@@ -76,24 +65,22 @@ static void row_cache_hold_present(bth_row_cache *cache, const bth_row_hold *hol
             missing[result->n_missing++] = (uint32_t)i;
         }
     }
-}
-
-void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uint32_t *slots,
-                             uint32_t *missing, bth_row_result *result)
-{
-    uint64_t stamp = hold->stamp ? hold->stamp : cache->stamp + 1;
-
-    *result = (bth_row_result){0};
-    row_cache_hold_present(cache, hold, slots, missing, result);
     /* A slot for each missing row. Lines keep their old rows for now, because a failure releases
      * all slots again. None of these old rows is requested. */
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t i = missing[k];
-        uint32_t line =
-            row_cache_find_victim(cache, row_cache_first_line(cache, row_hold_tag(hold, i)), stamp);
-        if (line != BTH_ROWS_NO_SLOT) {
-            cache->holders[line] = 1;
-            slots[i] = line;
+        uint32_t first = row_cache_first_line(cache, row_hold_tag(hold, i));
+        uint32_t victim = BTH_ROWS_NO_SLOT;
+        /* The least recently used line that is older and not held; empty lines first. */
+        uint64_t oldest = stamp;
+        for (uint32_t line = first; line < first + cache->ways; line++)
+            if (cache->holders[line] == 0 && cache->stamps[line] < oldest) {
+                oldest = cache->stamps[line];
+                victim = line;
+            }
+        if (victim != BTH_ROWS_NO_SLOT) {
+            cache->holders[victim] = 1;
+            slots[i] = victim;
         } else if (hold->may_stream) {
             result->n_streamed++;
         } else if (cache->n_free_scratch > 0) {
@@ -104,16 +91,15 @@ void bth_row_cache_hold_rows(bth_row_cache *cache, const bth_row_hold *hold, uin
         }
     }
     if (result->n_short > 0) {
-        bth_row_cache_release_slots(cache, slots, hold->list->n_rows);
+        bth_row_cache_release_slots(cache, slots, n);
         return;
     }
     /* From now on other requests find the rows. */
     if (!hold->stamp)
         cache->stamp = stamp;
-    for (size_t i = 0; i < hold->list->n_rows; i++) {
+    for (size_t i = 0; i < n; i++)
         if (slots[i] < cache->n_lines && cache->stamps[slots[i]] < stamp)
             cache->stamps[slots[i]] = stamp;
-    }
     for (size_t k = 0; k < result->n_missing; k++) {
         uint32_t line = slots[missing[k]];
         if (line >= cache->n_lines)

@@ -269,27 +269,6 @@ static int row_gather_begin_pass(row_gather *gather, berth_error *error)
     return row_gather_finish_tickets(gather, error);
 }
 
-/* Gathers ids that fit one list. If one pass has no room for all, takes as many as are needed. */
-static int row_gather_run_ids(row_gather *gather, berth_error *error)
-{
-    const bth_row_passes *passes = &gather->passes;
-    bth_row_selection selection = {.end_row = gather->table.n_rows};
-
-    if (gather->ids.n <= passes->list_ids) {
-        if ((gather->n_passes == 0 || gather->n_list_ids + gather->ids.n > passes->list_ids) &&
-            row_gather_begin_pass(gather, error) < 0)
-            return error->code;
-        return row_gather_request_rows(gather, &selection, error);
-    }
-    bth_row_buckets_count(gather->buckets, &gather->ids, gather->table.n_rows);
-    while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
-        while (selection.first_id < gather->ids.n)
-            if (row_gather_begin_pass(gather, error) < 0 ||
-                row_gather_request_rows(gather, &selection, error) < 0)
-                return error->code;
-    return 0;
-}
-
 static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, berth_error *error)
 {
     size_t id_nbytes = part->ids_are_32_bit ? sizeof(int32_t) : sizeof(int64_t);
@@ -307,9 +286,24 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
                 memset(gather->output + i * gather->stride_nbytes, 0, gather->table.row_nbytes);
                 n_pruned++;
             }
-        if (row_gather_report_progress(gather, n_pruned * gather->table.row_nbytes, error) < 0 ||
-            row_gather_run_ids(gather, error) < 0)
+        if (row_gather_report_progress(gather, n_pruned * gather->table.row_nbytes, error) < 0)
             return error->code;
+        const bth_row_passes *passes = &gather->passes;
+        bth_row_selection selection = {.end_row = gather->table.n_rows};
+        if (gather->ids.n <= passes->list_ids) {
+            if (((gather->n_passes == 0 || gather->n_list_ids + gather->ids.n > passes->list_ids) &&
+                 row_gather_begin_pass(gather, error) < 0) ||
+                row_gather_request_rows(gather, &selection, error) < 0)
+                return error->code;
+            continue;
+        }
+        /* One pass has no room for all: takes as many as are needed. */
+        bth_row_buckets_count(gather->buckets, &gather->ids, gather->table.n_rows);
+        while (bth_row_buckets_select_next(gather->buckets, passes, &selection))
+            while (selection.first_id < gather->ids.n)
+                if (row_gather_begin_pass(gather, error) < 0 ||
+                    row_gather_request_rows(gather, &selection, error) < 0)
+                    return error->code;
     }
     return 0;
 }

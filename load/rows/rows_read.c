@@ -243,30 +243,6 @@ static void rows_wake_reader(berth_rows *rows)
         (void)pthread_cond_signal(&rows->work);
 }
 
-/* W8: the ticket fails. Its unclaimed rows are not read; tickets that await them fail, too. */
-static void row_task_fail_tickets(berth_rows *rows, const row_task *task)
-{
-    bth_row_ticket *ticket = task->ticket;
-
-    if (rows->first == ticket) /* tasks come only from the first ticket */
-        rows_pop_queue(rows);
-    for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
-        bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]],
-                                  false);
-    if (ticket->error.code == BERTH_OK)
-        ticket->error = task->error;
-    for (size_t i = 0; i < rows->n_tickets; i++) {
-        bth_row_ticket *other = rows->tickets[i];
-        if (!other || other->error.code != BERTH_OK)
-            continue;
-        for (size_t row = other->awaited_at; row < other->list.n_rows; row++)
-            if (bth_row_cache_slot_is_lost(&rows->cache, other->slots[row])) {
-                other->error = task->error;
-                break;
-            }
-    }
-}
-
 /* False: nothing to read, or enough tasks are running. */
 static bool rows_claim_and_run_task(berth_rows *rows)
 {
@@ -297,8 +273,28 @@ static bool rows_claim_and_run_task(berth_rows *rows)
     (void)bth_lock_acquire(&rows->lock);
     for (size_t k = task.from; k < task.to; k++)
         bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[k]], k < task.filled);
-    if (task.error.code < 0)
-        row_task_fail_tickets(rows, &task);
+    if (task.error.code < 0) {
+        /* W8: the ticket fails. Its unclaimed rows are not read; tickets that await them fail, too.
+         */
+        if (rows->first == ticket) /* tasks come only from the first ticket */
+            rows_pop_queue(rows);
+        for (; ticket->n_begun < ticket->n_missing; ticket->n_begun++)
+            bth_row_cache_finish_slot(&rows->cache, ticket->slots[ticket->missing[ticket->n_begun]],
+                                      false);
+        if (ticket->error.code == BERTH_OK)
+            ticket->error = task.error;
+        for (size_t i = 0; i < rows->n_tickets; i++) {
+            bth_row_ticket *other = rows->tickets[i];
+            size_t row = other ? other->awaited_at : 0;
+            if (!other || other->error.code != BERTH_OK)
+                continue;
+            while (row < other->list.n_rows &&
+                   !bth_row_cache_slot_is_lost(&rows->cache, other->slots[row]))
+                row++;
+            if (row < other->list.n_rows)
+                other->error = task.error;
+        }
+    }
     ticket->n_tasks--;
     rows->free_buffers[rows->n_free_buffers++] = task.buffer;
     rows->stats.n_reads += task.n_requests;

@@ -11,11 +11,6 @@
 static const char *const by_option[] = {"load.method=auto", "load.method=map", "load.method=read",
                                         "load.method=direct"};
 
-bool bth_load_method_is_valid(berth_load_method method)
-{
-    return (unsigned)method < sizeof by_option / sizeof *by_option;
-}
-
 /* With a map the bytes would be copied once more, or the device could not use them. */
 static bool conditions_exclude_map(const bth_conditions *conditions)
 {
@@ -98,7 +93,7 @@ bth_choice bth_choice_for_deflated(void)
 
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)
 {
-    assert(bth_load_method_is_valid(choice.method));
+    assert((unsigned)choice.method <= BERTH_LOAD_DIRECT);
     if (fell_back)
         return "direct, then read";
     if (choice.method == BERTH_LOAD_AUTO)

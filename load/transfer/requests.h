@@ -13,7 +13,7 @@
 
 #include "format/zip/zip.h"
 #include "io/devices.h"
-#include "io/large_pages.h"
+#include "io/memory_region.h"
 #include "load/transfer/method_choice.h"
 
 /* Gaps up to this size are read: another request costs a disk 10 microseconds or more, the time in

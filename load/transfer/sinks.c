@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "load/transfer/sinks.h"
+#include "load/transfer/transfer.h"
 
 #include <errno.h>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "format/layout.h"
-#include "io/worker_counts.h"
-#include "load/transfer/transfer.h"
+#include "io/thread_pool.h"
 
 /* ---- a long range to the caller's memory ---- */
 
@@ -19,31 +18,14 @@ bool bth_read_is_long(const struct berth_config *config, uint64_t nbytes)
     return nbytes / LONG_MIN_CHUNKS >= bth_workers_chunk_nbytes(config);
 }
 
-int bth_read_range(bth_reader *reader, const struct berth_config *config, bool through_cache,
-                   uint8_t *buffer, uint64_t nbytes, uint64_t offset, berth_error *error)
+int bth_read_range(bth_reader *reader, const struct berth_config *config, bth_range range,
+                   bool through_cache, berth_error *error)
 {
-    bth_range range = {.offset = offset, .nbytes = nbytes, .memory = buffer};
     bth_transfer transfer = {
         .config = config,
-        .requests = {.ranges = &range, .n_ranges = nbytes > 0, .use = BTH_USE_CALLER}};
+        .requests = {.ranges = &range, .n_ranges = range.nbytes > 0, .use = BTH_USE_CALLER}};
 
     return bth_transfer_once(&transfer, reader, through_cache, error);
-}
-
-int bth_read_inflated_range(bth_reader *reader, const struct berth_config *config,
-                            const bth_zip_entry *entry, uint8_t *buffer, uint64_t nbytes,
-                            uint64_t from, berth_error *error)
-{
-    bth_range range = {.offset = entry->data_offset,
-                       .nbytes = nbytes,
-                       .deflated = entry,
-                       .inflated_from = from,
-                       .memory = buffer};
-    bth_transfer transfer = {
-        .config = config,
-        .requests = {.ranges = &range, .n_ranges = nbytes > 0, .use = BTH_USE_CALLER}};
-
-    return bth_transfer_once(&transfer, reader, false, error);
 }
 
 int bth_copy_range(bth_reader *reader, const struct berth_config *config, const uint8_t *memory,

@@ -35,22 +35,6 @@ void bth_access_close_direct(bth_access *access)
     access->direct_is_tried = false;
 }
 
-void bth_access_close(bth_access *access)
-{
-    bth_access_close_direct(access);
-    bth_map_free(&access->map);
-}
-
-void bth_access_forget_in_child(bth_access *access, bool is_torn)
-{
-    if (is_torn || access->direct_n_forks == bth_fork_count())
-        access->direct_is_tried = false;
-    if (is_torn) {
-        access->map = (bth_map){0};
-        access->file_system_is_known = false;
-    }
-}
-
 /* ---- conditions and choice ---- */
 
 void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditions)
@@ -91,30 +75,6 @@ void bth_access_measure(const bth_access *access, bth_conditions *conditions, ui
 #define N_FILES 64
 static atomic_uint_fast64_t loaded_files[N_FILES];
 
-/*
- * The same inode, unchanged since; false also if the system does not report it. Only direct loads
- * count: after others the file is in the page cache. All of one open are one. Thread-safe.
- */
-static bool access_was_loaded_before(bth_access *access)
-{
-    bth_reader *reader = access->reader;
-    bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
-    struct stat status;
-    uint64_t hash = 0;
-
-    if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
-        bth_system.fstat(reader->fd, &status) == 0) {
-        const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
-                                   (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
-                                   (uint64_t)status.st_mtim.tv_nsec};
-        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-            hash = bth_hash_mix(hash, fields[i]);
-        if (atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash)
-            atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
-    }
-    return atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
-}
-
 bth_choice bth_access_choose(bth_access *access, const struct berth_config *config,
                              bth_conditions *conditions, berth_load_method requested,
                              const char *requested_by)
@@ -131,15 +91,32 @@ bth_choice bth_access_choose(bth_access *access, const struct berth_config *conf
         else if (bth_direct_open(access->reader->fd, O_RDONLY, &access->direct, &access->no_direct))
             access->no_direct = NULL;
         access->direct_n_forks =
-            bth_fork_count(); /* after the open; see bth_access_forget_in_child */
+            bth_fork_count(); /* after the open; see bth_checkpoint_reset_after_fork */
         atomic_store(&access->direct_is_tried, true);
     }
     if (atomic_load(&access->direct_is_refused))
         access->no_direct = "a direct read was refused";
     conditions->no_direct = access->no_direct;
     if (!conditions->no_direct && requested == BERTH_LOAD_AUTO &&
-        config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS)
-        conditions->loaded_before = access_was_loaded_before(access);
+        config->load_reuse == BTH_REUSE_AUTO && conditions->use != BTH_USE_CHECKSUMS) {
+        /* The same inode, unchanged since; false also if the system does not report it. Only direct
+         * loads count: after others the file is in the page cache. All of one open are one. */
+        bth_reader *reader = access->reader;
+        bth_reader_reuse unknown = BTH_READER_REUSE_UNKNOWN;
+        struct stat status;
+        uint64_t hash = 0;
+        if (atomic_compare_exchange_strong(&reader->reuse, &unknown, BTH_READER_FIRST_LOAD) &&
+            bth_system.fstat(reader->fd, &status) == 0) {
+            const uint64_t fields[] = {(uint64_t)status.st_dev, (uint64_t)status.st_ino,
+                                       (uint64_t)status.st_size, (uint64_t)status.st_mtim.tv_sec,
+                                       (uint64_t)status.st_mtim.tv_nsec};
+            for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+                hash = bth_hash_mix(hash, fields[i]);
+            if (atomic_exchange(&loaded_files[hash % N_FILES], hash) == hash)
+                atomic_store(&reader->reuse, BTH_READER_LOADED_BEFORE);
+        }
+        conditions->loaded_before = atomic_load(&reader->reuse) == BTH_READER_LOADED_BEFORE;
+    }
     return bth_choose(config, conditions, requested, requested_by);
 }
 

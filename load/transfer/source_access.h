@@ -26,12 +26,7 @@ typedef struct bth_access {
 } bth_access;
 
 void bth_access_initialize(bth_access *access, bth_reader *reader);
-void bth_access_close(bth_access *access);
-void bth_access_close_direct(bth_access *access); /* its descriptor only */
-/* For a child. A fork copies the table of descriptors before memory: of a descriptor that the
- * parent opened in between, the child has the number only. So it opens its own. is_torn: a thread
- * of the parent was changing the access: resets all of it. */
-void bth_access_forget_in_child(bth_access *access, bool is_torn);
+void bth_access_close_direct(bth_access *access); /* its descriptor only, not the map */
 
 /* Sets the conditions that are known without measuring. */
 void bth_access_set_known_conditions(bth_access *access, bth_conditions *conditions);

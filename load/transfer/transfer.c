@@ -15,7 +15,6 @@
 #include "io/page_cache.h"
 #include "io/syscalls.h"
 #include "io/thread_pool.h"
-#include "io/worker_counts.h"
 
 /* Reads of a transfer, counted and timed: for its statistics, and for the trace. */
 
@@ -278,25 +277,6 @@ static void request_walk_sum_and_use_piece(struct walk *walk, uint8_t *bytes, ui
 
 /* ---- one request ---- */
 
-/* Before a request writes to its memory. */
-static void request_touch_pages(bth_transfer *transfer, const bth_request *request)
-{
-    uint64_t begin = request->offset, end = begin + request->nbytes;
-
-    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP)
-        bth_pages_touch(&transfer->pages, &transfer->front, request->memory,
-                        (size_t)request->nbytes);
-    for (size_t i = request->first_range; i < request->end_range; i++) {
-        bth_range *range = &transfer->requests.ranges[i];
-        if (!range->is_new)
-            continue;
-        uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
-        uint64_t to = range->deflated ? range->nbytes
-                                      : bth_min(range->offset + range->nbytes, end) - range->offset;
-        bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
-    }
-}
-
 /* Reads bytes [begin, end) of the source. After one refusal of a direct read the rest is read
  * without O_DIRECT. */
 static int request_read_piece(bth_transfer *transfer, bth_request *request, uint8_t *memory,
@@ -448,7 +428,20 @@ int bth_transfer_run_request(void *context, uint64_t task, unsigned worker, bert
 
     if (transfer->is_advised)
         transfer_advise_ahead(transfer, task);
-    request_touch_pages(transfer, request);
+    /* Before the request writes to its memory. */
+    uint64_t begin = request->offset, end = begin + request->nbytes;
+    if (transfer->region && request->memory && request->method != BERTH_LOAD_MAP)
+        bth_pages_touch(&transfer->pages, &transfer->front, request->memory,
+                        (size_t)request->nbytes);
+    for (size_t i = request->first_range; i < request->end_range; i++) {
+        bth_range *range = &transfer->requests.ranges[i];
+        if (!range->is_new)
+            continue;
+        uint64_t from = range->deflated ? 0 : bth_max(range->offset, begin) - range->offset;
+        uint64_t to = range->deflated ? range->nbytes
+                                      : bth_min(range->offset + range->nbytes, end) - range->offset;
+        bth_pages_touch(&transfer->pages, &range->front, range->memory + from, (size_t)(to - from));
+    }
     int result = request->is_deflated ? request_inflate_range(transfer, request, error)
                  : request->method == BERTH_LOAD_MAP
                      ? request_populate_and_walk_map(transfer, request, worker, error)
@@ -521,14 +514,6 @@ int bth_transfer_report_progress(void *context)
     return result;
 }
 
-static bool transfer_any_range_uses(const bth_transfer *transfer, berth_load_method method)
-{
-    for (size_t i = 0; i < transfer->requests.n_ranges; i++)
-        if (transfer->requests.ranges[i].choice.method == method)
-            return true;
-    return false;
-}
-
 static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
 {
     int64_t max_nbytes = transfer->config->io_memory_nbytes;
@@ -539,26 +524,28 @@ static bool transfer_lacks_buffer_memory(const bth_transfer *transfer)
 int bth_transfer_measure_requests(bth_transfer *transfer, berth_error *error)
 {
     bth_requests *requests = &transfer->requests;
-    bool any_direct = transfer_any_range_uses(transfer, BERTH_LOAD_DIRECT);
+    bool any_direct = false, any_read = false;
 
     if (requests->chunk_nbytes == 0)
         requests->chunk_nbytes = bth_workers_chunk_nbytes(transfer->config);
     requests->chunk_nbytes -= requests->chunk_nbytes % BTH_MAX_DIRECT_BLOCK_NBYTES;
-    requests->block_nbytes =
-        any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
     for (size_t i = 0; i < requests->n_ranges; i++) {
         const bth_range *range = &requests->ranges[i];
+        any_direct |= range->choice.method == BERTH_LOAD_DIRECT;
+        any_read |= range->choice.method == BERTH_LOAD_READ;
         transfer->is_swapped |= range->unit > 1;
         transfer->any_late |=
             range_is_swapped_after_read(transfer, range) && (range->shift > 0 || range->unit > 1);
     }
+    requests->block_nbytes =
+        any_direct ? transfer->access->direct.block_nbytes : BTH_MEMORY_ALIGNMENT;
     if (requests->use == BTH_USE_CALLER || requests->use == BTH_USE_CHECKSUMS) {
         /* Buffers, for ranges without memory of their own. Direct requests, and those to the
          * caller's function, are slow even if short: then a buffer holds a whole request. */
         uint64_t max_nbytes = (uint64_t)transfer->config->io_memory_nbytes;
         bool is_long = any_direct || transfer->access->reader->fd < 0;
         if (transfer_lacks_buffer_memory(transfer) && requests->use == BTH_USE_CHECKSUMS &&
-            (any_direct || transfer_any_range_uses(transfer, BERTH_LOAD_READ)))
+            (any_direct || any_read))
             return bth_fail(error, BERTH_E_MEMORY, NULL, BERTH_NO_OFFSET,
                             "io.memory_nbytes=%llu is too little for a buffer: %llu bytes are "
                             "missing",
@@ -706,7 +693,8 @@ int bth_transfer_once(bth_transfer *transfer, bth_reader *reader, bool through_c
             (void)bth_transfer_run(transfer, error);
         bth_transfer_end(transfer);
     }
-    bth_access_close(&access);
+    bth_access_close_direct(&access);
+    bth_map_free(&access.map);
     transfer->access = NULL;
     return error->code;
 }

@@ -320,7 +320,7 @@ int berth_joint_begin(const char *path, const berth_value *outline, size_t n_wri
     }
     if (error->code != BERTH_OK)
         return joint_end(made, error);
-    bth_operation_suspend_trace(&made->operation);
+    bth_trace_leave(&made->operation.traced, bth_trace_seconds(), NULL, NULL);
     *joint = made;
     if (info)
         *info = (berth_joint_info){.ticket = made->ticket_bytes,

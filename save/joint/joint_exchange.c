@@ -128,21 +128,6 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wa
 
 /* ---- a message, written ---- */
 
-/* The first run that ends behind `at`: runs are in the order of their places. */
-static uint64_t box_find_run(const bth_short_box *box, uint64_t at)
-{
-    uint64_t low = 0, high = box->n_runs;
-
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (bth_short_box_run_at(box, middle) + box->run_nbytes > at)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 /*
  * The next piece from run n on, as far as it lies in [at, end) and in `room`: whole runs that lie
  * on one line of the grid, or, where the first of them is cut, what there is of it. count 0:
@@ -211,7 +196,15 @@ static bool message_put_box(window_message *message, const bth_short_box *box)
     bth_range range = storage_in_window(&message->ticket->storages[box->storage], message->window);
     uint64_t at = bth_max(place->at, bth_max(range.offset, box->at));
     const uint64_t end = bth_min(range.offset + range.nbytes, box->end);
-    uint64_t n = at < end ? box_find_run(box, at) : box->n_runs;
+    /* The first run that ends behind `at`: runs are in the order of their places. */
+    uint64_t n = at < end ? 0 : box->n_runs;
+    for (uint64_t high = box->n_runs; n < high;) {
+        uint64_t middle = n + (high - n) / 2;
+        if (bth_short_box_run_at(box, middle) + box->run_nbytes > at)
+            high = middle;
+        else
+            n = middle + 1;
+    }
 
     place->at = at;
     while (n < box->n_runs && bth_short_box_run_at(box, n) < end) {

@@ -224,48 +224,6 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
     return error->code;
 }
 
-/* The CRC of a record, as the share that the middle has in the storage's. */
-static void middles_put_crc32s(const middles *made, bth_slice_part *parts, size_t n)
-{
-    const bth_ticket *ticket = made->ticket;
-    size_t record = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        bth_joint_part *part = &parts[i].part;
-        const bth_ticket_storage *storage = &ticket->storages[part->storage];
-        bth_range middle = bth_joint_part_split(ticket, part).middle;
-        if (middle.nbytes == 0)
-            continue;
-        uint32_t crc32 = made->crc32s[record++];
-        uint64_t behind = storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
-        if (bth_joint_part_is_chained(part))
-            part->crc32 ^= crc32; /* it is that of the head */
-        else if (behind > 0 && ticket->compute_crc32)
-            part->crc32 = bth_crc32_combine(crc32, 0, behind);
-        else
-            part->crc32 = crc32;
-    }
-}
-
-/* What the progress of writer_write_middles is in the end. */
-static uint64_t middles_count_nbytes(const bth_ticket *ticket, const bth_slice_part *parts,
-                                     size_t n)
-{
-    uint64_t nbytes = 0, end = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const bth_joint_part *part = &parts[i].part;
-        bth_joint_split split = bth_joint_part_split(ticket, part);
-        nbytes += split.middle.nbytes;
-        if (part->is_chained_before)
-            nbytes += split.middle.offset - end;
-        else if (part->is_chained_behind)
-            nbytes += split.head_nbytes;
-        end = split.middle.offset + split.middle.nbytes;
-    }
-    return nbytes;
-}
-
 /*
  * Writes the middles of n parts, with what lies between chained ones: together they are whole
  * blocks, written in place. Puts their CRCs and first bytes into the parts, whose CRCs are 0.
@@ -291,8 +249,24 @@ static int writer_write_middles(joint_writer *writer, bth_slice_part *parts, siz
             settings.progress = writer_report_progress;
             settings.progress_context = writer;
         }
-        if (bth_run(made.plan, &writer->output, &settings, &own, error) == 0)
-            middles_put_crc32s(&made, parts, n);
+        bool is_written = bth_run(made.plan, &writer->output, &settings, &own, error) == 0;
+        /* The CRC of each record, as the share that the middle has in the storage's. */
+        for (size_t i = 0, record = 0; is_written && i < n; i++) {
+            bth_joint_part *part = &parts[i].part;
+            const bth_ticket_storage *storage = &made.ticket->storages[part->storage];
+            bth_range middle = bth_joint_part_split(made.ticket, part).middle;
+            if (middle.nbytes == 0)
+                continue;
+            uint32_t crc32 = made.crc32s[record++];
+            uint64_t behind =
+                storage->data_offset + storage->nbytes - middle.offset - middle.nbytes;
+            if (bth_joint_part_is_chained(part))
+                part->crc32 ^= crc32; /* it is that of the head */
+            else if (behind > 0 && made.ticket->compute_crc32)
+                part->crc32 = bth_crc32_combine(crc32, 0, behind);
+            else
+                part->crc32 = crc32;
+        }
         stats->moved_nbytes += own.moved_nbytes;
         stats->n_requests += own.n_requests;
         stats->render_seconds += own.render_seconds;
@@ -397,9 +371,19 @@ static void writer_write(joint_writer *writer, const berth_slice *slices, size_t
         for (size_t i = 0; i < parts->n_fragments; i++)
             writer->total_nbytes += parts->fragments[i].part.nbytes;
         writer->stats.requested_nbytes = writer->total_nbytes;
-        for (size_t i = 0; i < parts->n; i++)
-            writer->stats.requested_nbytes += parts->parts[i].part.nbytes;
-        writer->total_nbytes += middles_count_nbytes(ticket, parts->parts, parts->n);
+        uint64_t end = 0;
+        for (size_t i = 0; i < parts->n; i++) {
+            const bth_joint_part *part = &parts->parts[i].part;
+            bth_joint_split split = bth_joint_part_split(ticket, part);
+            writer->stats.requested_nbytes += part->nbytes;
+            /* What the progress of writer_write_middles is in the end. */
+            writer->total_nbytes += split.middle.nbytes;
+            if (part->is_chained_before)
+                writer->total_nbytes += split.middle.offset - end;
+            else if (part->is_chained_behind)
+                writer->total_nbytes += split.head_nbytes;
+            end = split.middle.offset + split.middle.nbytes;
+        }
         if (writer_write_and_sync(writer, exchanges, error) == 0) {
             bth_slice_parts_sort(parts);
             (void)bth_receipt_write(ticket, writer->number, parts->parts, parts->n, writer->kept,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* How many workers an operation has, for every kind of work and every bound. */
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 
 #include <criterion/criterion.h>
 

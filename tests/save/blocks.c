@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "io/worker_counts.h"
+#include "io/thread_pool.h"
 #include "tests/support/save/runs.h"
 
 #define BLOCK 512u
