@@ -3,6 +3,7 @@
 
 import collections
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -197,6 +198,29 @@ class Uploads(Writing):
         saving.communicate(timeout=600)
         go_on.set()
         self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
+
+    def test_names_of_strangers(self):
+        """`clean` shows the keys of all programs, so that a terminal only shows them."""
+        bucket = self.bucket()
+        keys = ("k/\x1b[2Jred\n", "k/\u202e\udcff", "k/plain")
+        for i, key in enumerate(keys):
+            bucket.uploads[str(i)] = {"key": key, "parts": {}, "since": 0}
+        out = self.berth("clean", "s3://bucket/k", env=bucket.env).out
+        self.assertEqual([line.split()[0] for line in out.splitlines()],
+                         [r"k/\x1b[2Jred\n", "k/plain", r"k/\u202e\xff", "3"])
+        told = json.loads(self.berth("clean", "--json", "s3://bucket/k", env=bucket.env).out)["temporaries"]
+        self.assertEqual([each["name"] for each in told], ["k/\x1b[2Jred\n", "k/plain", r"k/\u202e\xff"])
+        self.assertEqual({(each["owner"], each["removed"]) for each in told}, {("", False)})
+
+    def test_lists_that_are_none(self):
+        """U4: no answer, an empty one behind a list, a list that goes on for ever."""
+        page = ("<ListMultipartUploadsResult><NextKeyMarker>a</NextKeyMarker><NextUploadIdMarker>b</NextUploadIdMarker>"
+                "<IsTruncated>true</IsTruncated></ListMultipartUploadsResult>")
+        for pages, says in (([""], "is no list of uploads"), ([page, ""], "is no list of uploads"),
+                            ([page, page], "is a list of uploads that goes on where it began")):
+            bucket = self.bucket(lambda request, pages=pages: request.send(200, pages[request.n]))
+            self.refused("clean", "s3://bucket/k", says=says, env=bucket.env)
+            self.assertEqual(len(bucket.steps), len(pages))
 
     def test_conditions(self):
         """save.if_match, of one part and of several: an object that is not the expected one stays."""
