@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * An object of S3 that is written. Its parts are filled by the threads of a save, in any order.
- * The thread that fills the last byte of a part sends it; the one that sends the last part puts
- * the object together. So the object is there when the last byte was written, whole, or not at
- * all (U6).
+ * The thread that fills the last byte of a part sends it. When all are sent and the save has ended,
+ * one more request puts the object together. So the object is there whole, or not at all (U6), and
+ * a save that was cancelled before that has not replaced the old one.
  *
  * Source: https://docs.aws.amazon.com/AmazonS3/latest/API/, CreateMultipartUpload, UploadPart,
  * CompleteMultipartUpload, AbortMultipartUpload, PutObject; qfacts.html: limits of parts.
@@ -30,6 +30,7 @@ typedef unsigned long long ull;
 #define MAX_PARTS 10000
 #define N_THREADS "8"
 #define ABORT_SECONDS 20
+#define PATIENT_SECONDS 5
 
 typedef struct upload_part {
     uint8_t *bytes; /* until it is sent; NULL: nothing of it has come */
@@ -37,6 +38,13 @@ typedef struct upload_part {
     uint32_t crc32;
     char *etag; /* once it is sent */
 } upload_part;
+
+/* For requests whose answer is waited for a while, although the caller has cancelled. */
+typedef struct upload_patience {
+    int (*cancelled)(void *context); /* the caller's */
+    void *context;
+    double seconds, since; /* since it was cancelled; 0: it was not */
+} upload_patience;
 
 struct berth_upload {
     bcurl_url url;
@@ -50,8 +58,9 @@ struct berth_upload {
     pthread_mutex_t lock; /* of all below */
     upload_part *parts;
     size_t n_sent;
-    bool has_failed, is_complete;
+    bool has_failed;
     berth_error failure; /* the first one; code 0: none, or one of the caller */
+    upload_patience patience;
 };
 
 /* ---- checksums ---- */
@@ -104,6 +113,25 @@ static bool is_etag(const char *etag)
                         "-_./+=:~") == n;
 }
 
+static int upload_is_given_up(void *context)
+{
+    upload_patience *patience = context;
+
+    if (patience->since == 0 && patience->cancelled && patience->cancelled(patience->context) != 0)
+        patience->since = bcurl_seconds();
+    return patience->since > 0 && bcurl_seconds() > patience->since + patience->seconds;
+}
+
+/* Nobody knows what a request has done that was given up. */
+static void upload_be_patient(berth_upload *upload, double seconds)
+{
+    berth_url_params *params = &upload->url.params;
+
+    upload->patience = (upload_patience){params->cancelled, params->context, seconds, 0};
+    params->cancelled = upload_is_given_up;
+    params->context = &upload->patience;
+}
+
 static int upload_create(berth_upload *upload, berth_error *error)
 {
     const bcurl_request request = {
@@ -115,8 +143,12 @@ static int upload_create(berth_upload *upload, berth_error *error)
     bcurl_answer answer;
     char id[sizeof upload->id / 3];
 
-    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
-        return error->code;
+    upload_be_patient(upload, PATIENT_SECONDS);
+    int status = bcurl_request_send(&upload->url, &request, &answer, error);
+    upload->url.params.cancelled = upload->patience.cancelled;
+    upload->url.params.context = upload->patience.context;
+    if (status < 0)
+        return status;
     bcurl_answer_find(&answer, "UploadId", id, sizeof id);
     char *encoded = *id ? bcurl_encode(id, true) : NULL;
     if (!encoded)
@@ -125,6 +157,8 @@ static int upload_create(berth_upload *upload, berth_error *error)
                           upload->url.address.shown, answer.status);
     (void)snprintf(upload->id, sizeof upload->id, "%s", encoded);
     free(encoded);
+    if (upload->patience.since > 0)
+        return bcurl_fail(error, BERTH_E_CANCELLED, ECANCELED, "cancelled");
     return 0;
 }
 
@@ -169,12 +203,39 @@ static int upload_set_condition(berth_upload *upload, const char *if_match, bert
 
 /* ---- the end ---- */
 
-/* The conditions of S3 speak of the object at the end, when it would be put in its place. */
-static int upload_explain_condition(const berth_upload *upload, const bcurl_answer *answer,
+/*
+ * Whether the object has the bytes of the upload: it has been put together by an earlier try, whose
+ * answer was lost.
+ */
+static bool upload_is_in_place(berth_upload *upload)
+{
+    bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
+    bcurl_answer answer;
+    berth_error error;
+    char crc[9], end[32];
+
+    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
+        answer.length != upload->nbytes)
+        return false;
+    print_crc32(upload_crc32(upload), crc);
+    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
+    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
+    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
+    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
+                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
+}
+
+/*
+ * The conditions of S3 speak of the object at the end, when it would be put in its place. Of a
+ * request that was repeated, the first try may have put it there.
+ */
+static int upload_explain_condition(berth_upload *upload, const bcurl_answer *answer,
                                     berth_error *error)
 {
     if (answer->status != 412 && answer->status != 409)
         return error->code;
+    if (answer->is_repeated && upload_is_in_place(upload))
+        return 0;
     return bcurl_fail(error, BERTH_E_BUSY, EEXIST,
                       upload->condition[3] == 'N'
                           ? "%s: there is an object already, which stays (status %d)"
@@ -223,25 +284,6 @@ static char *upload_print_parts(const berth_upload *upload)
     return NULL;
 }
 
-/* The upload is gone: by an earlier try, whose answer was lost, or by somebody else. */
-static bool upload_is_in_place(berth_upload *upload)
-{
-    bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
-    bcurl_answer answer;
-    berth_error error;
-    char crc[9], end[32];
-
-    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
-        answer.length != upload->nbytes)
-        return false;
-    print_crc32(upload_crc32(upload), crc);
-    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
-    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
-    (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
-    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
-                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
-}
-
 static int upload_put_together(berth_upload *upload, berth_error *error)
 {
     bcurl_request request = {.step = "completing the upload", .method = "POST", .waits_long = true};
@@ -266,24 +308,35 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
     if (status < 0 && strcmp(code, "NoSuchUpload") == 0 && upload_is_in_place(upload))
         status = 0;
     else if (status < 0)
-        return upload_explain_condition(upload, &answer, error);
+        status = upload_explain_condition(upload, &answer, error);
     else
         bcurl_answer_find(&answer, "ETag", upload->etag, sizeof upload->etag);
-    upload->id[0] = '\0';
+    if (status == 0)
+        upload->id[0] = '\0';
     return status;
 }
 
-/* By the thread that sent the last part. */
-static int upload_complete(berth_upload *upload, berth_error *error)
+int berth_upload_finish(berth_upload *upload, berth_error *error)
 {
-    int status = upload->id[0] ? upload_put_together(upload, error) : upload_put(upload, error);
+    berth_error own = {.offset = BERTH_NO_OFFSET};
 
-    if (status < 0)
-        return status;
-    (void)pthread_mutex_lock(&upload->lock);
-    upload->is_complete = true;
-    (void)pthread_mutex_unlock(&upload->lock);
-    return 0;
+    if (upload->pid != getpid()) /* X11: it is the parent's */
+        (void)bcurl_fail(&own, BERTH_E_ARGUMENT, EBADF, "the upload is of the parent process");
+    else if (upload->has_failed || upload->n_sent < upload->n_parts)
+        own = upload->failure;
+    else if (bcurl_is_cancelled(&upload->url))
+        (void)bcurl_fail(&own, BERTH_E_CANCELLED, ECANCELED, "cancelled");
+    else {
+        upload_be_patient(upload, upload->id[0] ? ABORT_SECONDS : PATIENT_SECONDS);
+        int status = upload->id[0] ? upload_put_together(upload, &own) : upload_put(upload, &own);
+        if (status == 0)
+            own = (berth_error){.offset = BERTH_NO_OFFSET};
+    }
+    if (own.code == 0 && upload->n_sent < upload->n_parts)
+        (void)bcurl_fail(&own, BERTH_E_ARGUMENT, 0, "the upload has not got all of its bytes");
+    if (error)
+        *error = own;
+    return own.code;
 }
 
 /* ---- parts ---- */
@@ -331,12 +384,11 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
         status = upload_send_part(upload, i, error);
     (void)pthread_mutex_lock(&upload->lock);
     upload->n_sent += status == 0;
-    bool is_last = upload->n_sent == upload->n_parts && !upload->has_failed;
     (void)pthread_mutex_unlock(&upload->lock);
-    if (status == 0 && is_last)
-        status = upload_complete(upload, error);
-    free(part->bytes);
-    part->bytes = NULL;
+    if (upload->id[0]) {
+        free(part->bytes);
+        part->bytes = NULL;
+    }
     return status;
 }
 
@@ -437,33 +489,6 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
     return upload->n_parts > 1 ? upload_create(upload, error) : 0;
 }
 
-int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
-                       berth_upload **upload, berth_error *error)
-{
-    static const berth_upload_params defaults;
-    berth_error own = {.offset = BERTH_NO_OFFSET};
-    berth_upload *made = calloc(1, sizeof *made);
-
-    *upload = NULL;
-    if (!made)
-        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
-    params = params ? params : &defaults;
-    made->pid = getpid();
-    made->nbytes = nbytes;
-    made->sink = (berth_sink){.write = upload_write, .context = made};
-    made->url.params = (berth_url_params){.cancelled = params->cancelled,
-                                          .context = params->context,
-                                          .deadline_seconds = params->deadline_seconds};
-    (void)pthread_mutex_init(&made->lock, NULL);
-    if (upload_open(made, url, params, &own) == 0)
-        *upload = made;
-    else
-        upload_release(made);
-    if (error)
-        *error = own;
-    return own.code;
-}
-
 const berth_sink *berth_upload_sink(const berth_upload *upload)
 {
     return &upload->sink;
@@ -513,9 +538,11 @@ static int upload_abort(berth_upload *upload, berth_error *error)
     if (bcurl_request_send(&upload->url, &request, &answer, error) == 0)
         return 0;
     bcurl_answer_find(&answer, "Code", code, sizeof code);
-    if (strcmp(code, "NoSuchUpload") == 0)
-        return 0;
     const berth_error why = *error;
+    if (strcmp(code, "NoSuchUpload") == 0) {
+        *error = (berth_error){.offset = BERTH_NO_OFFSET};
+        return 0;
+    }
     return bcurl_fail(error, why.code, why.system_errno,
                       "%.300s: it is left, and costs, until `berth clean --remove` removes it",
                       why.message);
@@ -532,6 +559,42 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
             (void)upload_abort(upload, &own);
         upload_release(upload);
     }
+    if (error)
+        *error = own;
+    return own.code;
+}
+
+/* An error tells what has failed, and what is left of it. */
+static void upload_tell_left(berth_error *error, const berth_error *left)
+{
+    size_t n = strlen(error->message);
+
+    if (n + 3 < sizeof error->message)
+        (void)snprintf(error->message + n, sizeof error->message - n, "; %.300s", left->message);
+}
+
+int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       berth_upload **upload, berth_error *error)
+{
+    static const berth_upload_params defaults;
+    berth_error own = {.offset = BERTH_NO_OFFSET}, left;
+    berth_upload *made = calloc(1, sizeof *made);
+
+    *upload = NULL;
+    if (!made)
+        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    params = params ? params : &defaults;
+    made->pid = getpid();
+    made->nbytes = nbytes;
+    made->sink = (berth_sink){.write = upload_write, .context = made};
+    made->url.params = (berth_url_params){.cancelled = params->cancelled,
+                                          .context = params->context,
+                                          .deadline_seconds = params->deadline_seconds};
+    (void)pthread_mutex_init(&made->lock, NULL);
+    if (upload_open(made, url, params, &own) == 0)
+        *upload = made;
+    else if (berth_upload_end(made, &left) < 0)
+        upload_tell_left(&own, &left);
     if (error)
         *error = own;
     return own.code;
@@ -560,10 +623,11 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
         target.path = url;
         if (berth_save_to(&target, content, &tuned, &own) < 0)
             (void)berth_upload_explain(upload, &own);
+        else
+            status = berth_upload_finish(upload, &own);
     }
-    size_t n = strlen(own.message);
-    if (berth_upload_end(upload, &left) < 0 && own.code < 0 && n + 3 < sizeof own.message)
-        (void)snprintf(own.message + n, sizeof own.message - n, "; %.300s", left.message);
+    if (berth_upload_end(upload, &left) < 0 && own.code < 0)
+        upload_tell_left(&own, &left);
     berth_config_free(config);
     if (error)
         *error = own;

@@ -199,6 +199,39 @@ class Uploads(Writing):
         go_on.set()
         self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
 
+    def test_a_signal_at_each_step(self):
+        """U6: the exit code says which object is there, also if the signal comes while the server begins or ends."""
+        for step, is_after, name in (("begin", True, "mid.pt"), ("complete", False, "mid.pt"),
+                                     ("complete", True, "mid.pt"), ("put", True, "small.pt")):
+            came = threading.Event()
+
+            def behave(request, step=step, came=came):
+                if request.step == step:
+                    came.set()
+                    time.sleep(0.7)
+
+            bucket = self.bucket(None if is_after else behave, behave if is_after else None)
+            saving = subprocess.Popen([case.BERTH, "copy", files.path(name), "s3://bucket/k.pt"],
+                                      env={**os.environ, **bucket.env}, stderr=subprocess.PIPE, text=True)
+            self.assertTrue(came.wait(600))
+            saving.send_signal(signal.SIGTERM)
+            told = saving.communicate(timeout=600)[1]
+            is_new = step != "begin"
+            self.assertEqual((saving.returncode, told), (0, "") if is_new else
+                             (128 + signal.SIGTERM, "berth: cancelled\n"), (step, is_after))
+            self.assertEqual((list(bucket.objects), bucket.uploads), (["k.pt"] if is_new else [], {}), (step, told))
+
+    def test_an_upload_that_is_gone(self):
+        """Somebody else has removed it: nothing is left, and nothing more to be told."""
+        def behave(request):
+            if request.step == "part":
+                bucket.uploads.clear()
+
+        bucket = self.bucket(behave)
+        done = self.copy(bucket, code=2)
+        self.assertIn("NoSuchUpload", done.err)
+        self.assertNotIn("removing", done.err)
+
     def test_names_of_strangers(self):
         """`clean` shows the keys of all programs, so that a terminal only shows them."""
         bucket = self.bucket()
@@ -236,6 +269,18 @@ class Uploads(Writing):
             self.assertEqual((bucket.objects[name] == old, bucket.uploads), (True, {}))
             self.berth("copy", "--set", f"save.if_match={old[1]}", files.path("small.pt"), key, env=bucket.env)
             self.assertEqual(bucket.objects[name][0], self.small)
+        lost = {"put", "complete"}  # the first answer of each: the repeated request finds the object that it has made
+
+        def lose(request):
+            if request.step in lost:
+                lost.remove(request.step)
+                request.cut()
+
+        bucket = self.bucket(None, lose)
+        for name, data in (("small.pt", self.small), ("mid.pt", self.large)):
+            self.berth("copy", "--set", "save.if_match=none", files.path(name), "s3://bucket/" + name, env=bucket.env)
+            self.assertTrue(bucket.objects[name][0] == data)
+        self.assertEqual((lost, bucket.uploads), (set(), {}))
         self.refused("copy", "--set", "save.if_match=a b", files.path("small.pt"), "s3://bucket/c.pt",
                      says="'a b' is no ETag", env=bucket.env)
 
@@ -343,6 +388,22 @@ del job  # nobody waits for it: it goes on
 """)
         self.assertEqual((bucket.objects["k.pt"][0] != b"old", set(bucket.objects)), (True, {"k.pt"}))
 
+    def test_what_cancel_answers(self):
+        """True: the old object. False: the new one. At many moments."""
+        bucket = self.bucket(lambda request: time.sleep(0.02), lambda request: time.sleep(0.02))
+        self.run_python(bucket, """
+for i in range(60):
+    job = berth.save_async({"i": i, **large}, f"s3://bucket/{i}.pt", snapshot=False)
+    time.sleep(i % 30 * 0.01)
+    is_cancelled = job.cancel()
+    if is_cancelled:
+        fails(berth.CancelledError, job.result)
+        fails(FileNotFoundError, berth.open, f"s3://bucket/{i}.pt")
+    else:
+        job.result()
+        assert berth.open(f"s3://bucket/{i}.pt")["i"] == i
+""")
+
     def test_an_interrupt(self):
         """^C while parts are sent, and while the server does not even begin."""
         for step in ("begin", "part"):
@@ -361,8 +422,7 @@ error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
             running.send_signal(signal.SIGINT)
             out = running.communicate(timeout=600)[0]
             self.assertEqual((running.returncode, bucket.objects), (0, {}), out)
-            if step == "part":  # of one that began meanwhile nobody knows the name
-                self.assertEqual(bucket.uploads, {})
+            self.assertEqual(bucket.uploads, {})
 
     def test_a_fork(self):
         """A child that ends leaves its parent's upload alone."""
