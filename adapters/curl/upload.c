@@ -232,7 +232,7 @@ static bool upload_is_in_place(berth_upload *upload)
 static int upload_explain_condition(berth_upload *upload, const bcurl_answer *answer,
                                     berth_error *error)
 {
-    if (answer->status != 412 && answer->status != 409)
+    if (!upload->condition[0] || (answer->status != 412 && answer->status != 409))
         return error->code;
     if (answer->is_repeated && upload_is_in_place(upload))
         return 0;
@@ -255,6 +255,10 @@ static int upload_put(berth_upload *upload, berth_error *error)
     request_add_header(&request, 1, upload->condition);
     if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
         return upload_explain_condition(upload, &answer, error);
+    if (!is_etag(answer.etag)) /* a proxy that wants a login answers 200, too */
+        return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                          "%s: the server took the object without an ETag (status %d)",
+                          upload->url.address.shown, answer.status);
     (void)snprintf(upload->etag, sizeof upload->etag, "%s", answer.etag);
     return 0;
 }
@@ -284,6 +288,44 @@ static char *upload_print_parts(const berth_upload *upload)
     return NULL;
 }
 
+/* *is_gone: it was gone before. Without the caller's wish to stop, which may be why it ends, and
+ * not for long. */
+static int upload_abort(berth_upload *upload, bool *is_gone, berth_error *error)
+{
+    char query[sizeof upload->id + 16];
+    const bcurl_request request = {
+        .step = "removing what was sent", .method = "DELETE", .query = query};
+    bcurl_answer answer;
+    char code[64];
+
+    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
+    upload->url.params.cancelled = NULL;
+    if (upload->url.params.deadline_seconds > ABORT_SECONDS)
+        upload->url.params.deadline_seconds = ABORT_SECONDS;
+    int status = bcurl_request_send(&upload->url, &request, &answer, error);
+    bcurl_answer_find(&answer, "Code", code, sizeof code);
+    const berth_error why = *error;
+    *is_gone = status < 0 && strcmp(code, "NoSuchUpload") == 0;
+    if (status == 0 || *is_gone) {
+        upload->id[0] = '\0';
+        *error = (berth_error){.offset = BERTH_NO_OFFSET};
+        return 0;
+    }
+    return bcurl_fail(error, why.code, why.system_errno,
+                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
+                      why.message);
+}
+
+/* Nobody knows what became of the last request: it has ended the upload, or removing it tells. */
+static bool upload_has_ended_well(berth_upload *upload, const bcurl_answer *answer)
+{
+    berth_error error;
+    bool is_gone;
+
+    return answer->status / 100 != 4 && upload_abort(upload, &is_gone, &error) == 0 && is_gone &&
+           upload_is_in_place(upload);
+}
+
 static int upload_put_together(berth_upload *upload, berth_error *error)
 {
     bcurl_request request = {.step = "completing the upload", .method = "POST", .waits_long = true};
@@ -305,12 +347,17 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
     int status = bcurl_request_send(&upload->url, &request, &answer, error);
     free(list);
     bcurl_answer_find(&answer, "Code", code, sizeof code);
-    if (status < 0 && strcmp(code, "NoSuchUpload") == 0 && upload_is_in_place(upload))
-        status = 0;
-    else if (status < 0)
-        status = upload_explain_condition(upload, &answer, error);
-    else
+    if (status == 0 && !strstr(answer.text, "CompleteMultipartUploadResult"))
+        status = bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                            "%s: the server does not say that the upload is complete (status %d)",
+                            upload->url.address.shown, answer.status);
+    if (status == 0)
         bcurl_answer_find(&answer, "ETag", upload->etag, sizeof upload->etag);
+    else if (strcmp(code, "NoSuchUpload") == 0 ? upload_is_in_place(upload)
+                                               : upload_has_ended_well(upload, &answer))
+        status = 0;
+    else
+        status = upload_explain_condition(upload, &answer, error);
     if (status == 0)
         upload->id[0] = '\0';
     return status;
@@ -522,41 +569,16 @@ int berth_upload_explain(berth_upload *upload, berth_error *error)
     return error ? error->code : 0;
 }
 
-/* Without the caller's wish to stop, which may be why it ends, and not for long. */
-static int upload_abort(berth_upload *upload, berth_error *error)
-{
-    char query[sizeof upload->id + 16];
-    const bcurl_request request = {
-        .step = "removing what was sent", .method = "DELETE", .query = query};
-    bcurl_answer answer;
-    char code[64];
-
-    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
-    upload->url.params.cancelled = NULL;
-    if (upload->url.params.deadline_seconds > ABORT_SECONDS)
-        upload->url.params.deadline_seconds = ABORT_SECONDS;
-    if (bcurl_request_send(&upload->url, &request, &answer, error) == 0)
-        return 0;
-    bcurl_answer_find(&answer, "Code", code, sizeof code);
-    const berth_error why = *error;
-    if (strcmp(code, "NoSuchUpload") == 0) {
-        *error = (berth_error){.offset = BERTH_NO_OFFSET};
-        return 0;
-    }
-    return bcurl_fail(error, why.code, why.system_errno,
-                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
-                      why.message);
-}
-
 int berth_upload_end(berth_upload *upload, berth_error *error)
 {
     berth_error own = {.offset = BERTH_NO_OFFSET};
+    bool is_gone;
 
     if (!upload)
         return 0;
     if (upload->pid == getpid()) {
         if (upload->id[0])
-            (void)upload_abort(upload, &own);
+            (void)upload_abort(upload, &is_gone, &own);
         upload_release(upload);
     }
     if (error)

@@ -221,6 +221,27 @@ class Uploads(Writing):
                              (128 + signal.SIGTERM, "berth: cancelled\n"), (step, is_after))
             self.assertEqual((list(bucket.objects), bucket.uploads), (["k.pt"] if is_new else [], {}), (step, told))
 
+    def test_answers_that_say_nothing(self):
+        """U6: a login page with status 200 is no success; a condition that was not set does not fail."""
+        for step, name, status, says in (
+                ("complete", "mid.pt", 200, "the server does not say that the upload is complete (status 200)"),
+                ("put", "small.pt", 200, "the server took the object without an ETag (status 200)"),
+                ("complete", "mid.pt", 409, "completing the upload: the server answers with status 409")):
+            def behave(request, step=step, status=status):
+                if request.step == step:
+                    request.take()
+                    request.send(status, "<html>Please log in</html>")
+
+            bucket = self.bucket(behave)
+            self.assertIn(says, self.copy(bucket, name, code=2).err)
+            self.assertEqual((bucket.objects, bucket.uploads), ({}, {}))
+
+    def test_an_answer_that_is_too_late(self):
+        """The object is in its place, and the answer does not come: removing the upload tells what became of it."""
+        bucket = self.bucket(None, lambda request: request.step == "complete" and time.sleep(5))
+        self.berth("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env)
+        self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.steps[-2:]), (True, ["abort", "head"]))
+
     def test_an_upload_that_is_gone(self):
         """Somebody else has removed it: nothing is left, and nothing more to be told."""
         def behave(request):
