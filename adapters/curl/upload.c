@@ -489,8 +489,12 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
         uint64_t at = offset % upload->part_nbytes, left = upload_part_nbytes(upload, i) - at;
         size_t n = nbytes < left ? nbytes : (size_t)left;
         uint8_t *bytes = upload_find_bytes(upload, i);
-        if (!bytes)
+        if (!bytes) { /* unless the upload has failed: then the first error stays */
+            (void)bcurl_fail(&error, BERTH_E_MEMORY, ENOMEM,
+                             "%s: no memory for a part of %llu bytes: fewer io.threads need less",
+                             upload->url.address.shown, (ull)upload_part_nbytes(upload, i));
             return upload_fail(upload, &error, ENOMEM);
+        }
         memcpy(bytes + at, from, n);
         if (upload_count(upload, i, n) && upload_finish_part(upload, i, &error) < 0)
             return upload_fail(upload, &error, error.system_errno);

@@ -242,6 +242,22 @@ class Uploads(Writing):
         self.berth("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env)
         self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.steps[-2:]), (True, ["abort", "head"]))
 
+    def test_no_memory_for_a_part(self):
+        """It is told as what it is, with what needs less; nothing is left."""
+        bucket = self.bucket()
+        told = []
+        for mib in range(12, 200, 2):  # until it is enough: one of them is too little for the part alone
+            told.append(subprocess.run(
+                ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"', case.BERTH, "copy", "--set", "io.threads=1",
+                 files.path("mid.pt"), "s3://bucket/k.pt"],
+                env={**os.environ, **bucket.env}, capture_output=True, text=True, check=False).stderr)
+            if "k.pt" in bucket.objects:
+                break
+        self.assertIn("berth: s3://bucket/k.pt: no memory for a part of 8388608 bytes: fewer io.threads need less",
+                      [text.strip() for text in told])
+        self.assertFalse([text for text in told if "sink" in text])
+        self.assertEqual(bucket.uploads, {})
+
     def test_an_upload_that_is_gone(self):
         """Somebody else has removed it: nothing is left, and nothing more to be told."""
         def behave(request):
