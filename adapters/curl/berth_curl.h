@@ -106,8 +106,8 @@ typedef struct berth_upload_params {
     void *context;
     uint64_t deadline_seconds; /* for 64 KiB, or an answer; 0: io.url_deadline */
     uint64_t part_nbytes; /* 5 MiB to 5 GiB; 0: 8 MiB, more where 10,000 parts are not enough */
-    const char *if_match; /* the ETag of the object that is replaced; NULL: whatever is there */
-    bool if_none_match;   /* there must be no object */
+    const char *if_match; /* the ETag of the object that is replaced; "none": there must be none;
+                             "": whatever is there; NULL: save.if_match */
     uint64_t reserved[4]; /* 0 */
 } berth_upload_params;
 
@@ -144,11 +144,19 @@ BERTH_MUST_CHECK int berth_upload_begin(const char *url, uint64_t nbytes,
                                         berth_error *error);
 
 /*
- * Where its bytes go: each once, in any order, from any number of threads. The call that brings the
- * last one returns when the object is in its place.
+ * Where its bytes go: each once, in any order, from any number of threads.
  * Lifetime: that of the upload.
  */
 const berth_sink *berth_upload_sink(const berth_upload *upload);
+
+/*
+ * Puts the object in its place, after the sink has got all bytes. If it is cancelled when this has
+ * begun, the server's answer is waited for 20 seconds longer (5 if there is one part), as it alone
+ * tells what became of it.
+ * Errors: as for berth_save_url. The old object stays, unless the server has not said what it did.
+ * Threads: any, one at a time, when no other one uses the sink.
+ */
+BERTH_MUST_CHECK int berth_upload_finish(berth_upload *upload, berth_error *error);
 
 /*
  * Sets the options that suit the upload, unless they are set: io.threads=8, and io.chunk_nbytes to

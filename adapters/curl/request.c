@@ -90,6 +90,7 @@ int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answe
     if (status == 0)
         note_answer(url);
     *answer = all.answer;
+    answer->is_repeated = all.n_tries > 0;
     bcurl_free_secret(sent.address);
     return status;
 }

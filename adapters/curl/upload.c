@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * An object of S3 that is written. Its parts are filled by the threads of a save, in any order.
- * The thread that fills the last byte of a part sends it; the one that sends the last part puts
- * the object together. So the object is there when the last byte was written, whole, or not at
- * all (U6).
+ * The thread that fills the last byte of a part sends it. When all are sent and the save has ended,
+ * one more request puts the object together. So the object is there whole, or not at all (U6), and
+ * a save that was cancelled before that has not replaced the old one.
  *
  * Source: https://docs.aws.amazon.com/AmazonS3/latest/API/, CreateMultipartUpload, UploadPart,
  * CompleteMultipartUpload, AbortMultipartUpload, PutObject; qfacts.html: limits of parts.
@@ -31,6 +31,7 @@ typedef unsigned long long ull;
 #define N_THREADS "8"
 #define MAX_SPARE 16 /* new memory would be filled with zeros, page by page, for each part */
 #define ABORT_SECONDS 20
+#define PATIENT_SECONDS 5
 
 typedef struct upload_part {
     const uint8_t *lent; /* all of it, in memory of the one that writes it; or NULL */
@@ -39,6 +40,13 @@ typedef struct upload_part {
     uint32_t crc32;
     char *etag; /* once it is sent */
 } upload_part;
+
+/* For requests whose answer is waited for a while, although the caller has cancelled. */
+typedef struct upload_patience {
+    int (*cancelled)(void *context); /* the caller's */
+    void *context;
+    double seconds, since; /* since it was cancelled; 0: it was not */
+} upload_patience;
 
 struct berth_upload {
     bcurl_url url;
@@ -54,6 +62,7 @@ struct berth_upload {
     size_t n_spare, n_sent;
     bool has_failed;
     berth_error failure; /* the first one; code 0: none, or one of the caller */
+    upload_patience patience;
 };
 
 /* ---- checksums ---- */
@@ -106,6 +115,25 @@ static bool is_etag(const char *etag)
                         "-_./+=:~") == n;
 }
 
+static int upload_is_given_up(void *context)
+{
+    upload_patience *patience = context;
+
+    if (patience->since == 0 && patience->cancelled && patience->cancelled(patience->context) != 0)
+        patience->since = bcurl_seconds();
+    return patience->since > 0 && bcurl_seconds() > patience->since + patience->seconds;
+}
+
+/* Nobody knows what a request has done that was given up. */
+static void upload_be_patient(berth_upload *upload, double seconds)
+{
+    berth_url_params *params = &upload->url.params;
+
+    upload->patience = (upload_patience){params->cancelled, params->context, seconds, 0};
+    params->cancelled = upload_is_given_up;
+    params->context = &upload->patience;
+}
+
 static int upload_create(berth_upload *upload, berth_error *error)
 {
     const bcurl_request request = {
@@ -117,8 +145,12 @@ static int upload_create(berth_upload *upload, berth_error *error)
     bcurl_answer answer;
     char id[sizeof upload->id / 3];
 
-    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
-        return error->code;
+    upload_be_patient(upload, PATIENT_SECONDS);
+    int status = bcurl_request_send(&upload->url, &request, &answer, error);
+    upload->url.params.cancelled = upload->patience.cancelled;
+    upload->url.params.context = upload->patience.context;
+    if (status < 0)
+        return status;
     bcurl_answer_find(&answer, "UploadId", id, sizeof id);
     char *encoded = *id ? bcurl_encode(id, true) : NULL;
     if (!encoded)
@@ -127,6 +159,8 @@ static int upload_create(berth_upload *upload, berth_error *error)
                           upload->url.address.shown, answer.status);
     (void)snprintf(upload->id, sizeof upload->id, "%s", encoded);
     free(encoded);
+    if (upload->patience.since > 0)
+        return bcurl_fail(error, BERTH_E_CANCELLED, ECANCELED, "cancelled");
     return 0;
 }
 
@@ -171,12 +205,38 @@ static int upload_set_condition(berth_upload *upload, const char *if_match, bert
 
 /* ---- the end ---- */
 
-/* The conditions of S3 speak of the object at the end, when it would be put in its place. */
-static int upload_explain_condition(const berth_upload *upload, const bcurl_answer *answer,
+/*
+ * Whether the object has the bytes of the upload: it has been put together by an earlier try, whose
+ * answer was lost.
+ */
+static bool upload_is_in_place(berth_upload *upload)
+{
+    bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
+    bcurl_answer answer;
+    berth_error error;
+    char crc[9], end[32];
+
+    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
+        answer.length != upload->nbytes)
+        return false;
+    print_crc32(upload_crc32(upload), crc);
+    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
+    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
+    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
+                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
+}
+
+/*
+ * The conditions of S3 speak of the object at the end, when it would be put in its place. Of a
+ * request that was repeated, the first try may have put it there.
+ */
+static int upload_explain_condition(berth_upload *upload, const bcurl_answer *answer,
                                     berth_error *error)
 {
-    if (answer->status != 412 && answer->status != 409)
+    if (!upload->condition[0] || (answer->status != 412 && answer->status != 409))
         return error->code;
+    if (answer->is_repeated && upload_is_in_place(upload))
+        return 0;
     return bcurl_fail(error, BERTH_E_BUSY, EEXIST,
                       upload->condition[3] == 'N'
                           ? "%s: there is an object already, which stays (status %d)"
@@ -188,17 +248,19 @@ static int upload_explain_condition(const berth_upload *upload, const bcurl_answ
 static int upload_put(berth_upload *upload, berth_error *error)
 {
     const upload_part *part = &upload->parts[0];
-    bcurl_request request = {.step = "the upload",
-                             .method = "PUT",
-                             .body = part->lent ? part->lent : part->bytes,
-                             .nbytes = upload->nbytes};
+    bcurl_request request = {
+        .step = "the upload", .method = "PUT", .body = part->bytes, .nbytes = upload->nbytes};
     bcurl_answer answer;
 
     request_add_crc32(&request, 0, part->crc32);
     request_add_header(&request, 1, upload->condition);
-    return bcurl_request_send(&upload->url, &request, &answer, error) == 0
-               ? 0
-               : upload_explain_condition(upload, &answer, error);
+    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
+        return upload_explain_condition(upload, &answer, error);
+    if (!is_etag(answer.etag)) /* a proxy that wants a login answers 200, too */
+        return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                          "%s: the server took the object without an ETag (status %d)",
+                          upload->url.address.shown, answer.status);
+    return 0;
 }
 
 /* The list of parts. NULL: no memory. */
@@ -226,22 +288,42 @@ static char *upload_print_parts(const berth_upload *upload)
     return NULL;
 }
 
-/* The upload is gone: by an earlier try, whose answer was lost, or by somebody else. */
-static bool upload_is_in_place(berth_upload *upload)
+/* *is_gone: it was gone before. Without the caller's wish to stop, which may be why it ends, and
+ * not for long. */
+static int upload_abort(berth_upload *upload, bool *is_gone, berth_error *error)
 {
-    bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
+    char query[sizeof upload->id + 16];
+    const bcurl_request request = {
+        .step = "removing what was sent", .method = "DELETE", .query = query};
     bcurl_answer answer;
-    berth_error error;
-    char crc[9], end[32];
+    char code[64];
 
-    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
-        answer.length != upload->nbytes)
-        return false;
-    print_crc32(upload_crc32(upload), crc);
-    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
-    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
-    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
-                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
+    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
+    upload->url.params.cancelled = NULL;
+    if (upload->url.params.deadline_seconds > ABORT_SECONDS)
+        upload->url.params.deadline_seconds = ABORT_SECONDS;
+    int status = bcurl_request_send(&upload->url, &request, &answer, error);
+    bcurl_answer_find(&answer, "Code", code, sizeof code);
+    const berth_error why = *error;
+    *is_gone = status < 0 && strcmp(code, "NoSuchUpload") == 0;
+    if (status == 0 || *is_gone) {
+        upload->id[0] = '\0';
+        *error = (berth_error){.offset = BERTH_NO_OFFSET};
+        return 0;
+    }
+    return bcurl_fail(error, why.code, why.system_errno,
+                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
+                      why.message);
+}
+
+/* Nobody knows what became of the last request: it has ended the upload, or removing it tells. */
+static bool upload_has_ended_well(berth_upload *upload, const bcurl_answer *answer)
+{
+    berth_error error;
+    bool is_gone;
+
+    return answer->status / 100 != 4 && upload_abort(upload, &is_gone, &error) == 0 && is_gone &&
+           upload_is_in_place(upload);
 }
 
 static int upload_put_together(berth_upload *upload, berth_error *error)
@@ -265,12 +347,38 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
     int status = bcurl_request_send(&upload->url, &request, &answer, error);
     free(list);
     bcurl_answer_find(&answer, "Code", code, sizeof code);
-    if (status < 0 && strcmp(code, "NoSuchUpload") == 0 && upload_is_in_place(upload))
-        status = 0;
-    else if (status < 0)
+    if (status == 0 && !strstr(answer.text, "CompleteMultipartUploadResult"))
+        status = bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
+                            "%s: the server does not say that the upload is complete (status %d)",
+                            upload->url.address.shown, answer.status);
+    if (status < 0 && !(strcmp(code, "NoSuchUpload") == 0 ? upload_is_in_place(upload)
+                                                          : upload_has_ended_well(upload, &answer)))
         return upload_explain_condition(upload, &answer, error);
     upload->id[0] = '\0';
-    return status;
+    return 0;
+}
+
+int berth_upload_finish(berth_upload *upload, berth_error *error)
+{
+    berth_error own = {.offset = BERTH_NO_OFFSET};
+
+    if (upload->pid != getpid()) /* X11: it is the parent's */
+        (void)bcurl_fail(&own, BERTH_E_ARGUMENT, EBADF, "the upload is of the parent process");
+    else if (upload->has_failed || upload->n_sent < upload->n_parts)
+        own = upload->failure;
+    else if (bcurl_is_cancelled(&upload->url))
+        (void)bcurl_fail(&own, BERTH_E_CANCELLED, ECANCELED, "cancelled");
+    else {
+        upload_be_patient(upload, upload->id[0] ? ABORT_SECONDS : PATIENT_SECONDS);
+        int status = upload->id[0] ? upload_put_together(upload, &own) : upload_put(upload, &own);
+        if (status == 0)
+            own = (berth_error){.offset = BERTH_NO_OFFSET};
+    }
+    if (own.code == 0 && upload->n_sent < upload->n_parts)
+        (void)bcurl_fail(&own, BERTH_E_ARGUMENT, 0, "the upload has not got all of its bytes");
+    if (error)
+        *error = own;
+    return own.code;
 }
 
 /* ---- parts ---- */
@@ -319,17 +427,14 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
         status = upload_send_part(upload, i, error);
     (void)pthread_mutex_lock(&upload->lock);
     upload->n_sent += status == 0;
-    bool is_last = upload->n_sent == upload->n_parts && !upload->has_failed;
-    (void)pthread_mutex_unlock(&upload->lock);
-    if (status == 0 && is_last)
-        status = upload->id[0] ? upload_put_together(upload, error) : upload_put(upload, error);
     part->lent = NULL;
-    (void)pthread_mutex_lock(&upload->lock);
-    if (part->bytes && upload->n_spare < MAX_SPARE)
-        upload->spare[upload->n_spare++] = part->bytes;
-    else
-        free(part->bytes);
-    part->bytes = NULL;
+    if (upload->id[0] && part->bytes) { /* that of a single part is sent at the end */
+        if (upload->n_spare < MAX_SPARE)
+            upload->spare[upload->n_spare++] = part->bytes;
+        else
+            free(part->bytes);
+        part->bytes = NULL;
+    }
     (void)pthread_mutex_unlock(&upload->lock);
     return status;
 }
@@ -384,11 +489,15 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
         size_t i = (size_t)(offset / upload->part_nbytes);
         uint64_t at = offset % upload->part_nbytes, left = upload_part_nbytes(upload, i) - at;
         size_t n = nbytes < left ? nbytes : (size_t)left;
-        bool is_whole = n == upload_part_nbytes(upload, i);
-        uint8_t *bytes = is_whole ? NULL : upload_find_bytes(upload, i);
-        if (!bytes && !is_whole)
+        bool is_lent = upload->id[0] && n == upload_part_nbytes(upload, i);
+        uint8_t *bytes = is_lent ? NULL : upload_find_bytes(upload, i);
+        if (!bytes && !is_lent) { /* unless the upload has failed: then the first error stays */
+            (void)bcurl_fail(&error, BERTH_E_MEMORY, ENOMEM,
+                             "%s: no memory for a part of %llu bytes: fewer io.threads need less",
+                             upload->url.address.shown, (ull)upload_part_nbytes(upload, 0));
             return upload_fail(upload, &error, ENOMEM);
-        if (is_whole)
+        }
+        if (is_lent)
             upload->parts[i].lent = from;
         else
             memcpy(bytes + at, from, n);
@@ -438,33 +547,6 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
     return upload->n_parts > 1 ? upload_create(upload, error) : 0;
 }
 
-int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
-                       berth_upload **upload, berth_error *error)
-{
-    static const berth_upload_params defaults;
-    berth_error own = {.offset = BERTH_NO_OFFSET};
-    berth_upload *made = calloc(1, sizeof *made);
-
-    *upload = NULL;
-    if (!made)
-        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
-    params = params ? params : &defaults;
-    made->pid = getpid();
-    made->nbytes = nbytes;
-    made->sink = (berth_sink){.write = upload_write, .context = made};
-    made->url.params = (berth_url_params){.cancelled = params->cancelled,
-                                          .context = params->context,
-                                          .deadline_seconds = params->deadline_seconds};
-    (void)pthread_mutex_init(&made->lock, NULL);
-    if (upload_open(made, url, params, &own) == 0)
-        *upload = made;
-    else
-        upload_release(made);
-    if (error)
-        *error = own;
-    return own.code;
-}
-
 const berth_sink *berth_upload_sink(const berth_upload *upload)
 {
     return &upload->sink;
@@ -498,41 +580,54 @@ int berth_upload_explain(berth_upload *upload, berth_error *error)
     return error ? error->code : 0;
 }
 
-/* Without the caller's wish to stop, which may be why it ends, and not for long. */
-static int upload_abort(berth_upload *upload, berth_error *error)
-{
-    char query[sizeof upload->id + 16];
-    const bcurl_request request = {
-        .step = "removing what was sent", .method = "DELETE", .query = query};
-    bcurl_answer answer;
-    char code[64];
-
-    (void)snprintf(query, sizeof query, "uploadId=%s", upload->id);
-    upload->url.params.cancelled = NULL;
-    if (upload->url.params.deadline_seconds > ABORT_SECONDS)
-        upload->url.params.deadline_seconds = ABORT_SECONDS;
-    if (bcurl_request_send(&upload->url, &request, &answer, error) == 0)
-        return 0;
-    bcurl_answer_find(&answer, "Code", code, sizeof code);
-    if (strcmp(code, "NoSuchUpload") == 0)
-        return 0;
-    const berth_error why = *error;
-    return bcurl_fail(error, why.code, why.system_errno,
-                      "%.300s: it is left, and costs, until `berth clean --remove` removes it",
-                      why.message);
-}
-
 int berth_upload_end(berth_upload *upload, berth_error *error)
 {
     berth_error own = {.offset = BERTH_NO_OFFSET};
+    bool is_gone;
 
     if (!upload)
         return 0;
     if (upload->pid == getpid()) {
         if (upload->id[0])
-            (void)upload_abort(upload, &own);
+            (void)upload_abort(upload, &is_gone, &own);
         upload_release(upload);
     }
+    if (error)
+        *error = own;
+    return own.code;
+}
+
+/* An error tells what has failed, and what is left of it. */
+static void upload_tell_left(berth_error *error, const berth_error *left)
+{
+    size_t n = strlen(error->message);
+
+    if (n + 3 < sizeof error->message)
+        (void)snprintf(error->message + n, sizeof error->message - n, "; %.300s", left->message);
+}
+
+int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       berth_upload **upload, berth_error *error)
+{
+    static const berth_upload_params defaults;
+    berth_error own = {.offset = BERTH_NO_OFFSET}, left;
+    berth_upload *made = calloc(1, sizeof *made);
+
+    *upload = NULL;
+    if (!made)
+        return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
+    params = params ? params : &defaults;
+    made->pid = getpid();
+    made->nbytes = nbytes;
+    made->sink = (berth_sink){.write = upload_write, .context = made};
+    made->url.params = (berth_url_params){.cancelled = params->cancelled,
+                                          .context = params->context,
+                                          .deadline_seconds = params->deadline_seconds};
+    (void)pthread_mutex_init(&made->lock, NULL);
+    if (upload_open(made, url, params, &own) == 0)
+        *upload = made;
+    else if (berth_upload_end(made, &left) < 0)
+        upload_tell_left(&own, &left);
     if (error)
         *error = own;
     return own.code;
@@ -561,10 +656,11 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
         target.path = url;
         if (berth_save_to(&target, content, &tuned, &own) < 0)
             (void)berth_upload_explain(upload, &own);
+        else
+            status = berth_upload_finish(upload, &own);
     }
-    size_t n = strlen(own.message);
-    if (berth_upload_end(upload, &left) < 0 && own.code < 0 && n + 3 < sizeof own.message)
-        (void)snprintf(own.message + n, sizeof own.message - n, "; %.300s", left.message);
+    if (berth_upload_end(upload, &left) < 0 && own.code < 0)
+        upload_tell_left(&own, &left);
     berth_config_free(config);
     if (error)
         *error = own;

@@ -94,6 +94,12 @@ static char *left_find_key(const left_uploads *all, const char *from, const char
     return key;
 }
 
+static int left_refuse(const left_uploads *all, const char *what, berth_error *error)
+{
+    return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO, "%s: the server's answer is %s",
+                      all->url.address.shown, what);
+}
+
 static int left_ask(left_uploads *all, berth_error *error)
 {
     bcurl_request request = {.step = "listing uploads", .method = "GET", .kept = &all->list};
@@ -108,6 +114,8 @@ static int left_ask(left_uploads *all, berth_error *error)
     request.query = query;
     int status = bcurl_request_send(&all->url, &request, &answer, error);
     free(query);
+    if (status == 0 && all->list.nbytes == 0) /* what is there is the list before */
+        return left_refuse(all, "no list of uploads", error);
     return status;
 }
 
@@ -150,8 +158,10 @@ static void left_tell(left_uploads *all, const char *from, const char *end)
     berth_error error = {.offset = BERTH_NO_OFFSET};
     char *key = left_find_key(all, from, end, "Key"), *id = xml_find(from, end, "UploadId");
     char *initiated = xml_find(from, end, "Initiated");
-    berth_temporary upload = {
-        .name = key, .state = BERTH_TEMPORARY_UNKNOWN, .age_seconds = upload_age(initiated)};
+    berth_temporary upload = {.name = key,
+                              .owner = "",
+                              .state = BERTH_TEMPORARY_UNKNOWN,
+                              .age_seconds = upload_age(initiated)};
 
     if (key && id) {
         if (all->removes && upload.age_seconds >= all->min_age_seconds)
@@ -173,17 +183,24 @@ static int left_read(left_uploads *all, berth_error *error)
     char *key = left_find_key(all, at, head_end, "NextKeyMarker");
     char *id = xml_find(at, head_end, "NextUploadIdMarker");
 
+    char *key_marker = key && *key ? bcurl_encode(key, true) : NULL;
+    char *id_marker = key_marker && id ? bcurl_encode(id, true) : NULL;
+
+    all->is_truncated = truncated && strcmp(truncated, "true") == 0;
+    bool stands = all->is_truncated && id_marker && all->id_marker &&
+                  strcmp(key_marker, all->key_marker) == 0 &&
+                  strcmp(id_marker, all->id_marker) == 0;
     free(all->key_marker);
     free(all->id_marker);
-    all->key_marker = key && *key ? bcurl_encode(key, true) : NULL;
-    all->id_marker = all->key_marker && id ? bcurl_encode(id, true) : NULL;
-    all->is_truncated = truncated && strcmp(truncated, "true") == 0;
+    all->key_marker = key_marker;
+    all->id_marker = id_marker;
     free(truncated);
     free(key);
     free(id);
     if (!strstr(at, "<ListMultipartUploadsResult") || (all->is_truncated && !all->id_marker))
-        return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
-                          "%s: the server's answer is no list of uploads", all->url.address.shown);
+        return left_refuse(all, "no list of uploads", error);
+    if (stands) /* U4 */
+        return left_refuse(all, "a list of uploads that goes on where it began", error);
     for (at = first; at; at = strstr(at, "<Upload>")) {
         const char *stop = strstr(at, "</Upload>");
         left_tell(all, at, stop ? stop : end);

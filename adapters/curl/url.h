@@ -193,6 +193,7 @@ typedef struct bcurl_answer {
     uint64_t received_nbytes;
     char etag[BCURL_TAG_NBYTES], modified[64], region[32], crc32[16];
     bool is_redirected;     /* an answer of this request was a redirect */
+    bool is_repeated;       /* of a request of an upload: it was not the first try */
     bool has_bad_validator; /* an ETag or a time that is too long or no text, or two different */
     bcurl_block *kept;      /* NULL, or where a text is kept whole, and ends with a NUL */
     char text[8192];        /* the beginning of a body that says why not */

@@ -21,6 +21,10 @@ KEY, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY",
 MIN_PART = 5 << 20
 
 
+def quote(key):
+    return urllib.parse.quote(key, errors="surrogateescape")
+
+
 def crc32(data):
     return base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
 
@@ -243,10 +247,10 @@ class Request(http.server.BaseHTTPRequestHandler):
         found = sorted((upload["key"], name, upload["since"]) for name, upload in bucket.uploads.items()
                        if upload["key"].startswith(prefix))
         left = [each for each in found if each[:2] > after]
-        text = "".join(f"<Upload><Key>{urllib.parse.quote(key)}</Key><UploadId>{name}</UploadId><Initiated>"
+        text = "".join(f"<Upload><Key>{quote(key)}</Key><UploadId>{name}</UploadId><Initiated>"
                        f"{time.strftime('%Y-%m-%dT%H:%M:%S.000Z', time.gmtime(since))}</Initiated></Upload>"
                        for key, name, since in left[:2])
-        more = "".join(f"<NextKeyMarker>{urllib.parse.quote(key)}</NextKeyMarker><NextUploadIdMarker>{name}"
+        more = "".join(f"<NextKeyMarker>{quote(key)}</NextKeyMarker><NextUploadIdMarker>{name}"
                        "</NextUploadIdMarker>" for key, name, _ in left[1:2])
         self.said = (200, f"<ListMultipartUploadsResult><EncodingType>url</EncodingType>{more}<IsTruncated>"
                           f"{'true' if len(left) > 2 else 'false'}</IsTruncated>{text}</ListMultipartUploadsResult>")

@@ -3,6 +3,7 @@
 
 import collections
 import concurrent.futures
+import json
 import os
 import signal
 import subprocess
@@ -198,6 +199,99 @@ class Uploads(Writing):
         go_on.set()
         self.assertEqual((saving.returncode, bucket.uploads, bucket.objects), (128 + signal.SIGTERM, {}, {}))
 
+    def test_a_signal_at_each_step(self):
+        """U6: the exit code says which object is there, also if the signal comes while the server begins or ends."""
+        for step, is_after, name in (("begin", True, "mid.pt"), ("complete", False, "mid.pt"),
+                                     ("complete", True, "mid.pt"), ("put", True, "small.pt")):
+            came = threading.Event()
+
+            def behave(request, step=step, came=came):
+                if request.step == step:
+                    came.set()
+                    time.sleep(0.7)
+
+            bucket = self.bucket(None if is_after else behave, behave if is_after else None)
+            saving = subprocess.Popen([case.BERTH, "copy", files.path(name), "s3://bucket/k.pt"],
+                                      env={**os.environ, **bucket.env}, stderr=subprocess.PIPE, text=True)
+            self.assertTrue(came.wait(600))
+            saving.send_signal(signal.SIGTERM)
+            told = saving.communicate(timeout=600)[1]
+            is_new = step != "begin"
+            self.assertEqual((saving.returncode, told), (0, "") if is_new else
+                             (128 + signal.SIGTERM, "berth: cancelled\n"), (step, is_after))
+            self.assertEqual((list(bucket.objects), bucket.uploads), (["k.pt"] if is_new else [], {}), (step, told))
+
+    def test_answers_that_say_nothing(self):
+        """U6: a login page with status 200 is no success; a condition that was not set does not fail."""
+        for step, name, status, says in (
+                ("complete", "mid.pt", 200, "the server does not say that the upload is complete (status 200)"),
+                ("put", "small.pt", 200, "the server took the object without an ETag (status 200)"),
+                ("complete", "mid.pt", 409, "completing the upload: the server answers with status 409")):
+            def behave(request, step=step, status=status):
+                if request.step == step:
+                    request.take()
+                    request.send(status, "<html>Please log in</html>")
+
+            bucket = self.bucket(behave)
+            self.assertIn(says, self.copy(bucket, name, code=2).err)
+            self.assertEqual((bucket.objects, bucket.uploads), ({}, {}))
+
+    def test_an_answer_that_is_too_late(self):
+        """The object is in its place, and the answer does not come: removing the upload tells what became of it."""
+        bucket = self.bucket(None, lambda request: request.step == "complete" and time.sleep(5))
+        self.berth("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env)
+        self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.steps[-2:]), (True, ["abort", "head"]))
+
+    def test_no_memory_for_a_part(self):
+        """It is told as what it is, with what needs less; nothing is left."""
+        bucket = self.bucket()
+        told = []
+        for mib in range(12, 200, 2):  # until it is enough: one of them is too little for the part alone
+            told.append(subprocess.run(
+                ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"', case.BERTH, "copy", "--set", "io.threads=1",
+                 files.path("mid.pt"), "s3://bucket/k.pt"],
+                env={**os.environ, **bucket.env}, capture_output=True, text=True, check=False).stderr)
+            if "k.pt" in bucket.objects:
+                break
+        self.assertIn("berth: s3://bucket/k.pt: no memory for a part of 8388608 bytes: fewer io.threads need less",
+                      [text.strip() for text in told])
+        self.assertFalse([text for text in told if "sink" in text])
+        self.assertEqual(bucket.uploads, {})
+
+    def test_an_upload_that_is_gone(self):
+        """Somebody else has removed it: nothing is left, and nothing more to be told."""
+        def behave(request):
+            if request.step == "part":
+                bucket.uploads.clear()
+
+        bucket = self.bucket(behave)
+        done = self.copy(bucket, code=2)
+        self.assertIn("NoSuchUpload", done.err)
+        self.assertNotIn("removing", done.err)
+
+    def test_names_of_strangers(self):
+        """`clean` shows the keys of all programs, so that a terminal only shows them."""
+        bucket = self.bucket()
+        keys = ("k/\x1b[2Jred\n", "k/\u202e\udcff", "k/plain")
+        for i, key in enumerate(keys):
+            bucket.uploads[str(i)] = {"key": key, "parts": {}, "since": 0}
+        out = self.berth("clean", "s3://bucket/k", env=bucket.env).out
+        self.assertEqual([line.split()[0] for line in out.splitlines()],
+                         [r"k/\x1b[2Jred\n", "k/plain", r"k/\u202e\xff", "3"])
+        told = json.loads(self.berth("clean", "--json", "s3://bucket/k", env=bucket.env).out)["temporaries"]
+        self.assertEqual([each["name"] for each in told], ["k/\x1b[2Jred\n", "k/plain", r"k/\u202e\xff"])
+        self.assertEqual({(each["owner"], each["removed"]) for each in told}, {("", False)})
+
+    def test_lists_that_are_none(self):
+        """U4: no answer, an empty one behind a list, a list that goes on for ever."""
+        page = ("<ListMultipartUploadsResult><NextKeyMarker>a</NextKeyMarker><NextUploadIdMarker>b</NextUploadIdMarker>"
+                "<IsTruncated>true</IsTruncated></ListMultipartUploadsResult>")
+        for pages, says in (([""], "is no list of uploads"), ([page, ""], "is no list of uploads"),
+                            ([page, page], "is a list of uploads that goes on where it began")):
+            bucket = self.bucket(lambda request, pages=pages: request.send(200, pages[request.n]))
+            self.refused("clean", "s3://bucket/k", says=says, env=bucket.env)
+            self.assertEqual(len(bucket.steps), len(pages))
+
     def test_conditions(self):
         """save.if_match, of one part and of several: an object that is not the expected one stays."""
         bucket = self.bucket()
@@ -212,6 +306,18 @@ class Uploads(Writing):
             self.assertEqual((bucket.objects[name] == old, bucket.uploads), (True, {}))
             self.berth("copy", "--set", f"save.if_match={old[1]}", files.path("small.pt"), key, env=bucket.env)
             self.assertEqual(bucket.objects[name][0], self.small)
+        lost = {"put", "complete"}  # the first answer of each: the repeated request finds the object that it has made
+
+        def lose(request):
+            if request.step in lost:
+                lost.remove(request.step)
+                request.cut()
+
+        bucket = self.bucket(None, lose)
+        for name, data in (("small.pt", self.small), ("mid.pt", self.large)):
+            self.berth("copy", "--set", "save.if_match=none", files.path(name), "s3://bucket/" + name, env=bucket.env)
+            self.assertTrue(bucket.objects[name][0] == data)
+        self.assertEqual((lost, bucket.uploads), (set(), {}))
         self.refused("copy", "--set", "save.if_match=a b", files.path("small.pt"), "s3://bucket/c.pt",
                      says="'a b' is no ETag", env=bucket.env)
 
@@ -319,6 +425,22 @@ del job  # nobody waits for it: it goes on
 """)
         self.assertEqual((bucket.objects["k.pt"][0] != b"old", set(bucket.objects)), (True, {"k.pt"}))
 
+    def test_what_cancel_answers(self):
+        """True: the old object. False: the new one. At many moments."""
+        bucket = self.bucket(lambda request: time.sleep(0.02), lambda request: time.sleep(0.02))
+        self.run_python(bucket, """
+for i in range(60):
+    job = berth.save_async({"i": i, **large}, f"s3://bucket/{i}.pt", snapshot=False)
+    time.sleep(i % 30 * 0.01)
+    is_cancelled = job.cancel()
+    if is_cancelled:
+        fails(berth.CancelledError, job.result)
+        fails(FileNotFoundError, berth.open, f"s3://bucket/{i}.pt")
+    else:
+        job.result()
+        assert berth.open(f"s3://bucket/{i}.pt")["i"] == i
+""")
+
     def test_an_interrupt(self):
         """^C while parts are sent, and while the server does not even begin."""
         for step in ("begin", "part"):
@@ -337,8 +459,7 @@ error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
             running.send_signal(signal.SIGINT)
             out = running.communicate(timeout=600)[0]
             self.assertEqual((running.returncode, bucket.objects), (0, {}), out)
-            if step == "part":  # of one that began meanwhile nobody knows the name
-                self.assertEqual(bucket.uploads, {})
+            self.assertEqual(bucket.uploads, {})
 
     def test_a_fork(self):
         """A child that ends leaves its parent's upload alone."""

@@ -88,8 +88,8 @@ static void temporary_count_and_print(void *context, const berth_temporary *foun
                                          [BERTH_TEMPORARY_UNKNOWN] = "unknown"};
     found_temporaries *all = context;
     const char *state = states[found->state];
-    char nbytes[32], age[32];
-    size_t unit = N_UNITS - 1; /* of its age: the largest that fits */
+    char nbytes[32], age[32], name[4 * 1024 + 1]; /* a key of S3 has at most 1,024 bytes */
+    size_t unit = N_UNITS - 1;                    /* of its age: the largest that fits */
 
     while (unit > 0 && found->age_seconds < units[unit].seconds)
         unit--;
@@ -101,14 +101,16 @@ static void temporary_count_and_print(void *context, const berth_temporary *foun
     }
     if (all->list)
         json_array_append_new(all->list,
-                              json_pack("{s:s,s:I,s:f,s:s,s:o,s:b}", "name", found->name, "nbytes",
-                                        (json_int_t)found->nbytes, "age_seconds",
+                              json_pack("{s:o,s:I,s:f,s:s,s:o,s:b}", "name", text_json(found->name),
+                                        "nbytes", (json_int_t)found->nbytes, "age_seconds",
                                         found->age_seconds, "state", state, "owner",
                                         text_json(found->owner), "removed", found->removed));
     else if (!all->options->common.quiet) {
         snprintf(age, sizeof age, "%.1f %s", found->age_seconds / units[unit].seconds,
                  units[unit].unit);
-        printf("%-50s %10s  %8s  %s%s\n", found->name,
+        (void)berth_show_text(found->name, strlen(found->name), BERTH_TEXT_PLAIN, name,
+                              sizeof name);
+        printf("%-50s %10s  %8s  %s%s\n", name,
                all->is_url ? "" : human_nbytes(found->nbytes, nbytes), age, state,
                found->removed ? ", removed" : "");
     }

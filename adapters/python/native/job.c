@@ -108,6 +108,18 @@ static int upload_begin(job_object *self, const char *url, const berth_content *
     return *config ? berth_upload_tune(self->upload, *config, error) : error->code;
 }
 
+/* All is sent. Returns: as berth_upload_finish; or 0, and a handler of a signal has raised. */
+static int upload_finish(job_object *self, berth_error *error)
+{
+    int status;
+    if (!self->upload)
+        return 0;
+    Py_BEGIN_ALLOW_THREADS;
+    status = berth_upload_finish(self->upload, error);
+    Py_END_ALLOW_THREADS;
+    return status;
+}
+
 /* The save has ended. What is left of one that failed is removed; its error tells both. */
 static void upload_end(job_object *self, berth_error *error)
 {
@@ -269,15 +281,17 @@ static void close_fd(job_object *self)
 static int end(job_object *self, int status, berth_error *error)
 {
     close_fd(self);
+    if (status == 0)
+        status = upload_finish(self, error);
     upload_end(self, status < 0 ? error : NULL);
     writer ended = self->writer;
     self->writer = (writer){0};
     Py_XDECREF(ended.write);
     if (ended.type)
         PyErr_Restore(ended.type, ended.value, ended.traceback);
-    else if (status < 0)
+    else if (status < 0 && !PyErr_Occurred())
         bpy_raise(error);
-    return ended.type || status < 0 ? -1 : 0;
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 static bool cancel(job_object *self)
