@@ -243,18 +243,6 @@ static void name_read(seen_value value, shown_name *name)
     name->text[name->nbytes] = '\0';
 }
 
-/* Dotted names in ASCII, as a text of another kind that begins like a pickle hardly has them. */
-static bool name_is_dotted(const shown_name *name)
-{
-    for (size_t i = 0; i < name->nbytes; i++) {
-        char c = name->text[i];
-        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
-            c != '_' && c != '.')
-            return false;
-    }
-    return name->nbytes > 0;
-}
-
 static const char distributed_package[] = "torch.distributed.checkpoint.";
 
 /* What the .metadata of a checkpoint in a directory consists of: PyTorch's own classes there, the
@@ -291,7 +279,12 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
         return;
     (void)snprintf(found->words, sizeof found->words, "the global %s %s", shown[0].text,
                    shown[1].text);
-    found->is_dotted = name_is_dotted(&shown[0]) && name_is_dotted(&shown[1]);
+    /* Dotted names in ASCII, as a text of another kind that begins like a pickle hardly has them.
+     */
+    const char dotted[] = "._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    found->is_dotted = shown[0].nbytes > 0 && shown[1].nbytes > 0 &&
+                       strspn(shown[0].text, dotted) == shown[0].nbytes &&
+                       strspn(shown[1].text, dotted) == shown[1].nbytes;
 }
 
 /* ---- opcodes ---- */

@@ -52,7 +52,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
     size_t location_nbytes = strlen(storage->location);
     int constant = bth_constant_text_find(storage->location, location_nbytes);
     bth_emit_op(emitter, BTH_OP_MARK);
-    bth_emit_constant_text(emitter, BTH_TEXT_STORAGE);
+    bth_emit_text(emitter, "storage", 7, &emitter->constants[BTH_TEXT_STORAGE]);
     bth_emit_global(emitter, class ? "torch" : "torch.storage", class ? class : "UntypedStorage");
     bth_emit_text(emitter, digits + sizeof digits - n, n, &emitter->keys[number]);
     /* 'cpu' is a constant of torch's code; 'cuda:0' is put together each time. */

@@ -126,11 +126,6 @@ static inline berth_dtype bth_value_as_dtype(const berth_value *value)
     return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);
 }
 
-static inline berth_qscheme bth_value_as_qscheme(const berth_value *value)
-{
-    return (berth_qscheme)bth_value_constant(value, BERTH_KIND_QSCHEME);
-}
-
 static inline berth_layout_kind bth_value_layout(const berth_value *value)
 {
     return (berth_layout_kind)bth_value_constant(value, BERTH_KIND_LAYOUT);
@@ -283,11 +278,6 @@ static inline bool bth_kind_is_tensor(berth_kind kind)
 static inline bool bth_kind_is_dict(berth_kind kind)
 {
     return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
-}
-
-static inline bool bth_is_container_other_than_set(berth_kind kind)
-{
-    return (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL;
 }
 
 #endif
