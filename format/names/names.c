@@ -165,6 +165,23 @@ static uint32_t naming_add_entry(struct naming *naming, uint32_t parent, uint32_
     return names->n_entries++;
 }
 
+/* The entry of the value on top. Makes the missing entries on the way to it. */
+static uint32_t naming_top_entry_find_or_add(struct naming *naming)
+{
+    bth_walk_frame *frames = naming->walk.frames;
+    size_t n = naming->walk.n_frames, i = n;
+    while (i > 0 && !frames[i - 1].note)
+        i--;
+    uint32_t entry = i ? frames[i - 1].note - 1 : NO_ENTRY;
+    for (; i < n; i++) {
+        entry = naming_add_entry(naming, entry, i ? frames[i - 1].step : 0, frames[i].value);
+        if (entry == NO_ENTRY)
+            return NO_ENTRY;
+        frames[i].note = entry + 1;
+    }
+    return entry;
+}
+
 static int naming_append_tensor(struct naming *naming, uint32_t entry)
 {
     bth_names *names = naming->names;
@@ -211,24 +228,15 @@ static int naming_push_container_or_add_tensor(struct naming *naming, const bert
         return naming_push_value_if_new(naming, value, 0);
     if (!bth_kind_is_tensor(kind) || step == BTH_STEP_INNER)
         return 0;
-    /* The entry of the value on top. Makes the missing entries on the way to it. */
-    bth_walk_frame *frames = naming->walk.frames;
-    size_t i = naming->walk.n_frames;
-    while (i > 0 && !frames[i - 1].note)
-        i--;
-    uint32_t parent = i ? frames[i - 1].note - 1 : NO_ENTRY;
-    for (; i < naming->walk.n_frames; i++) {
-        parent = naming_add_entry(naming, parent, i ? frames[i - 1].step : 0, frames[i].value);
-        if (parent == NO_ENTRY)
-            return naming->error->code;
-        frames[i].note = parent + 1;
-    }
+    uint32_t parent = naming->walk.n_frames ? naming_top_entry_find_or_add(naming) : NO_ENTRY;
+    if (naming->error->code != BERTH_OK)
+        return naming->error->code;
     uint32_t entry = naming_add_entry(naming, parent, step, value);
     if (entry == NO_ENTRY || (berth_as_tensor(value) && naming_append_tensor(naming, entry) < 0))
         return naming->error->code;
     const berth_value *part;
-    for (uint32_t k = 0; (part = bth_tensor_part(value, k)); k++)
-        if (naming_append_tensor(naming, naming_add_entry(naming, entry, k, part)) < 0)
+    for (uint32_t i = 0; (part = bth_tensor_part(value, i)); i++)
+        if (naming_append_tensor(naming, naming_add_entry(naming, entry, i, part)) < 0)
             return naming->error->code;
     return tensor_has_attributes(value) ? naming_push_value_if_new(naming, value, entry + 1) : 0;
 }

@@ -222,6 +222,13 @@ static bth_emitted_global *emitted_globals_find_or_add(bth_emitter *emitter, con
     return global;
 }
 
+static uint8_t *text_write_as_line(uint8_t *out, const char *text, size_t nbytes)
+{
+    memcpy(out, text, nbytes);
+    out[nbytes] = '\n';
+    return out + nbytes + 1;
+}
+
 void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
 {
     bth_emitted_global **recent = &emitter->recent[(uintptr_t)name / 8 % BTH_N_RECENT];
@@ -236,10 +243,7 @@ void bth_emit_global(bth_emitter *emitter, const char *module, const char *name)
     if (!out)
         return;
     *out++ = BTH_OP_GLOBAL;
-    memcpy(out, module, module_nbytes);
-    out[module_nbytes] = '\n';
-    memcpy(out + module_nbytes + 1, name, name_nbytes);
-    out[module_nbytes + 1 + name_nbytes] = '\n';
+    text_write_as_line(text_write_as_line(out, module, module_nbytes), name, name_nbytes);
     bth_emit_memoize(emitter, &global->memo);
 }
 
