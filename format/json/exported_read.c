@@ -169,8 +169,9 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
             (void)berth_tree_error(tree, error);
             (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
             (void)bth_error_prefix(error, quoted);
+            break;
         }
-        if (!value || berth_dict_set(*weights, name, value) < 0)
+        if (berth_dict_set(*weights, name, value) < 0)
             break;
     }
     if (error->code == BERTH_OK)

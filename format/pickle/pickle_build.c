@@ -38,9 +38,7 @@ static bool value_as_double(const berth_value *value, double *number)
 
 BUILDER(ordered_dict)
 {
-    if (n == 0)
-        return berth_make_dict(unpickler->tree, BERTH_KIND_ORDERED_DICT);
-    return bth_ordered_dict_from_pairs(unpickler->tree, items[0]);
+    return bth_ordered_dict_from_pairs(unpickler->tree, n ? items[0] : NULL);
 }
 
 BUILDER(counter)

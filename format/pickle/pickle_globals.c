@@ -387,7 +387,7 @@ static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *byt
     for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
         global_finder finder = *empty;
         bool has_stop = false; /* else it is cut off, or has no opcode there */
-        while (at < nbytes && !has_stop) {
+        while (at < nbytes) {
             bth_argument argument = {0};
             uint8_t opcode = bytes[at++];
             has_stop = opcode == BTH_OP_STOP;

@@ -293,40 +293,36 @@ static int attribute_compare(const void *name, const void *row)
     return strcmp(name, *(const char *const *)row);
 }
 
-/* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
-static bool attributes_dict_is_allowed(const berth_value *attributes, char *problem,
-                                       size_t problem_nbytes)
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem,
+                                      size_t problem_nbytes)
 {
-    if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
-        return true;
-    for (size_t i = 0; i < berth_value_count(attributes); i++) {
-        const berth_value *key = bth_value_key(attributes, i);
-        size_t nbytes = 0;
-        const char *name = berth_as_text(key, &nbytes);
-        if (bth_node_kind(key) != BERTH_KIND_STR)
-            (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
-                           bth_kind_phrase(bth_node_kind(key)));
-        else if ((nbytes >= 2 && memcmp(name, "__", 2) == 0 &&
-                  memcmp(name + nbytes - 2, "__", 2) == 0) ||
-                 (strlen(name) == nbytes && /* no NUL within */
-                  bsearch(name, names, sizeof names / sizeof *names, sizeof *names,
-                          attribute_compare)))
-            (void)snprintf(problem, problem_nbytes,
-                           "the attribute %.80s, which is the tensor's own: PyTorch would set that",
-                           name);
-        else
-            continue;
-        return false;
+    bool is_pair = bth_node_is(state, BERTH_KIND_TUPLE);
+    for (size_t part = 0; part < (is_pair ? 2u : 1u); part++) {
+        const berth_value *attributes = is_pair ? bth_value_item(state, part) : state;
+        /* Many tensors can share a dict, so it is checked once (P3). */
+        bool is_checked = attributes && attributes->flags & BTH_NODE_ATTRIBUTES;
+        for (size_t i = 0; !is_checked && i < berth_value_count(attributes); i++) {
+            const berth_value *key = bth_value_key(attributes, i);
+            size_t nbytes = 0;
+            const char *name = berth_as_text(key, &nbytes);
+            if (bth_node_kind(key) != BERTH_KIND_STR)
+                (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
+                               bth_kind_phrase(bth_node_kind(key)));
+            else if ((nbytes >= 2 && memcmp(name, "__", 2) == 0 &&
+                      memcmp(name + nbytes - 2, "__", 2) == 0) ||
+                     (strlen(name) == nbytes && /* no NUL within */
+                      bsearch(name, names, sizeof names / sizeof *names, sizeof *names,
+                              attribute_compare)))
+                (void)snprintf(problem, problem_nbytes,
+                               "the attribute %.80s, which is the tensor's own: PyTorch would set "
+                               "that",
+                               name);
+            else
+                continue;
+            return false;
+        }
     }
     return true;
-}
-
-bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes)
-{
-    if (bth_node_kind(state) != BERTH_KIND_TUPLE)
-        return attributes_dict_is_allowed(state, problem, nbytes);
-    return attributes_dict_is_allowed(bth_value_item(state, 0), problem, nbytes) &&
-           attributes_dict_is_allowed(bth_value_item(state, 1), problem, nbytes);
 }
 
 /* ---- reading ---- */
