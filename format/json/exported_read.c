@@ -128,39 +128,6 @@ static int weight_find_storage(weight *of, berth_error *error)
 
 /* ---- all weights ---- */
 
-static int weights_read(const bth_exported_text *text, const json_t *entries, berth_tree *tree,
-                        berth_value *weights, berth_error *error)
-{
-    const char *name;
-    json_t *entry;
-    json_object_foreach((json_t *)(uintptr_t)entries, name, entry)
-    {
-        weight of = {.text = text,
-                     .tree = tree,
-                     .name = name,
-                     .entry = entry,
-                     .meta = json_object_get(entry, "tensor_meta")};
-        if (weight_read_meta(&of, error) < 0 || weight_find_storage(&of, error) < 0)
-            return error->code;
-        bool is_parameter = json_is_true(json_object_get(entry, "is_param"));
-        bool requires_grad = json_is_true(json_object_get(of.meta, "requires_grad"));
-        if (!is_parameter && requires_grad)
-            of.tensor.flags |= BERTH_REQUIRES_GRAD;
-        berth_value *value = berth_make_tensor(tree, &of.tensor);
-        if (value && is_parameter)
-            value = berth_make_parameter(tree, value, requires_grad);
-        if (!value) {
-            char quoted[128];
-            (void)berth_tree_error(tree, error);
-            (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
-            return bth_error_prefix(error, quoted);
-        }
-        if (berth_dict_set(weights, name, value) < 0)
-            return berth_tree_error(tree, error);
-    }
-    return 0;
-}
-
 /* E1: {"config": {name: weight}}. */
 int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
                               berth_value **weights, berth_error *error)
@@ -179,7 +146,35 @@ int bth_exported_read_weights(const bth_exported_text *text, berth_tree *tree,
     if (!json_is_object(entries))
         (void)bth_fail(error, BERTH_E_ARCHIVE, text->record, text->offset,
                        "the list of weights has no config");
-    else if (weights_read(text, entries, tree, *weights, error) == 0)
+    const char *name;
+    json_t *entry;
+    json_object_foreach((json_t *)(uintptr_t)entries, name, entry)
+    {
+        weight of = {.text = text,
+                     .tree = tree,
+                     .name = name,
+                     .entry = entry,
+                     .meta = json_object_get(entry, "tensor_meta")};
+        if (weight_read_meta(&of, error) < 0 || weight_find_storage(&of, error) < 0)
+            break;
+        bool is_parameter = json_is_true(json_object_get(entry, "is_param"));
+        bool requires_grad = json_is_true(json_object_get(of.meta, "requires_grad"));
+        if (!is_parameter && requires_grad)
+            of.tensor.flags |= BERTH_REQUIRES_GRAD;
+        berth_value *value = berth_make_tensor(tree, &of.tensor);
+        if (value && is_parameter)
+            value = berth_make_parameter(tree, value, requires_grad);
+        if (!value) {
+            char quoted[128];
+            (void)berth_tree_error(tree, error);
+            (void)snprintf(quoted, sizeof quoted, "\"%.100s\"", name);
+            (void)bth_error_prefix(error, quoted);
+            break;
+        }
+        if (berth_dict_set(*weights, name, value) < 0)
+            break;
+    }
+    if (error->code == BERTH_OK)
         (void)berth_tree_error(tree, error); /* of a dict that stays empty, too */
     json_decref(json);
     return error->code;

@@ -223,7 +223,7 @@ static int naming_push_container_or_add_tensor(struct naming *naming, const bert
                                                uint32_t step)
 {
     berth_kind kind = berth_value_kind(value);
-    if (bth_is_container_other_than_set(kind) ||
+    if ((kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL ||
         (step == BTH_STEP_INNER && bth_kind_is_tensor(kind) && tensor_has_attributes(value)))
         return naming_push_value_if_new(naming, value, 0);
     if (!bth_kind_is_tensor(kind) || step == BTH_STEP_INNER)

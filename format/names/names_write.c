@@ -99,20 +99,6 @@ static void repr_float(bth_name_text *out, double value, bool whole)
         name_text_append_text(out, ".0");
 }
 
-/* (1+2j); without a real part, 2j. */
-static void repr_complex(bth_name_text *out, double real, double imaginary)
-{
-    bool alone = real == 0 && !signbit(real);
-    if (!alone) {
-        name_text_append_text(out, "(");
-        repr_float(out, real, true);
-        if (!signbit(imaginary) || isnan(imaginary))
-            name_text_append_text(out, "+");
-    }
-    repr_float(out, imaginary, true);
-    name_text_append_text(out, alone ? "j" : "j)");
-}
-
 /* An integer: of up to 255 bytes beyond 64 bits, in decimal by repeated division by 10^9. */
 static void repr_int(bth_name_text *out, const berth_value *key)
 {
@@ -243,6 +229,8 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
 {
     const char *type;
     int64_t index;
+    double real = bth_value_real(key), imaginary = bth_value_imaginary(key);
+    bool is_alone;
     switch (berth_value_kind(key)) {
     case BERTH_KIND_NONE:
         name_text_append_text(out, "None");
@@ -254,10 +242,18 @@ static void repr_scalar(bth_name_text *out, const berth_value *key)
         repr_int(out, key);
         break;
     case BERTH_KIND_FLOAT:
-        repr_float(out, bth_value_real(key), false);
+        repr_float(out, real, false);
         break;
     case BERTH_KIND_COMPLEX:
-        repr_complex(out, bth_value_real(key), bth_value_imaginary(key));
+        is_alone = real == 0 && !signbit(real); /* 2j; with a real part (1+2j) */
+        if (!is_alone) {
+            name_text_append_text(out, "(");
+            repr_float(out, real, true);
+            if (!signbit(imaginary) || isnan(imaginary))
+                name_text_append_text(out, "+");
+        }
+        repr_float(out, imaginary, true);
+        name_text_append_text(out, is_alone ? "j" : "j)");
         break;
     case BERTH_KIND_STR:
     case BERTH_KIND_BYTES:

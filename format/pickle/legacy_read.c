@@ -50,25 +50,6 @@ bool bth_legacy_begins(const uint8_t *bytes, size_t nbytes)
 
 /* ---- the five pickles ---- */
 
-static int legacy_check_header(berth_value *const *values, bth_legacy *legacy, berth_error *error)
-{
-    size_t nbytes;
-    int64_t version;
-    const uint8_t *magic = berth_as_bytes(values[MAGIC], &nbytes);
-    if (berth_value_kind(values[MAGIC]) != BERTH_KIND_INT || nbytes != sizeof magic_number ||
-        memcmp(magic, magic_number, nbytes) != 0)
-        return LEGACY_FAIL(error, MAGIC, "not that of PyTorch's legacy format");
-    if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
-        return LEGACY_FAIL(error, PROTOCOL, "not 1001");
-    if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
-        return LEGACY_FAIL(error, SYSTEM, "not a dict");
-    const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
-    if (berth_value_kind(little) != BERTH_KIND_BOOL)
-        return LEGACY_FAIL(error, SYSTEM, "little_endian is missing or not a bool");
-    legacy->recorded_little_endian = bth_value_bool(little);
-    return 0;
-}
-
 /* Each key of the list names a storage of the object, not a view, and each of those once. */
 static int legacy_read_keys(const berth_value *list, const berth_tree *tree, bool *named,
                             const char **keys, berth_error *error)
@@ -119,12 +100,26 @@ int bth_legacy_read_pickles(const uint8_t *bytes, size_t nbytes, const bth_pickl
                                   .legacy = true,
                                   .record = names[i],
                                   .base_offset = begins[i]};
-        int code = bth_pickle_read(bytes + begins[i], begins[i + 1] - begins[i], &rules, tree,
-                                   &values[i], error);
-        if (code == 0 && i == SYSTEM)
-            code = legacy_check_header(values, legacy, error);
-        if (code < 0)
-            return code;
+        if (bth_pickle_read(bytes + begins[i], begins[i + 1] - begins[i], &rules, tree, &values[i],
+                            error) < 0)
+            return error->code;
+        if (i != SYSTEM)
+            continue;
+        /* Those before the object say that it is one of PyTorch's. */
+        size_t magic_nbytes;
+        int64_t version;
+        const uint8_t *magic = berth_as_bytes(values[MAGIC], &magic_nbytes);
+        if (berth_value_kind(values[MAGIC]) != BERTH_KIND_INT ||
+            magic_nbytes != sizeof magic_number || memcmp(magic, magic_number, magic_nbytes) != 0)
+            return LEGACY_FAIL(error, MAGIC, "not that of PyTorch's legacy format");
+        if (!berth_as_int(values[PROTOCOL], &version) || version != PROTOCOL_VERSION)
+            return LEGACY_FAIL(error, PROTOCOL, "not 1001");
+        if (berth_value_kind(values[SYSTEM]) != BERTH_KIND_DICT)
+            return LEGACY_FAIL(error, SYSTEM, "not a dict");
+        const berth_value *little = berth_dict_get(values[SYSTEM], "little_endian");
+        if (berth_value_kind(little) != BERTH_KIND_BOOL)
+            return LEGACY_FAIL(error, SYSTEM, "little_endian is missing or not a bool");
+        legacy->recorded_little_endian = bth_value_bool(little);
     }
     if (berth_value_kind(values[KEYS]) != BERTH_KIND_LIST)
         return LEGACY_FAIL(error, KEYS, "not a list");

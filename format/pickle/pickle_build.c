@@ -38,9 +38,7 @@ static bool value_as_double(const berth_value *value, double *number)
 
 BUILDER(ordered_dict)
 {
-    if (n == 0)
-        return berth_make_dict(unpickler->tree, BERTH_KIND_ORDERED_DICT);
-    return bth_ordered_dict_from_pairs(unpickler->tree, items[0]);
+    return bth_ordered_dict_from_pairs(unpickler->tree, n ? items[0] : NULL);
 }
 
 BUILDER(counter)
@@ -251,7 +249,7 @@ BUILDER(qtensor)
     size_t n_parts = bth_node_tuple_items(items[4], &parts);
     bool good = false;
     if (n_parts > 0)
-        tensor.qscheme = bth_value_as_qscheme(parts[0]);
+        tensor.qscheme = (berth_qscheme)bth_value_constant(parts[0], BERTH_KIND_QSCHEME);
     switch (tensor.qscheme) {
     case BERTH_PER_TENSOR_AFFINE:
         good = n_parts == 3 && value_as_double(parts[1], &tensor.scale) &&

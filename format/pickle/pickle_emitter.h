@@ -82,8 +82,6 @@ void bth_emit_int(bth_emitter *emitter, int64_t value);
 void bth_emit_float(bth_emitter *emitter, double value);
 /* BINUNICODE and its memo store; or a memo fetch, if the slot holds a number. */
 void bth_emit_text(bth_emitter *emitter, const char *text, size_t nbytes, uint32_t *slot);
-/* One of BTH_TEXT_…. */
-void bth_emit_constant_text(bth_emitter *emitter, int constant);
 /* The position of a text in BTH_TEXT_…, or -1. */
 int bth_constant_text_find(const char *text, size_t nbytes);
 

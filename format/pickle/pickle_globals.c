@@ -170,15 +170,6 @@ static seen_value finder_pop(global_finder *finder)
     return (seen_value){0};
 }
 
-/* The decimal number of a PUT or GET. */
-static uint64_t line_number(const bth_argument *line)
-{
-    uint64_t number = 0;
-    for (size_t i = 0; i < line->text_nbytes && line->text[i] >= '0' && line->text[i] <= '9'; i++)
-        number = number * 10 + (uint64_t)(line->text[i] - '0');
-    return number;
-}
-
 /* ---- names ---- */
 
 /* A name, of which no more is compared or shown. */
@@ -187,8 +178,9 @@ typedef struct shown_name {
     size_t nbytes;
 } shown_name;
 
-/* The digits of an escape, of the base; they end where others begin. Returns how many. */
-static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint32_t *number)
+/* The digits of an escape, or of a PUT or GET, of the base; they end where others begin. Returns
+ * how many. */
+static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint64_t *number)
 {
     size_t n = 0;
     for (*number = 0; n < nbytes; n++) {
@@ -196,7 +188,7 @@ static size_t digits_read(const char *at, size_t nbytes, unsigned base, uint32_t
         const char *digit = at[n] ? strchr(digits, at[n] | (at[n] >= 'A' ? 0x20 : 0)) : NULL;
         if (!digit || digit - digits >= (ptrdiff_t)base)
             break;
-        *number = *number * base + (uint32_t)(digit - digits);
+        *number = *number * base + (uint64_t)(digit - digits);
     }
     return n;
 }
@@ -210,17 +202,17 @@ static size_t escape_read(const seen_value *value, size_t at, uint32_t *code)
     } rows[] = {{'u', BTH_OP_UNICODE, 4}, {'U', BTH_OP_UNICODE, 8}, {'x', BTH_OP_STRING, 2}};
     const char *text = value->text + at;
     size_t left = value->nbytes - at, n;
-    uint32_t number;
+    uint64_t number;
     for (size_t i = 0; left > 0 && i < sizeof rows / sizeof *rows; i++)
         if (*text == rows[i].letter && value->opcode == rows[i].opcode && left > rows[i].n_digits &&
             digits_read(text + 1, rows[i].n_digits, 16, &number) == rows[i].n_digits) {
-            *code = number;
+            *code = (uint32_t)number;
             return 1 + (size_t)rows[i].n_digits;
         }
     if (left == 0 || value->opcode != BTH_OP_STRING)
         return 0;
     n = digits_read(text, left < 3 ? left : 3, 8, &number);
-    *code = n > 0 ? number : (uint8_t)*text;
+    *code = n > 0 ? (uint32_t)number : (uint8_t)*text;
     return n > 0 ? n : 1;
 }
 
@@ -241,18 +233,6 @@ static void name_read(seen_value value, shown_name *name)
         i += used;
     }
     name->text[name->nbytes] = '\0';
-}
-
-/* Dotted names in ASCII, as a text of another kind that begins like a pickle hardly has them. */
-static bool name_is_dotted(const shown_name *name)
-{
-    for (size_t i = 0; i < name->nbytes; i++) {
-        char c = name->text[i];
-        if (!(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z') && !(c >= '0' && c <= '9') &&
-            c != '_' && c != '.')
-            return false;
-    }
-    return name->nbytes > 0;
 }
 
 static const char distributed_package[] = "torch.distributed.checkpoint.";
@@ -291,7 +271,12 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
         return;
     (void)snprintf(found->words, sizeof found->words, "the global %s %s", shown[0].text,
                    shown[1].text);
-    found->is_dotted = name_is_dotted(&shown[0]) && name_is_dotted(&shown[1]);
+    /* Dotted names in ASCII, as a text of another kind that begins like a pickle hardly has them.
+     */
+    const char dotted[] = "._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    found->is_dotted = shown[0].nbytes > 0 && shown[1].nbytes > 0 &&
+                       strspn(shown[0].text, dotted) == shown[0].nbytes &&
+                       strspn(shown[1].text, dotted) == shown[1].nbytes;
 }
 
 /* ---- opcodes ---- */
@@ -333,10 +318,9 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
                                     BTH_OP_NEWOBJ, BTH_OP_NEWOBJ_EX, BTH_OP_BUILD};
     seen_value first = {argument->text, argument->text_nbytes, opcode};
     seen_value second = {argument->name, argument->name_nbytes, opcode};
-    bool has_line = opcode == BTH_OP_PUT || opcode == BTH_OP_GET;
-    uint64_t index = has_line                   ? line_number(argument)
-                     : opcode == BTH_OP_MEMOIZE ? finder->n_memo
-                                                : (uint32_t)argument->number;
+    uint64_t index = opcode == BTH_OP_MEMOIZE ? finder->n_memo : (uint32_t)argument->number;
+    if (opcode == BTH_OP_PUT || opcode == BTH_OP_GET)
+        (void)digits_read(argument->text, argument->text_nbytes, 10, &index);
     uint64_t n_kept = finder->n_kept;
     assert(n_kept >= N_KEPT);
     seen_put *put = &finder->memo[index < n_kept ? index : n_kept + index % n_kept];
@@ -393,22 +377,6 @@ static void finder_run_opcode(global_finder *finder, uint8_t opcode, const bth_a
     finder->found->is_called |= *finder->found->words && memchr(calls, opcode, sizeof calls);
 }
 
-/* Walks one pickle. Returns its size, up to STOP; SIZE_MAX: it has no STOP, or no opcode. */
-static size_t finder_walk(global_finder *finder, const uint8_t *bytes, size_t nbytes)
-{
-    for (size_t at = 0, used; at < nbytes; at += used) {
-        bth_argument argument = {0};
-        uint8_t opcode = bytes[at++];
-        if (opcode == BTH_OP_STOP)
-            return at;
-        used = bth_scan_argument(opcode, bytes + at, nbytes - at, &argument);
-        if (used == SIZE_MAX)
-            break;
-        finder_run_opcode(finder, opcode, &argument);
-    }
-    return SIZE_MAX;
-}
-
 /* Walks the pickles that follow each other; while_unfound: up to the first global. Returns the
  * bytes that they have; SIZE_MAX: the last one does not end here. */
 static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *bytes, size_t nbytes,
@@ -418,16 +386,27 @@ static size_t finder_walk_pickles(const global_finder *empty, const uint8_t *byt
     size_t at = 0;
     for (size_t i = 0; i < n_pickles && !(while_unfound && *found->words); i++) {
         global_finder finder = *empty;
-        size_t used = finder_walk(&finder, bytes + at, nbytes - at);
+        bool has_stop = false; /* else it is cut off, or has no opcode there */
+        while (at < nbytes) {
+            bth_argument argument = {0};
+            uint8_t opcode = bytes[at++];
+            has_stop = opcode == BTH_OP_STOP;
+            if (has_stop)
+                break;
+            size_t used = bth_scan_argument(opcode, bytes + at, nbytes - at, &argument);
+            if (used == SIZE_MAX)
+                break;
+            finder_run_opcode(&finder, opcode, &argument);
+            at += used;
+        }
         if (finder.n_memo > 0) /* each pickle has a memo of its own */
             memset(finder.memo, 0, 2 * (size_t)finder.n_kept * sizeof *finder.memo);
-        bool is_whole = used != SIZE_MAX && finder.depth == 1 && finder.n_marks == 0;
+        bool is_whole = has_stop && finder.depth == 1 && finder.n_marks == 0;
         bool is_called = found->is_called && found->is_dotted;
         if (i == 0)
             found->is_pickle = !finder.underflows && (is_whole || is_called);
-        if (used == SIZE_MAX)
+        if (!has_stop)
             return SIZE_MAX;
-        at += used;
     }
     return at;
 }

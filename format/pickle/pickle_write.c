@@ -168,12 +168,6 @@ static const char *const constant_texts[BTH_TEXT_COUNT] = {
     [BTH_TEXT_MPS] = "mps",         [BTH_TEXT_LATIN1] = "latin1",
 };
 
-void bth_emit_constant_text(bth_emitter *emitter, int constant)
-{
-    const char *text = constant_texts[constant];
-    bth_emit_text(emitter, text, strlen(text), &emitter->constants[constant]);
-}
-
 int bth_constant_text_find(const char *text, size_t nbytes)
 {
     for (int i = 0; i < BTH_TEXT_COUNT; i++)
@@ -464,7 +458,8 @@ EMITS(none, bth_emit_op(emitter, BTH_OP_NONE))
 EMITS(boolean, bth_emit_bool(emitter, bth_value_bool(value)))
 EMITS(float, bth_emit_float(emitter, bth_value_real(value)))
 EMITS(dtype, bth_emit_global(emitter, "torch", berth_dtype_name(bth_value_as_dtype(value))))
-EMITS(qscheme, bth_emit_qscheme(emitter, bth_value_as_qscheme(value)))
+EMITS(qscheme,
+      bth_emit_qscheme(emitter, (berth_qscheme)bth_value_constant(value, BERTH_KIND_QSCHEME)))
 EMITS(layout, bth_emit_tensor_layout(emitter, bth_value_layout(value)))
 EMITS(call, bth_emit_push_value(emitter, value, 0))
 EMITS(tensor, bth_emit_tensor(emitter, value, 0))
@@ -515,7 +510,7 @@ EMITTER(bytes)
             (void)bth_latin1_to_utf8(bytes, nbytes, out);
         bth_emit_memoize(emitter, character);
     }
-    bth_emit_constant_text(emitter, BTH_TEXT_LATIN1);
+    bth_emit_text(emitter, "latin1", 6, &emitter->constants[BTH_TEXT_LATIN1]);
     emit_tuple_end_reduce_and_memo(emitter, 2, slot);
 }
 
@@ -555,38 +550,24 @@ EMITTER(global)
     bth_emit_global(emitter, module, name);
 }
 
-static void emit_empty_and_push(bth_emitter *emitter, int op, const berth_value *value,
-                                uint32_t *slot)
+/* A set is made of a list, and a Counter of a dict, which do not occur again. */
+EMITTER(container)
 {
-    bth_emit_op(emitter, op);
-    bth_emit_memoize(emitter, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
-
-EMITS(list, emit_empty_and_push(emitter, BTH_OP_EMPTY_LIST, value, slot))
-EMITS(dict, emit_empty_and_push(emitter, BTH_OP_EMPTY_DICT, value, slot))
-
-EMITTER(ordered_dict)
-{
-    bth_emit_ordered_dict(emitter, slot);
-    bth_emit_push_value(emitter, value, 0);
-}
-
-EMITTER(set)
-{
-    bth_emit_global(emitter, "__builtin__", "set");
-    emit_list(emitter, value, NULL);
-}
-
-EMITTER(counter)
-{
-    bth_emit_global(emitter, "collections", "Counter");
-    emit_dict(emitter, value, NULL);
-}
-
-EMITTER(tuple)
-{
-    bth_emit_tuple_mark(emitter, berth_value_count(value));
+    berth_kind kind = berth_value_kind(value);
+    bool is_set = kind == BERTH_KIND_SET, is_counter = kind == BERTH_KIND_COUNTER;
+    if (is_set)
+        bth_emit_global(emitter, "__builtin__", "set");
+    else if (is_counter)
+        bth_emit_global(emitter, "collections", "Counter");
+    if (kind == BERTH_KIND_TUPLE) {
+        bth_emit_tuple_mark(emitter, berth_value_count(value));
+    } else if (kind == BERTH_KIND_ORDERED_DICT) {
+        bth_emit_ordered_dict(emitter, slot);
+    } else {
+        bth_emit_op(emitter,
+                    kind == BERTH_KIND_LIST || is_set ? BTH_OP_EMPTY_LIST : BTH_OP_EMPTY_DICT);
+        bth_emit_memoize(emitter, is_set || is_counter ? NULL : slot);
+    }
     bth_emit_push_value(emitter, value, 0);
 }
 
@@ -605,12 +586,12 @@ static const struct {
     [BERTH_KIND_STR] = {emit_str, NULL, false},
     [BERTH_KIND_BYTES] = {emit_bytes, NULL, false},
     [BERTH_KIND_BYTEARRAY] = {emit_bytearray, NULL, false},
-    [BERTH_KIND_LIST] = {emit_list, emit_sequence_step, false},
-    [BERTH_KIND_TUPLE] = {emit_tuple, emit_sequence_step, true},
-    [BERTH_KIND_DICT] = {emit_dict, emit_dict_step, false},
-    [BERTH_KIND_ORDERED_DICT] = {emit_ordered_dict, emit_dict_step, false},
-    [BERTH_KIND_SET] = {emit_set, emit_sequence_step, true},
-    [BERTH_KIND_COUNTER] = {emit_counter, emit_dict_step, true},
+    [BERTH_KIND_LIST] = {emit_container, emit_sequence_step, false},
+    [BERTH_KIND_TUPLE] = {emit_container, emit_sequence_step, true},
+    [BERTH_KIND_DICT] = {emit_container, emit_dict_step, false},
+    [BERTH_KIND_ORDERED_DICT] = {emit_container, emit_dict_step, false},
+    [BERTH_KIND_SET] = {emit_container, emit_sequence_step, true},
+    [BERTH_KIND_COUNTER] = {emit_container, emit_dict_step, true},
     [BERTH_KIND_SIZE] = {emit_size, NULL, false},
     [BERTH_KIND_DEVICE] = {emit_device, NULL, false},
     [BERTH_KIND_DTYPE] = {emit_dtype, NULL, false},

@@ -52,7 +52,7 @@ void bth_emit_storage(bth_emitter *emitter, const berth_storage *storage, berth_
     size_t location_nbytes = strlen(storage->location);
     int constant = bth_constant_text_find(storage->location, location_nbytes);
     bth_emit_op(emitter, BTH_OP_MARK);
-    bth_emit_constant_text(emitter, BTH_TEXT_STORAGE);
+    bth_emit_text(emitter, "storage", 7, &emitter->constants[BTH_TEXT_STORAGE]);
     bth_emit_global(emitter, class ? "torch" : "torch.storage", class ? class : "UntypedStorage");
     bth_emit_text(emitter, digits + sizeof digits - n, n, &emitter->keys[number]);
     /* 'cpu' is a constant of torch's code; 'cuda:0' is put together each time. */
@@ -93,7 +93,7 @@ void bth_emit_qscheme(bth_emitter *emitter, berth_qscheme scheme)
 
 /* ---- parts of a value ---- */
 
-/* The value to rebuild, without its attributes. It has none of its own: tensor_check(). */
+/* The value to rebuild, without its attributes. It has none of its own: bth_emit_tensor(). */
 static const berth_value *value_unwrap_subclass(const berth_value *value)
 {
     bool is_around = berth_value_kind(value) == BERTH_KIND_SUBCLASS;
@@ -277,15 +277,17 @@ void bth_emit_tensor_step(bth_emitter *emitter, bth_walk_frame *frame)
     }
 }
 
-/* P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those that
- * our reader and PyTorch's accept. Nothing is left out silently. */
-static void tensor_check(bth_emitter *emitter, const berth_value *value)
+void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
 {
-    const berth_value *inner = value_unwrap_subclass(value),
-                      *state = berth_value_part(value, BERTH_PART_STATE);
+    const berth_value *inner = value_unwrap_subclass(value);
+    const berth_value *state = berth_value_part(value, BERTH_PART_STATE);
+    const berth_value *type = berth_value_part(value, BERTH_PART_TYPE); /* NULL: not inert */
     const berth_tensor *tensor = value_as_bare_tensor(inner);
-    bool is_inert = berth_value_part(value, BERTH_PART_TYPE);
+    berth_kind kind = berth_value_kind(inner);
+    bool has_type = tensor_is_rebuilt_from_type(value);
     char problem[200];
+    /* P5: PyTorch saves and loads per-tensor and per-channel affine only. Attributes must be those
+     * that our reader and PyTorch's accept. Nothing is left out silently. */
     if (tensor && (tensor->qscheme == BERTH_PER_TENSOR_SYMMETRIC ||
                    tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
         BTH_EMIT_REFUSE(
@@ -294,28 +296,18 @@ static void tensor_check(bth_emitter *emitter, const berth_value *value)
         BTH_EMIT_REFUSE(
             emitter,
             "%s cannot be saved with attributes of its own: berth_make_subclass gives it some",
-            bth_kind_phrase(berth_value_kind(inner)));
-    else if (!is_inert && !bth_value_can_be_state(state))
+            bth_kind_phrase(kind));
+    else if (!type && !bth_value_can_be_state(state))
         BTH_EMIT_REFUSE(emitter, "attributes of a tensor cannot be saved as %s: they are a dict",
                         bth_kind_phrase(berth_value_kind(state)));
-    else if (!is_inert && !bth_state_attributes_are_allowed(state, problem, sizeof problem))
+    else if (!type && !bth_state_attributes_are_allowed(state, problem, sizeof problem))
         BTH_EMIT_REFUSE(emitter, "a tensor cannot be saved with %s", problem);
-    else if (berth_value_kind(inner) == BERTH_KIND_PARAMETER &&
+    else if (kind == BERTH_KIND_PARAMETER &&
              berth_value_kind(berth_value_part(inner, BERTH_PART_INNER)) == BERTH_KIND_SUBCLASS)
         BTH_EMIT_REFUSE(
             emitter,
             "a Parameter cannot be saved around a tensor with attributes: PyTorch would lose "
             "them");
-}
-
-void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t notes)
-{
-    const berth_value *inner = value_unwrap_subclass(value);
-    const berth_value *type = berth_value_part(value, BERTH_PART_TYPE);
-    const berth_tensor *tensor = value_as_bare_tensor(inner);
-    berth_kind kind = berth_value_kind(inner);
-    bool has_type = tensor_is_rebuilt_from_type(value);
-    tensor_check(emitter, value);
     if (emitter->error->code != BERTH_OK)
         return;
     emitter->out.has_nested |= kind == BERTH_KIND_NESTED;

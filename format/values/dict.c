@@ -476,25 +476,16 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
 
 /* ---- sets ---- */
 
-static int set_extend(berth_tree *tree, struct dict_node *set, berth_value *const *items, size_t n)
-{
-    if (n > 0 && !bth_dict_reserve_entries(tree, set, n))
-        return tree->error.code;
-    for (size_t i = 0; i < n; i++)
-        if (!dict_insert_or_update(tree, set, items[i], items[i]))
-            return tree->error.code;
-    return 0;
-}
-
 int berth_set_add(berth_value *set, berth_value *item)
 {
     berth_tree *tree = bth_value_tree(set);
     if (!bth_node_is(set, BERTH_KIND_SET))
         return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a set",
                              bth_kind_phrase(bth_node_kind(set)));
-    if (!bth_tree_check_owns_value(tree, item, "an item of a set"))
+    if (!bth_tree_check_owns_value(tree, item, "an item of a set") ||
+        !dict_insert_or_update(tree, (struct dict_node *)set, item, item))
         return tree->error.code;
-    return set_extend(tree, (struct dict_node *)set, &item, 1);
+    return 0;
 }
 
 /* ---- what REDUCE builds ---- */
@@ -518,7 +509,13 @@ berth_value *bth_set_from_list(berth_tree *tree, berth_value *list)
     berth_value *set = dict_new_empty_mark_source_used(tree, BERTH_KIND_SET, list);
     size_t n, stride;
     berth_value *const *items = bth_node_items(list, &n, &stride);
-    return set && set_extend(tree, (struct dict_node *)set, items, n) == 0 ? set : NULL;
+    struct dict_node *node = (struct dict_node *)set;
+    if (!set || (n > 0 && !bth_dict_reserve_entries(tree, node, n)))
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (!dict_insert_or_update(tree, node, items[i], items[i]))
+            return NULL;
+    return set;
 }
 
 berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict)

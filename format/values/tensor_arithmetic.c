@@ -268,14 +268,6 @@ void bth_tensor_gather(const berth_tensor *tensor, const void *base, int64_t fir
 
 /* ---- conjugate and negative bits ---- */
 
-/* Flips the sign bit of every `stride`th of the real numbers. */
-static void reals_flip_signs(uint8_t *bytes, size_t n, size_t nbytes, size_t stride)
-{
-    size_t sign_byte = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? nbytes - 1 : 0;
-    for (size_t i = 0; i < n; i++)
-        bytes[i * stride * nbytes + sign_byte] ^= 0x80;
-}
-
 int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *elements,
                             berth_error *error)
 {
@@ -291,11 +283,14 @@ int bth_tensor_resolve_bits(const berth_tensor *tensor, int64_t n, void *element
         return bth_fail_status(error, BERTH_E_UNSUPPORTED,
                                "the conjugate or negative bit is not supported for %s",
                                berth_dtype_name(dtype));
-    size_t nbytes = berth_dtype_nbytes(dtype) / (is_complex ? 2 : 1); /* of one real number */
-    if (tensor->flags & BERTH_NEG)
-        reals_flip_signs(bytes, (size_t)n * (is_complex ? 2 : 1), nbytes, 1);
-    if (tensor->flags & BERTH_CONJ)
-        reals_flip_signs(bytes + nbytes, (size_t)n, nbytes, 2);
+    size_t reals_per_element = is_complex ? 2 : 1;
+    size_t nbytes = berth_dtype_nbytes(dtype) / reals_per_element; /* of one real number */
+    size_t sign_byte = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? nbytes - 1 : 0;
+    bool neg = tensor->flags & BERTH_NEG, conj = tensor->flags & BERTH_CONJ;
+    /* The sign bits of real and of imaginary parts; of real numbers both are the same. */
+    const uint8_t flips[2] = {neg ? 0x80 : 0, neg != conj ? 0x80 : 0};
+    for (size_t i = 0; i < (size_t)n * reals_per_element; i++)
+        bytes[i * nbytes + sign_byte] ^= flips[i % 2];
     return 0;
 }
 

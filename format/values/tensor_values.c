@@ -172,24 +172,18 @@ static bool sparse_parts_agree(berth_layout_kind layout, const int64_t *shape, i
                                   values->rank - dense_at);
 }
 
-/* Whether all n parts of a SPARSE or NESTED are tensors of the tree. */
-static bool parts_check_and_get_tensors(berth_tree *tree, berth_kind kind,
-                                        berth_value *const *parts, size_t n,
-                                        const berth_tensor **tensors)
+/* A SPARSE or NESTED, if all n parts are tensors of the tree; these are still to be compared. */
+static struct parts_node *parts_node_new(berth_tree *tree, berth_kind kind,
+                                         berth_value *const *parts, size_t n,
+                                         const berth_tensor **tensors)
 {
     if (!bth_tree_check_owns_items(tree, parts, n, "a part of a tensor"))
-        return false;
+        return NULL;
     for (size_t i = 0; i < n; i++)
         if (!(tensors[i] = berth_as_tensor(parts[i])))
             return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "part %zu of %s is %s, not a tensor", i,
                                    bth_kind_phrase(kind),
                                    bth_kind_phrase(berth_value_kind(parts[i])));
-    return true;
-}
-
-static struct parts_node *node_new_with_parts(berth_tree *tree, berth_kind kind,
-                                              berth_value *const *parts, size_t n)
-{
     struct parts_node *node = bth_node_new(tree, kind, sizeof(*node) + n * sizeof(*parts));
     if (!node)
         return NULL;
@@ -211,7 +205,8 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
     if (n == 0)
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "a sparse tensor of layout %d and rank %d",
                                (int)layout, rank);
-    if (!parts_check_and_get_tensors(tree, BERTH_KIND_SPARSE, parts, n, tensors))
+    struct parts_node *node = parts_node_new(tree, BERTH_KIND_SPARSE, parts, n, tensors);
+    if (!node)
         return NULL;
     for (int32_t i = 0; i < rank; i++)
         if (shape[i] < 0)
@@ -221,9 +216,6 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
     if (!bth_shape_numel(shape, rank, &numel) || !sparse_parts_agree(layout, shape, rank, tensors))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
                                "the parts of a sparse tensor do not fit its shape");
-    struct parts_node *node = node_new_with_parts(tree, BERTH_KIND_SPARSE, parts, n);
-    if (!node)
-        return NULL;
     node->shape = shape;
     node->rank = rank;
     node->layout = (uint8_t)layout;
@@ -252,7 +244,9 @@ berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const
 berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
 {
     const berth_tensor *tensors[4];
-    if (!parts || !parts_check_and_get_tensors(tree, BERTH_KIND_NESTED, parts, 4, tensors))
+    struct parts_node *node =
+        parts ? parts_node_new(tree, BERTH_KIND_NESTED, parts, 4, tensors) : NULL;
+    if (!node)
         return NULL;
     /* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor
        (T4) */
@@ -262,23 +256,20 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
         !shape_slices_are_equal(sizes->shape, 0, strides->shape, 0, sizes->rank) ||
         offsets->rank != 1 || offsets->shape[0] != (sizes->rank == 2 ? sizes->shape[0] : 0))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
-    struct parts_node *node = node_new_with_parts(tree, BERTH_KIND_NESTED, parts, 4);
-    return node ? &node->head : NULL;
+    return &node->head;
 }
 
 /* ---- attributes ---- */
 
-static bool state_is_dict_or_none(const berth_value *value)
-{
-    return berth_value_kind(value) == BERTH_KIND_NONE || berth_value_kind(value) == BERTH_KIND_DICT;
-}
-
 bool bth_value_can_be_state(const berth_value *value)
 {
-    return state_is_dict_or_none(value) ||
-           (berth_value_kind(value) == BERTH_KIND_TUPLE && berth_value_count(value) == 2 &&
-            state_is_dict_or_none(bth_value_item(value, 0)) &&
-            state_is_dict_or_none(bth_value_item(value, 1)));
+    bool is_pair = bth_node_is(value, BERTH_KIND_TUPLE) && berth_value_count(value) == 2;
+    for (size_t i = 0; i < (is_pair ? 2u : 1u); i++) {
+        berth_kind kind = bth_node_kind(is_pair ? bth_value_item(value, i) : value);
+        if (kind != BERTH_KIND_NONE && kind != BERTH_KIND_DICT)
+            return false;
+    }
+    return true;
 }
 
 /*
@@ -302,40 +293,36 @@ static int attribute_compare(const void *name, const void *row)
     return strcmp(name, *(const char *const *)row);
 }
 
-/* For one dict of a state, or None. Many tensors can share it, so it is checked once (P3). */
-static bool attributes_dict_is_allowed(const berth_value *attributes, char *problem,
-                                       size_t problem_nbytes)
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem,
+                                      size_t problem_nbytes)
 {
-    if (attributes && attributes->flags & BTH_NODE_ATTRIBUTES)
-        return true;
-    for (size_t i = 0; i < berth_value_count(attributes); i++) {
-        const berth_value *key = bth_value_key(attributes, i);
-        size_t nbytes = 0;
-        const char *name = berth_as_text(key, &nbytes);
-        if (bth_node_kind(key) != BERTH_KIND_STR)
-            (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
-                           bth_kind_phrase(bth_node_kind(key)));
-        else if ((nbytes >= 2 && memcmp(name, "__", 2) == 0 &&
-                  memcmp(name + nbytes - 2, "__", 2) == 0) ||
-                 (strlen(name) == nbytes && /* no NUL within */
-                  bsearch(name, names, sizeof names / sizeof *names, sizeof *names,
-                          attribute_compare)))
-            (void)snprintf(problem, problem_nbytes,
-                           "the attribute %.80s, which is the tensor's own: PyTorch would set that",
-                           name);
-        else
-            continue;
-        return false;
+    bool is_pair = bth_node_is(state, BERTH_KIND_TUPLE);
+    for (size_t part = 0; part < (is_pair ? 2u : 1u); part++) {
+        const berth_value *attributes = is_pair ? bth_value_item(state, part) : state;
+        /* Many tensors can share a dict, so it is checked once (P3). */
+        bool is_checked = attributes && attributes->flags & BTH_NODE_ATTRIBUTES;
+        for (size_t i = 0; !is_checked && i < berth_value_count(attributes); i++) {
+            const berth_value *key = bth_value_key(attributes, i);
+            size_t nbytes = 0;
+            const char *name = berth_as_text(key, &nbytes);
+            if (bth_node_kind(key) != BERTH_KIND_STR)
+                (void)snprintf(problem, problem_nbytes, "an attribute whose name is %s, not a str",
+                               bth_kind_phrase(bth_node_kind(key)));
+            else if ((nbytes >= 2 && memcmp(name, "__", 2) == 0 &&
+                      memcmp(name + nbytes - 2, "__", 2) == 0) ||
+                     (strlen(name) == nbytes && /* no NUL within */
+                      bsearch(name, names, sizeof names / sizeof *names, sizeof *names,
+                              attribute_compare)))
+                (void)snprintf(problem, problem_nbytes,
+                               "the attribute %.80s, which is the tensor's own: PyTorch would set "
+                               "that",
+                               name);
+            else
+                continue;
+            return false;
+        }
     }
     return true;
-}
-
-bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes)
-{
-    if (bth_node_kind(state) != BERTH_KIND_TUPLE)
-        return attributes_dict_is_allowed(state, problem, nbytes);
-    return attributes_dict_is_allowed(bth_value_item(state, 0), problem, nbytes) &&
-           attributes_dict_is_allowed(bth_value_item(state, 1), problem, nbytes);
 }
 
 /* ---- reading ---- */

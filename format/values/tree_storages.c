@@ -114,29 +114,23 @@ berth_storage *berth_storage_new(berth_tree *tree, berth_dtype dtype, const void
 /* ---- by key ---- */
 
 /* PyTorch's keys are the positions of the storages: "0", "1", … While all keys are, there is no
- * table. A position has at most 10 digits. UINT64_MAX: the key is no position. */
-static uint64_t storage_key_parse_index(const berth_tree *tree, const char *key, size_t nbytes)
-{
-    uint64_t position = 0;
-    if (tree->storages.slots.slots || nbytes == 0 || nbytes > 10 || (key[0] == '0' && nbytes > 1))
-        return UINT64_MAX;
-    for (size_t i = 0; i < nbytes; i++) {
-        unsigned digit = (unsigned)(unsigned char)key[i] - '0';
-        if (digit > 9)
-            return UINT64_MAX;
-        position = position * 10 + digit;
-    }
-    return position;
-}
-
-/* A storage that the caller made has no key. */
-static berth_storage *storage_find(const berth_tree *tree, uint64_t position, const char *key,
-                                   size_t nbytes)
+ * table. *position, of at most 10 digits; UINT64_MAX: the key is none. */
+static berth_storage *storage_find(const berth_tree *tree, const char *key, size_t nbytes,
+                                   uint64_t *position)
 {
     const struct slots *slots = &tree->storages.slots;
-    if (!slots->slots) {
-        bool is_there = position < bth_tree_n_storages(tree);
-        berth_storage *storage = is_there ? tree->storages.items->items[position] : NULL;
+    bool is_position =
+        !slots->slots && nbytes > 0 && nbytes <= 10 && (key[0] != '0' || nbytes == 1);
+    uint64_t number = 0;
+    for (size_t i = 0; is_position && i < nbytes; i++) {
+        unsigned digit = (unsigned)(unsigned char)key[i] - '0';
+        is_position = digit <= 9;
+        number = number * 10 + digit;
+    }
+    *position = is_position ? number : UINT64_MAX;
+    if (!slots->slots) { /* a storage that the caller made has no key */
+        bool is_there = *position < bth_tree_n_storages(tree);
+        berth_storage *storage = is_there ? tree->storages.items->items[*position] : NULL;
         return storage && *storage->key ? storage : NULL;
     }
     if (nbytes == 0 || nbytes > MAX_KEY_NBYTES)
@@ -154,13 +148,8 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
                                             berth_dtype dtype, uint64_t nbytes,
                                             const char *location, size_t location_nbytes)
 {
-    uint64_t position = storage_key_parse_index(tree, key, key_nbytes);
-    if (position == UINT64_MAX &&
-        (key_nbytes == 0 || key_nbytes > MAX_KEY_NBYTES || memchr(key, '\0', key_nbytes)))
-        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
-                               "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
-                               MAX_KEY_NBYTES);
-    berth_storage *storage = storage_find(tree, position, key, key_nbytes);
+    uint64_t position;
+    berth_storage *storage = storage_find(tree, key, key_nbytes, &position);
     if (storage) { /* class and size are the same as where it was first named (T3) */
         if (nbytes != storage->nbytes)
             return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR,
@@ -173,6 +162,11 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
                                    berth_dtype_name(dtype), berth_dtype_name(storage->dtype));
         return storage;
     }
+    if (position == UINT64_MAX &&
+        (key_nbytes == 0 || key_nbytes > MAX_KEY_NBYTES || memchr(key, '\0', key_nbytes)))
+        return BTH_TREE_REFUSE(tree, BERTH_E_UNSUPPORTED,
+                               "a storage key of %zu bytes (1 to %d, without NUL)", key_nbytes,
+                               MAX_KEY_NBYTES);
     storage = storage_new_and_append(tree, key, key_nbytes, location, location_nbytes);
     if (!storage)
         return NULL;
@@ -194,7 +188,8 @@ berth_storage *bth_tree_find_or_add_storage(berth_tree *tree, const char *key, s
 
 berth_storage *bth_tree_find_storage(const berth_tree *tree, const char *key, size_t key_nbytes)
 {
-    return storage_find(tree, storage_key_parse_index(tree, key, key_nbytes), key, key_nbytes);
+    uint64_t position;
+    return storage_find(tree, key, key_nbytes, &position);
 }
 
 /* ---- reading ---- */

@@ -87,7 +87,7 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *text);
 berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes); /* NULL: empty */
 berth_value *bth_set_from_list(berth_tree *tree, berth_value *list);         /* LIST; NULL: empty */
 berth_value *bth_counter_from_dict(berth_tree *tree, berth_value *dict);     /* DICT; NULL: empty */
-berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *items); /* list of pairs */
+berth_value *bth_ordered_dict_from_pairs(berth_tree *tree, berth_value *list); /* LIST of pairs */
 berth_value *bth_size_from_tuple(berth_tree *tree, berth_value *tuple); /* shares the tuple */
 
 /* Like berth_make_tensor and berth_make_sparse, but keep shape and stride, which are in the tree's
@@ -126,11 +126,6 @@ static inline berth_dtype bth_value_as_dtype(const berth_value *value)
     return (berth_dtype)bth_value_constant(value, BERTH_KIND_DTYPE);
 }
 
-static inline berth_qscheme bth_value_as_qscheme(const berth_value *value)
-{
-    return (berth_qscheme)bth_value_constant(value, BERTH_KIND_QSCHEME);
-}
-
 static inline berth_layout_kind bth_value_layout(const berth_value *value)
 {
     return (berth_layout_kind)bth_value_constant(value, BERTH_KIND_LAYOUT);
@@ -144,7 +139,8 @@ const berth_value *bth_value_unwrap_tensor(const berth_value *value);
 /* Whether PyTorch's _set_obj_state accepts it: None, a dict, or a pair of these. */
 bool bth_value_can_be_state(const berth_value *value);
 /* Whether no name in a state is the tensor's own (P5). If one is, writes which to `problem`. */
-bool bth_state_attributes_are_allowed(const berth_value *state, char *problem, size_t nbytes);
+bool bth_state_attributes_are_allowed(const berth_value *state, char *problem,
+                                      size_t problem_nbytes);
 /* The tree a value was made in. */
 berth_tree *bth_value_tree(const berth_value *value);
 /* CALL: the tuple of its arguments. */
@@ -283,11 +279,6 @@ static inline bool bth_kind_is_tensor(berth_kind kind)
 static inline bool bth_kind_is_dict(berth_kind kind)
 {
     return kind >= BERTH_KIND_DICT && kind <= BERTH_KIND_COUNTER;
-}
-
-static inline bool bth_is_container_other_than_set(berth_kind kind)
-{
-    return (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_COUNTER) || kind == BERTH_KIND_CALL;
 }
 
 #endif

@@ -12,7 +12,7 @@ static void walk_set_items_of_value(bth_walk *walk, const berth_value *value)
     bool made_of = walk->edges == BTH_WALK_MADE_OF;
     bool has_items =
         made_of ? kind == BERTH_KIND_TUPLE || kind == BERTH_KIND_SPARSE || kind == BERTH_KIND_NESTED
-                : bth_is_container_other_than_set(kind) || kind == BERTH_KIND_SET;
+                : (kind >= BERTH_KIND_LIST && kind <= BERTH_KIND_SET) || kind == BERTH_KIND_CALL;
     size_t n = 0, stride = 1;
     if (has_items) {
         walk->items = bth_node_items(value, &n, &stride);

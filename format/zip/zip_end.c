@@ -67,18 +67,9 @@ static int end_find_record(const zip_tail *tail, size_t *found, berth_error *err
     return BERTH_OK;
 }
 
-/* The end record's numbers, or the ZIP64 end record's: the same fields in two widths. */
-typedef struct end_fields {
-    uint32_t disk;
-    uint32_t directory_disk;
-    uint64_t n_entries_here;
-    uint64_t n_entries;
-    uint64_t directory_nbytes;
-    uint64_t directory_offset;
-} end_fields;
-
-/* Z3: one disk, one count. */
-static int end_read_fields(const zip_tail *tail, size_t at, bool is_wide, end_fields *fields,
+/* The end record's numbers, or the ZIP64 end record's: the same fields in two widths. Z3: one disk,
+ * one count. */
+static int end_read_fields(const zip_tail *tail, size_t at, bool is_wide, bth_zip_end *end,
                            berth_error *error)
 {
     const char *what = is_wide ? "the ZIP64 end record" : "the end record";
@@ -88,23 +79,23 @@ static int end_read_fields(const zip_tail *tail, size_t at, bool is_wide, end_fi
     uint64_t size = is_wide ? bth_cursor_u64(&cursor) : 0;
     if (is_wide)
         bth_cursor_u32(&cursor); /* versions */
-    fields->disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
-    fields->directory_disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
-    fields->n_entries_here = bth_cursor_integer(&cursor, count_width);
-    fields->n_entries = bth_cursor_integer(&cursor, count_width);
-    fields->directory_nbytes = bth_cursor_integer(&cursor, width);
-    fields->directory_offset = bth_cursor_integer(&cursor, width);
+    uint32_t disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
+    uint32_t directory_disk = (uint32_t)bth_cursor_integer(&cursor, disk_width);
+    uint64_t n_entries_here = bth_cursor_integer(&cursor, count_width);
+    end->n_entries = bth_cursor_integer(&cursor, count_width);
+    end->directory_nbytes = bth_cursor_integer(&cursor, width);
+    end->directory_offset = bth_cursor_integer(&cursor, width);
     if (is_wide && size != nbytes - 12)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "the ZIP64 end record's size is %" PRIu64 ", not %zu", size, nbytes - 12);
-    if (fields->disk != 0 || fields->directory_disk != 0)
+    if (disk != 0 || directory_disk != 0)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "%s names disks %" PRIu32 " and %" PRIu32 "; only 0 can be read", what,
-                        fields->disk, fields->directory_disk);
-    if (fields->n_entries_here != fields->n_entries)
+                        disk, directory_disk);
+    if (n_entries_here != end->n_entries)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, tail->file_at + at,
                         "%s has two counts of entries, %" PRIu64 " and %" PRIu64, what,
-                        fields->n_entries_here, fields->n_entries);
+                        n_entries_here, end->n_entries);
     return BERTH_OK;
 }
 
@@ -157,7 +148,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
     /* The result must not depend on further bytes either. */
     size_t beyond = tail_nbytes > BTH_ZIP_TAIL_NBYTES ? tail_nbytes - BTH_ZIP_TAIL_NBYTES : 0;
     zip_tail tail = {tail_bytes + beyond, tail_nbytes - beyond, file_nbytes - tail_nbytes + beyond};
-    end_fields classic, wide;
+    bth_zip_end classic, wide;
     size_t end_at = 0;
     bool has_end64 = false;
     if (end_find_record(&tail, &end_at, error) < 0 ||
@@ -189,7 +180,7 @@ int bth_zip_find_end(const uint8_t *tail_bytes, size_t tail_nbytes, uint64_t fil
                                 pairs[i].what, pairs[i].classic, pairs[i].wide);
         at = tail.file_at + end_at;
     }
-    *end = (bth_zip_end){wide.directory_offset, wide.directory_nbytes, wide.n_entries};
+    *end = wide;
     /* Z3: the directory lies inside the file and ends where the end records begin. */
     if (end->directory_offset > at || end->directory_nbytes != at - end->directory_offset)
         return bth_fail(error, BERTH_E_ARCHIVE, NULL, at,

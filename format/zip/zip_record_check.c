@@ -43,51 +43,6 @@ int bth_zip_next_extra(bth_cursor *cursor, bth_zip_extra *extra, const bth_zip_h
     return 1;
 }
 
-/* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if only
- * that is large. */
-static int local_read_sizes(bth_cursor extras, uint64_t header_offset, bth_zip_local *local,
-                            berth_error *error)
-{
-    const bth_zip_header header = {(const uint8_t *)local->name, local->name_nbytes, NULL,
-                                   header_offset};
-    bth_zip_extra extra;
-    int more;
-    while ((more = bth_zip_next_extra(&extras, &extra, &header, error)) > 0) {
-        if (extra.id != BTH_ZIP_EXTRA_ZIP64)
-            continue;
-        if (local->has_zip64)
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
-                            "a second ZIP64 extra field in the local header");
-        if (extra.nbytes % 8 != 0 || extra.nbytes > sizeof local->zip64)
-            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
-                            "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or "
-                            "24",
-                            extra.nbytes);
-        bth_cursor values = bth_cursor_make(extra.bytes, extra.nbytes);
-        local->has_zip64 = true;
-        local->n_zip64 = extra.nbytes / 8u;
-        for (size_t i = 0; i < local->n_zip64; i++)
-            local->zip64[i] = bth_cursor_u64(&values);
-    }
-    if (more < 0)
-        return more;
-    bool saturated = local->field_nbytes == BTH_ZIP_SATURATED32 ||
-                     local->field_compressed_nbytes == BTH_ZIP_SATURATED32;
-    if (saturated && local->n_zip64 < 2 && !zip_has_descriptor(local->flags))
-        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
-                        "the local header's sizes are in no ZIP64 extra field");
-    /* A size is in its own field; if that is saturated or absent, in the zip64 field. */
-    const uint32_t fields[] = {local->field_nbytes, local->field_compressed_nbytes};
-    uint64_t *sizes[] = {&local->nbytes, &local->compressed_nbytes};
-    for (size_t i = 0; i < 2; i++) {
-        bool is_absent = fields[i] == 0 && zip_has_descriptor(local->flags);
-        *sizes[i] = fields[i] != BTH_ZIP_SATURATED32 && !is_absent ? fields[i]
-                    : local->n_zip64 >= 2                          ? local->zip64[i]
-                                                                   : 0;
-    }
-    return BERTH_OK;
-}
-
 size_t bth_zip_local_nbytes(const uint8_t *bytes)
 {
     bth_cursor cursor = bth_cursor_make(bytes + BTH_ZIP_LOCAL_NBYTES - 4, 4);
@@ -119,10 +74,47 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     if (!cursor.good)
         return bth_fail(error, BERTH_E_TRUNCATED, NULL, header_offset,
                         "a local header does not end within %zu bytes", nbytes);
-    int code = local_read_sizes(bth_cursor_make(extras, extra_nbytes), header_offset, &read, error);
-    if (code < 0)
-        return code;
     read.data_offset = header_offset + cursor.at;
+    /* The zip64 field has up to three values of 8 bytes. PyTorch writes only the header offset if
+     * only that is large. */
+    const bth_zip_header header = {(const uint8_t *)read.name, read.name_nbytes, NULL,
+                                   header_offset};
+    bth_zip_extra extra;
+    int more;
+    cursor = bth_cursor_make(extras, extra_nbytes);
+    while ((more = bth_zip_next_extra(&cursor, &extra, &header, error)) > 0) {
+        if (extra.id != BTH_ZIP_EXTRA_ZIP64)
+            continue;
+        if (read.has_zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a second ZIP64 extra field in the local header");
+        if (extra.nbytes % 8 != 0 || extra.nbytes > sizeof read.zip64)
+            return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                            "a ZIP64 extra field of %d bytes in the local header; it has 8, 16 or "
+                            "24",
+                            extra.nbytes);
+        bth_cursor values = bth_cursor_make(extra.bytes, extra.nbytes);
+        read.has_zip64 = true;
+        read.n_zip64 = extra.nbytes / 8u;
+        for (size_t i = 0; i < read.n_zip64; i++)
+            read.zip64[i] = bth_cursor_u64(&values);
+    }
+    if (more < 0)
+        return more;
+    bool saturated = read.field_nbytes == BTH_ZIP_SATURATED32 ||
+                     read.field_compressed_nbytes == BTH_ZIP_SATURATED32;
+    if (saturated && read.n_zip64 < 2 && !zip_has_descriptor(read.flags))
+        return bth_fail(error, BERTH_E_ARCHIVE, NULL, header_offset,
+                        "the local header's sizes are in no ZIP64 extra field");
+    /* A size is in its own field; if that is saturated or absent, in the zip64 field. */
+    const uint32_t fields[] = {read.field_nbytes, read.field_compressed_nbytes};
+    uint64_t *sizes[] = {&read.nbytes, &read.compressed_nbytes};
+    for (size_t i = 0; i < 2; i++) {
+        bool is_absent = fields[i] == 0 && zip_has_descriptor(read.flags);
+        *sizes[i] = fields[i] != BTH_ZIP_SATURATED32 && !is_absent ? fields[i]
+                    : read.n_zip64 >= 2                            ? read.zip64[i]
+                                                                   : 0;
+    }
     *local = read;
     return BERTH_OK;
 }

@@ -9,11 +9,15 @@ static uint8_t *zip_put_saturated(uint8_t *out, uint64_t value, size_t nbytes)
     return bth_put_integer(out, value < most ? value : most, nbytes);
 }
 
-/* Nothing for small records. In the local header the compressed size is 0, because PyTorch writes
- * it before it knows the size (FORMAT.md section 2); in the directory it is the size. */
-static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t compressed_nbytes,
-                                    uint8_t *out)
+/* The zip64 extra field is empty for small records. In the local header the compressed size is 0,
+ * because PyTorch writes it before it knows the size (FORMAT.md section 2); in the directory it is
+ * the size. */
+static uint8_t *zip_put_name_and_zip64_extra(const bth_layout_entry *entry, const char *name,
+                                             uint64_t compressed_nbytes, uint8_t *out)
 {
+    if (entry->name_nbytes > 0)
+        memcpy(out, name, entry->name_nbytes);
+    out += entry->name_nbytes;
     if (entry->zip64_nbytes == 0)
         return out;
     out = bth_put_u16(out, BTH_ZIP_EXTRA_ZIP64);
@@ -25,13 +29,6 @@ static uint8_t *zip_put_zip64_extra(const bth_layout_entry *entry, uint64_t comp
     if (entry->header_offset >= BTH_ZIP_SATURATED32)
         out = bth_put_u64(out, entry->header_offset);
     return out;
-}
-
-static uint8_t *zip_put_name(const bth_layout_entry *entry, const char *name, uint8_t *out)
-{
-    if (entry->name_nbytes > 0)
-        memcpy(out, name, entry->name_nbytes);
-    return out + entry->name_nbytes;
 }
 
 /* The fields that local header and directory share, from the flags on. */
@@ -56,8 +53,7 @@ void bth_zip_write_local(const bth_layout_entry *entry, const char *name, uint8_
     out = bth_put_u16(out, 0); /* version needed */
     out = zip_put_fields_of_both_headers(entry, 0, 0,
                                          entry->zip64_nbytes + 4 + entry->padding_nbytes, out);
-    out = zip_put_name(entry, name, out);
-    out = zip_put_zip64_extra(entry, 0, out);
+    out = zip_put_name_and_zip64_extra(entry, name, 0, out);
     out = bth_put_u16(out, BTH_ZIP_EXTRA_PADDING);
     out = bth_put_u16(out, entry->padding_nbytes);
     memset(out, 'Z', entry->padding_nbytes);
@@ -85,8 +81,7 @@ void bth_zip_write_central(const bth_layout_entry *entry, const char *name, uint
     out = bth_put_u16(out, 0); /* internal attributes */
     out = bth_put_u32(out, 0); /* external attributes */
     out = zip_put_saturated(out, entry->header_offset, 4);
-    out = zip_put_name(entry, name, out);
-    zip_put_zip64_extra(entry, entry->nbytes, out);
+    zip_put_name_and_zip64_extra(entry, name, entry->nbytes, out);
 }
 
 void bth_zip_write_end(uint64_t n_entries, uint64_t directory_offset, uint64_t directory_nbytes,
