@@ -49,7 +49,8 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         RuntimeError: as torch.save: storages of one memory have several dtypes.
         TypeError: a .safetensors file cannot hold obj.
         What pickling raised; what f.write raised; KeyboardInterrupt: the save was cancelled. In all
-        cases a path has its old file.
+        cases a path has its old file, and s3:// its old object; but a ^C that comes when the server
+        is putting the new object in its place can be too late for that.
     Threads: any; other threads run while bytes are written.
     """
     f = from_caller(f)
