@@ -654,10 +654,11 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
     if (upload && status == 0) {
         target = berth_to_sink(berth_upload_sink(upload));
         target.path = url;
-        if (berth_save_to(&target, content, &tuned, &own) < 0)
-            (void)berth_upload_explain(upload, &own);
-        else
+        status = berth_save_to(&target, content, &tuned, &own);
+        if (status == 0)
             status = berth_upload_finish(upload, &own);
+        if (status < 0)
+            (void)berth_upload_explain(upload, &own);
     }
     if (berth_upload_end(upload, &left) < 0 && own.code < 0)
         upload_tell_left(&own, &left);

@@ -304,8 +304,9 @@ Test(joint_refused, an_outline_is_no_value_to_save)
 
     check_refused(berth_save(path, outline, NULL, &error), BERTH_E_ARGUMENT,
                   ": the storage has no bytes");
-    check_refused(berth_save_to(TO_PATH(path), &turned, NULL, &error), BERTH_E_ARGUMENT,
-                  "the storage has no bytes");
+    int status = berth_save_to(TO_PATH(path), &turned, NULL, &error);
+    if (status != BERTH_E_UNAVAILABLE) /* of a build without jansson */
+        check_refused(status, BERTH_E_ARGUMENT, "the storage has no bytes");
 }
 
 /* X11 */

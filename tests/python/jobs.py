@@ -50,6 +50,13 @@ def no_jobs():
         time.sleep(0.001)
 
 
+def reported(caught):
+    """Waits for a line of the log: a thread lets go of its job behind its end."""
+    end = time.monotonic() + SECONDS
+    while not caught.output and time.monotonic() < end:
+        time.sleep(0.001)
+
+
 class Case(Folder):
     def setUp(self):
         super().setUp()
@@ -316,6 +323,7 @@ class Reports(Case):
             no_jobs()
             self.assertEqual(caught.output, [])
             del job
+            reported(caught)
             self.assertEqual(len(caught.output), 1)
         self.assertRegex(caught.output[0], "(?s)save to an object of <class 'jobs.Gate'> failed.*"
                                            "nobody asked.*ZeroDivisionError: of the writer")
@@ -326,7 +334,7 @@ class Reports(Case):
             del job
             gc.collect()
             gate.open()
-            no_jobs()
+            reported(caught)
         self.assertEqual(len(caught.output), 1)
 
     def test_of_no_other(self):

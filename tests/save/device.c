@@ -371,7 +371,10 @@ DEVICE_TEST(as_safetensors_only_what_is_contiguous_there)
     const berth_content content =
         berth_of_safetensors(berth_make_tensor(scene.tree, &turned), NULL, 0);
 
-    cr_expect_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_UNSUPPORTED);
+    int status = berth_save_to(TO_PATH(path), &content, NULL, &error);
+    if (status == BERTH_E_UNAVAILABLE) /* of a build without jansson */
+        return;
+    cr_expect_eq(status, BERTH_E_UNSUPPORTED);
     cr_expect(strstr(error.message, "it is not contiguous in the memory of the device"), "%s",
               error.message);
 }

@@ -40,8 +40,6 @@ analysis_tidy() {
 gcc_excuses() {
     cat <<'END'
 adapters/curl/answer.c answer_keep_text 1 malloc-leak: kept in kept->bytes, which the caller frees
-adapters/curl/upload.c upload_send_part 1 malloc-leak: kept in part->etag
-adapters/curl/upload.c upload_find_bytes 1 malloc-leak: kept in part->bytes
 adapters/curl/answer.c answer_take_bytes 1 malloc-leak: kept in range->bytes, which the block of the tail or head takes
 format/names/names.c naming_add_entry 2 malloc-leak: what naming_grow_array() gives is what names->entries held, moved
 format/names/names.c naming_append_tensor 1 malloc-leak: what naming_grow_array() gives is what names->tensors held, moved
