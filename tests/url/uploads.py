@@ -248,8 +248,8 @@ class Uploads(Writing):
         told = []
         for mib in range(12, 200, 2):  # until it is enough: one of them is too little for the part alone
             told.append(subprocess.run(
-                ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"', case.BERTH, "copy", "--set", "io.threads=1 io.chunk_nbytes=1MiB",
-                 files.path("mid.pt"), "s3://bucket/k.pt"],
+                ["sh", "-c", f'ulimit -v {mib << 10}; exec "$0" "$@"', case.BERTH, "copy", "--set", "io.threads=1",
+                 "--set", "io.chunk_nbytes=1MiB", files.path("mid.pt"), "s3://bucket/k.pt"],
                 env={**os.environ, **bucket.env}, capture_output=True, text=True, check=False).stderr)
             if "k.pt" in bucket.objects:
                 break
