@@ -144,6 +144,21 @@ BERTH_MUST_CHECK int berth_upload_begin(const char *url, uint64_t nbytes,
                                         berth_error *error);
 
 /*
+ * The same for a save: plans it, and sets the options that suit it.
+ * Parameters: content, *params: of the save. If it has no config, it gets *config, a copy of the
+ * options in force.
+ * Lifetime: *upload until berth_upload_end, *config until berth_config_free: the caller's; NULL if
+ * there is none. On failure, too.
+ * Errors: as for berth_save_url.
+ * Threads: any.
+ */
+BERTH_MUST_CHECK int berth_upload_begin_save(const char *url, const berth_content *content,
+                                             berth_params *params,
+                                             const berth_upload_params *upload_params,
+                                             berth_upload **upload, berth_config **config,
+                                             berth_error *error);
+
+/*
  * Where its bytes go: each once, in any order, from any number of threads.
  * Lifetime: that of the upload.
  */

@@ -83,6 +83,7 @@ int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answe
     sent_request sent = {.request = request};
     const bcurl_asking asking = {request_prepare, request_judge, &sent};
 
+    memset(answer, 0, sizeof *answer);
     if (asprintf(&sent.address, "%s%s%s", url->address.url, request->query ? "?" : "",
                  request->query ? request->query : "") < 0)
         return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");

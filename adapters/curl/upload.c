@@ -28,6 +28,7 @@ typedef unsigned long long ull;
 #define USUAL_PART_NBYTES (8 * MIB)
 #define MAX_PART_NBYTES ((uint64_t)5 << 30)
 #define MAX_PARTS 10000
+#define MAX_CHUNK_NBYTES ((uint64_t)1 << 30) /* of io.chunk_nbytes */
 #define N_THREADS "8"
 #define MAX_SPARE 16 /* new memory would be filled with zeros, page by page, for each part */
 #define ABORT_SECONDS 20
@@ -562,7 +563,7 @@ int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_er
         status = berth_config_apply(config, "io.threads=" N_THREADS, error);
     if (status == 0)
         status = berth_config_describe(config, "io.chunk_nbytes", &option, error);
-    if (status < 0 || option.number != 0)
+    if (status < 0 || option.number != 0 || upload->part_nbytes > MAX_CHUNK_NBYTES)
         return status;
     (void)snprintf(text, sizeof text, "io.chunk_nbytes=%" PRIu64, upload->part_nbytes);
     return berth_config_apply(config, text, error);
@@ -633,26 +634,44 @@ int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
     return own.code;
 }
 
+/* The options are copied first, so that nobody changes them between the plan and the save. */
+int berth_upload_begin_save(const char *url, const berth_content *content, berth_params *params,
+                            const berth_upload_params *upload_params, berth_upload **upload,
+                            berth_config **config, berth_error *error)
+{
+    const berth_target name = berth_to_path(url);
+    berth_error own = {.offset = BERTH_NO_OFFSET};
+    berth_plan_info info;
+    berth_plan *plan = NULL;
+
+    *upload = NULL;
+    *config = params->config ? NULL : berth_config_new(&own);
+    if (*config)
+        params->config = *config;
+    if (own.code == BERTH_OK)
+        plan = berth_plan_new(&name, content, params, &info, &own);
+    int status =
+        plan ? berth_upload_begin(url, info.nbytes, upload_params, upload, &own) : (int)own.code;
+    berth_plan_free(plan);
+    if (*upload && *config)
+        status = berth_upload_tune(*upload, *config, &own);
+    if (error)
+        *error = own;
+    return status;
+}
+
 int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
                    const berth_upload_params *upload_params, berth_error *error)
 {
-    berth_target target = berth_to_path(url);
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
     berth_params tuned = params ? *params : (berth_params){0};
-    berth_plan_info info;
     berth_upload *upload = NULL;
     berth_config *config = NULL;
-    berth_plan *plan = berth_plan_new(&target, content, params, &info, &own);
-
     int status =
-        plan ? berth_upload_begin(url, info.nbytes, upload_params, &upload, &own) : (int)own.code;
-    berth_plan_free(plan);
-    if (upload && !tuned.config) {
-        tuned.config = config = berth_config_new(&own);
-        status = config ? berth_upload_tune(upload, config, &own) : (int)own.code;
-    }
+        berth_upload_begin_save(url, content, &tuned, upload_params, &upload, &config, &own);
+
     if (upload && status == 0) {
-        target = berth_to_sink(berth_upload_sink(upload));
+        berth_target target = berth_to_sink(berth_upload_sink(upload));
         target.path = url;
         status = berth_save_to(&target, content, &tuned, &own);
         if (status == 0)

@@ -199,7 +199,7 @@ class Map(Case):
         for out in (self.demo, "link.pt"):
             self.refused("map", self.demo, "-o", out, says="is the input")
         self.assertEqual(self.read(self.demo), before)
-        self.refused("map", self.demo, "-o", "https://host/map.svg", says="URLs are only read")
+        self.refused("map", self.demo, "-o", "https://host/map.svg", says="this is not written to a URL")
         self.assertIn("an argument is missing", self.berth("map", code=2).err)
         self.assertTrue(self.berth("map", self.demo, "-o", "-").out.startswith("<svg "))
 

@@ -139,7 +139,7 @@ TRANSCRIPTS = {
         ("berth clean", 2, "", MISSING["clean"]),
         ("berth clean .", 0, "0 temporaries, 0 bytes; 0 removed, 0 bytes\n", ""),
         ("berth clean nope", 2, "", r"berth: nope: .*\n"),
-        ("berth clean $at/", 2, "", r"berth: http:.*/: URLs are only read\n"),
+        ("berth clean $at/", 2, "", r"berth: http:.*/: this is not written to a URL\n"),
         ("berth clean -n .", 2, "", r"(.|\n)*invalid option -- 'n'(.|\n)*"),
     ],
     "config": [
@@ -179,7 +179,7 @@ TRANSCRIPTS = {
         ("berth diff $at/demo.pt demo.pt", 0, "equal\n", ""),
         ("berth copy demo.pt $at/new.pt", 2, "", r"berth: http://.*/new\.pt: of URLs, only those with s3:// are written\n"),
         ("berth convert demo.pt $at/new.pt", 2, "", r"berth: http://.*/new\.pt: of URLs, only those with s3:// are written\n"),
-        ("berth map demo.pt -o http://me:secret@host/a.svg", 2, "", r"berth: http://host/a\.svg: URLs .*\n"),
+        ("berth map demo.pt -o http://me:secret@host/a.svg", 2, "", r"berth: http://host/a\.svg: this is not written to a URL\n"),
         ("berth ls $at/none.pt", 2, "", NOT_THERE), ("berth info $at/none.pt", 2, "", NOT_THERE),
         ("berth verify $at/none.pt", 2, "", NOT_THERE), ("berth cat $at/none.pt a", 2, "", NOT_THERE),
         ("berth show $at/none.pt", 2, "", NOT_THERE), ("berth ls $at/none.pt | wc -l", 2, "0\n", NOT_THERE),
@@ -207,7 +207,7 @@ TRANSCRIPTS = {
     "demo": [
         ("berth demo | grep -c ^saved", 0, r"1\n", ""),
         ("berth demo && berth demo | head -1", 0, r"saved (.|\n)*", ""),
-        ("berth demo $at/demo.pt", 2, "", r"berth: http:.*/demo\.pt: URLs are only read\n"),
+        ("berth demo $at/demo.pt", 2, "", r"berth: http:.*/demo\.pt: this is not written to a URL\n"),
         ("berth demo text; cat text", 0, "my thesis",
          r"berth: text exists, and `berth demo` did not make it: .*\n"),
     ],

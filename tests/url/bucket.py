@@ -9,13 +9,12 @@ import base64
 import hashlib
 import http.server
 import re
-import threading
 import time
 import urllib.parse
 import zlib
 
 import signature
-from server import Quiet
+from server import Listening
 
 KEY, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-west-1"
 MIN_PART = 5 << 20
@@ -29,8 +28,8 @@ def crc32(data):
     return base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
 
 
-class Bucket:
-    """Serves s3://bucket. Use it as a context manager.
+class Bucket(Listening):
+    """Serves s3://bucket.
 
     behave: a function (request) -> None or an answer of Request; called before anything is done. A request has a
         number n (from 0 on), a step ("begin", "part", "complete", "abort", "put", "get", "head", "list"), and
@@ -41,26 +40,10 @@ class Bucket:
     def __init__(self, behave=None, after=None):
         self.behave, self.after = behave, after
         self.objects, self.uploads, self.steps, self.problems = {}, {}, [], []
-        self.lock = threading.Lock()
-        self.n_now = self.n_most = 0
-        bucket = self
-
-        class Handler(Request):
-            owner = bucket
-
-        self.http = Quiet(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        self.n_now = 0
+        self.listen(Request)
         self.env = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION,
                     "AWS_ENDPOINT_URL": self.url}
-
-    def __enter__(self):
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.http.shutdown()
-        self.http.server_close()
 
 
 class Request(http.server.BaseHTTPRequestHandler):
@@ -83,7 +66,6 @@ class Request(http.server.BaseHTTPRequestHandler):
             self.n = len(bucket.steps)
             bucket.steps.append(self.step)
             bucket.n_now += 1
-            bucket.n_most = max(bucket.n_most, bucket.n_now)
         try:
             if bucket.behave:
                 bucket.behave(self)

@@ -13,7 +13,15 @@ import case
 import files
 from server import Server
 
-BEGIN = """
+FAILS = """
+def fails(kind, function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except kind as error:
+        return error
+    raise AssertionError("nothing was raised")
+"""
+BEGIN = FAILS + """
 import os, signal, sys, threading, time
 import torch
 import berth
@@ -23,12 +31,6 @@ url, name = f"{server}/mid.pt", f"{folder}/mid.pt"
 expected = torch.load(name)
 def same(a, b):
     assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-def fails(kind, function, *arguments, **named):
-    try:
-        function(*arguments, **named)
-    except kind as error:
-        return error
-    raise AssertionError("nothing was raised")
 """
 BUILT = os.path.dirname(case.BERTH)
 PACKAGE = os.path.join(BUILT, "python", "berth", "_native.abi3.so")

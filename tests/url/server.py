@@ -7,23 +7,12 @@ import sys
 import threading
 
 
-class Server:
-    """Serves `data` at every path; or a dict of it, by the path's last part. Use it as a context manager.
+class Listening:
+    """A server on a port of this machine, whose requests are of a class with an `owner`. Use it as a context manager."""
 
-    behave: a function (request) -> None, which may answer by the methods of Request; if it does not,
-    the range is sent as a good server would.
-    """
-
-    def __init__(self, data, behave=None, etag='"one"'):
-        self.data, self.behave, self.etag = data, behave, etag
-        self.requests = []
+    def listen(self, request):
         self.lock = threading.Lock()
-        server = self
-
-        class Handler(Request):
-            owner = server
-
-        self.http = Quiet(("127.0.0.1", 0), Handler)
+        self.http = Quiet(("127.0.0.1", 0), type("Handler", (request,), {"owner": self}))
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}"
 
@@ -34,6 +23,19 @@ class Server:
     def __exit__(self, *_):
         self.http.shutdown()
         self.http.server_close()
+
+
+class Server(Listening):
+    """Serves `data` at every path; or a dict of it, by the path's last part.
+
+    behave: a function (request) -> None, which may answer by the methods of Request; if it does not,
+    the range is sent as a good server would.
+    """
+
+    def __init__(self, data, behave=None, etag='"one"'):
+        self.data, self.behave, self.etag = data, behave, etag
+        self.requests = []
+        self.listen(Request)
 
     def ranges(self):
         return [request["Range"] for request in self.requests]

@@ -15,10 +15,9 @@ import unittest.mock
 import case
 import files
 from bucket import Bucket
+from packaged import BUILT, FAILS, PACKAGE
 
 PART = 8 << 20
-BUILT = os.path.dirname(case.BERTH)
-PACKAGE = os.path.join(BUILT, "python", "berth", "_native.abi3.so")
 
 
 class Writing(case.Case):
@@ -86,7 +85,7 @@ class Uploads(Writing):
                 ("copy", "s3://other/a.pt", "there is no such bucket (status 404, NoSuchBucket)"),
                 ("convert", "s3://bucket/model.safetensors.index.json", "only written to a folder")):
             self.refused(command, good, url, says=says, env=env)
-        self.refused("demo", "s3://bucket/a.pt", says="URLs are only read", env=env)
+        self.refused("demo", "s3://bucket/a.pt", says="this is not written to a URL", env=env)
         self.assertEqual(bucket.objects, {})
 
     # ---- faults ----
@@ -338,17 +337,11 @@ class Uploads(Writing):
             self.assertNotIn(secret, done.err)
 
 
-BEGIN = """
+BEGIN = FAILS + """
 import os, resource, signal, sys, threading, time
 import torch
 import berth
 signal.signal(signal.SIGINT, signal.default_int_handler)
-def fails(kind, function, *arguments, **named):
-    try:
-        function(*arguments, **named)
-    except kind as error:
-        return error
-    raise AssertionError("nothing was raised")
 large = {"weight": torch.arange(6_000_000.0), "step": 7}
 """
 

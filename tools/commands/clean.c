@@ -144,12 +144,6 @@ const struct argp clean_argp = {
         "of whatever program; whether it still runs is unknown.",
     .children = common_children};
 
-static int signal_came(void *context)
-{
-    (void)context;
-    return caught_signal_code_or(0);
-}
-
 /* Returns 0 or a status. */
 static int temporaries_find(const char *word, const clean_options *options, found_temporaries *all,
                             berth_error *error)

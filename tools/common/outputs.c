@@ -109,19 +109,13 @@ int check_written_path(const char *word)
 
     free(folder);
     if (berth_is_url(word))
-        return print_trouble("%s: URLs are only read", word);
+        return print_trouble("%s: this is not written to a URL", word);
     return is_there ? 0 : check_scheme(word);
 }
 
 berth_target output_target(const char *word)
 {
     return is_standard(word) ? berth_to_fd(STDOUT_FILENO) : berth_to_path(word);
-}
-
-static int signal_came(void *context)
-{
-    (void)context;
-    return caught_signal_code_or(0);
 }
 
 int save_output(const char *word, const berth_content *content, const berth_params *params,

@@ -47,6 +47,12 @@ int caught_signal_code_or(int otherwise)
     return number ? 128 + number : otherwise;
 }
 
+int signal_came(void *context)
+{
+    (void)context;
+    return caught_signal_code_or(0);
+}
+
 double seconds_now(void)
 {
     struct timespec time;

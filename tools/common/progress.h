@@ -30,6 +30,8 @@ void progress_begin_without_signals(progress *p, const char *what, const common 
 int progress_report(void *p, uint64_t done_nbytes, uint64_t total_nbytes);
 /* The exit code after a signal: 129, 130 or 143; `otherwise` if none came. */
 int caught_signal_code_or(int otherwise);
+/* Not 0: one came. `cancelled` of what waits for a server; context: NULL. */
+int signal_came(void *context);
 /* Prints that the command's own work was cancelled. Returns that exit code. */
 int print_cancelled(const char *path);
 /* Seconds since a fixed moment, monotonic. */

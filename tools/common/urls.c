@@ -49,12 +49,6 @@ int check_scheme(const char *word)
                          n < 32 ? (int)n : 32, word);
 }
 
-static int signal_came(void *context)
-{
-    (void)context;
-    return caught_signal_code_or(0);
-}
-
 char *keep_url(char *word)
 {
     url_input *input = berth_is_url(word) ? calloc(1, sizeof *input) : NULL;

@@ -91,23 +91,6 @@ static int upload_is_stopped(void *context)
            (syscall(SYS_gettid) == getpid() && bpy_check_signals(NULL, 0, 0));
 }
 
-static int upload_begin(job_object *self, const char *url, const berth_content *content,
-                        berth_params *params, berth_config **config, berth_error *error)
-{
-    const berth_upload_params how = {.cancelled = upload_is_stopped, .context = self};
-    const berth_target name = berth_to_path(url);
-    berth_plan_info info;
-    berth_plan *plan = berth_plan_new(&name, content, params, &info, error);
-    if (!plan)
-        return error->code;
-    berth_plan_free(plan);
-    if (berth_upload_begin(url, info.nbytes, &how, &self->upload, error) < 0)
-        return error->code;
-    *config = berth_config_new(error);
-    params->config = *config;
-    return *config ? berth_upload_tune(self->upload, *config, error) : error->code;
-}
-
 /* All is sent. Returns: as berth_upload_finish; or 0, and a handler of a signal has raised. */
 static int upload_finish(job_object *self, berth_error *error)
 {
@@ -172,13 +155,14 @@ static int begin_to_url(job_object *self, PyObject *text, const berth_content *c
 {
     PyObject *bytes = bpy_text(text, "a URL");
     const char *url = bytes ? PyBytes_AsString(bytes) : NULL;
+    const berth_upload_params how = {.cancelled = upload_is_stopped, .context = self};
     berth_config *config = NULL;
     berth_error error;
     int status;
     if (!url)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
-    status = upload_begin(self, url, content, params, &config, &error);
+    status = berth_upload_begin_save(url, content, params, &how, &self->upload, &config, &error);
     Py_END_ALLOW_THREADS;
     if (status == 0) {
         berth_target target = berth_to_sink(berth_upload_sink(self->upload));
