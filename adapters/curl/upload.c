@@ -641,7 +641,7 @@ int berth_upload_begin_save(const char *url, const berth_content *content, berth
 {
     const berth_target name = berth_to_path(url);
     berth_error own = {.offset = BERTH_NO_OFFSET};
-    berth_plan_info info;
+    berth_plan_info info = {0};
     berth_plan *plan = NULL;
 
     *upload = NULL;
