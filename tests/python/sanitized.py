@@ -5,7 +5,8 @@ import os
 import sys
 import unittest
 
-from wheels import HERE, ROOT, run
+import suite
+from wheels import HERE, run
 
 LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 BUILD = os.path.dirname(os.environ["BERTH_BUILD"])  # of all variants
@@ -16,7 +17,7 @@ BUILD = os.path.dirname(os.environ["BERTH_BUILD"])  # of all variants
 class Sanitized(unittest.TestCase):
     def test_everything(self):
         """`run` fails if one test does, or if there is one report."""
-        run("scons", "-Q", "-s", "VARIANT=asan", f"BUILD={BUILD}", "python", cwd=ROOT)
+        suite.build("asan", BUILD, "python")
         said = run("env", f"BERTH_BUILD={BUILD}/asan", f"BERTH_PYTHON={sys.executable}", "BERTH_LONG=0",
                    f"{HERE}/run")
         print(f"under the sanitizers: {said.splitlines()[-1]}")

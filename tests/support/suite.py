@@ -8,10 +8,12 @@ reads there which ones a suite was in.
 
 import contextlib
 import faulthandler
+import fcntl
 import json
 import os
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +22,19 @@ import unittest
 SLOW_SECONDS = 3
 AT_ONCE = min(2, len(os.sched_getaffinity(0)))
 NUMBER = struct.Struct("i")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+
+
+def build(variant, folder, *arguments):
+    """As build of tools/setup.sh: the two processes here, and other parts of tools/check, wait for each other."""
+    os.makedirs(f"{folder}/{variant}", exist_ok=True)
+    lock = os.open(f"{folder}/{variant}", os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["scons", "-Q", "-s", f"VARIANT={variant}", f"BUILD={os.path.abspath(folder)}", *arguments],
+                       check=True, stdin=subprocess.DEVNULL, cwd=ROOT)
+    finally:
+        os.close(lock)  # unlocks it
 
 
 def load(modules):
