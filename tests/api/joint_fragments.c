@@ -238,9 +238,9 @@ Test(joint_fragments, a_row_that_nobody_gave_is_found_at_the_end)
     run(3);
     (void)add_receipts(3);
     cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "no writer has written its bytes 250200 to 252702 (tensor "
-                                    "'short')"),
-              "%s", error.message);
+    cr_assert(
+        strstr(error.message, "no writer has written its bytes 250200 to 252702 (tensor 'short')"),
+        "%s", error.message);
     check_old_file();
 }
 

@@ -134,9 +134,8 @@ static const struct {
      1,
      BERTH_E_UNSUPPORTED,
      "model.pt: wide: the slice lies in pieces of 524288 bytes, and pieces shorter than 1048576 "
-     "are "
-     "not written side by side: slice the first dimension, give the whole tensor to one writer, or "
-     "give all writers an exchange (berth_params)"},
+     "are not written side by side: slice the first dimension, give the whole tensor to one "
+     "writer, or give all writers an exchange (berth_params)"},
     {{WHOLE("w", w), BYTES("w", w, 11999, 1)},
      2,
      BERTH_E_ARGUMENT,

@@ -378,8 +378,8 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
     berth_error error;
 
     bth_error_clear(&error);
-    cr_assert_eq(bth_pickle_write(a, false, &one, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_pickle_write(b, false, &other, &error), 0, "%s", error.message);
+    assert_ok(bth_pickle_write(a, false, &one, &error));
+    assert_ok(bth_pickle_write(b, false, &other, &error));
     cr_assert_eq(one.nbytes, other.nbytes);
     cr_assert_arr_eq(one.bytes, other.bytes, one.nbytes);
     cr_assert_eq(one.n_storages, other.n_storages);

@@ -49,8 +49,8 @@ static berth_value *tensor(void)
 /* Of a tree that was made without a failure. */
 static void walk(const berth_value *root)
 {
-    cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_names_new(root, &names, &error), 0, "%s", error.message);
+    assert_ok(berth_tree_error(tree, &error));
+    assert_ok(bth_names_new(root, &names, &error));
 }
 
 /* Compares the whole list, "name path" a line. */
@@ -196,8 +196,8 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
     walk(value);
     cr_assert_eq(bth_names_tensor_count(names), 1);
     /* A later edge is an alias: not listed, but it can be followed. */
-    expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
-                 "[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
+    expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
+                 "[1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
                  leaf);
 }
 

@@ -258,8 +258,8 @@ static const char *const inert_pickles[] = {
     "GLOBAL a B EMPTY_TUPLE REDUCE EMPTY_TUPLE REDUCE STOP",
     "PROTO 4 'a' 'B' STACK_GLOBAL MEMOIZE EMPTY_TUPLE NEWOBJ MEMOIZE STOP",
     "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL torch._utils "
-    "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 "
-    "EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP",
+    "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 EMPTY_TUPLE "
+    "EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP",
 };
 
 /* Reads with `left` bytes for values, the nth allocation refused, or all from it on; true: none

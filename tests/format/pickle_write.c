@@ -112,8 +112,9 @@ Test(pickle_write, empty_bytes_are_written_so_that_weights_only_reads_them)
     berth_value *list = berth_make_list(tree);
     add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "", 0));
     add(list, berth_make_bytes(tree, BERTH_KIND_BYTES, "", 0));
-    check_pickle(list, "\x80\x02]q\000(c_codecs\nencode\nq\001X\000\000\000\000q\002"
-                       "X\006\000\000\000latin1q\003\x86q\004Rq\005h\005e.");
+    check_pickle(list, "\x80\x02]q\000(c_"
+                       "codecs\nencode\nq\001X\000\000\000\000q\002X\006\000\000\000latin1q\003\x86"
+                       "q\004Rq\005h\005e.");
 }
 
 Test(pickle_write, bytearrays_wrap_bytes)
@@ -288,8 +289,9 @@ Test(pickle_write, inert_calls_are_written_back)
     add(list, bth_call_new(tree, class, berth_make_tuple(tree, NULL, 0), false));
     add(list, made);
     add(list, class);
-    check_pickle(list, "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005"
-                       "h\003h\001e.");
+    check_pickle(
+        list,
+        "\x80\x02]q\000(ca.b\nC\nq\001K\001\x85q\002\x81q\003}q\004bh\001)Rq\005h\003h\001e.");
 }
 
 /* In the table they lie on each other's places. */
@@ -317,8 +319,7 @@ Test(pickle_write, a_tuple_that_holds_itself_is_refused)
     add(list, tuple);
     check_write_refused(
         tuple, false, BERTH_E_UNSUPPORTED,
-        "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read "
-        "that");
+        "data.pkl: a tuple contains itself: torch.load(weights_only=True) cannot read that");
     /* From the list's side it is built before it is met again. */
     check_pickle(list, "\x80\x02]q\000h\000\x85q\001a.");
 }
@@ -329,8 +330,7 @@ Test(pickle_write, a_counter_that_holds_itself_is_refused)
     berth_dict_set(counter, "self", counter);
     check_write_refused(
         counter, false, BERTH_E_UNSUPPORTED,
-        "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read "
-        "that");
+        "data.pkl: a Counter contains itself: torch.load(weights_only=True) cannot read that");
 }
 
 Test(pickle_write, no_value_is_refused)

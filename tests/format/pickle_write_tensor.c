@@ -141,10 +141,10 @@ Test(pickle_write_tensor, a_device_location_is_a_new_string_each_time)
 {
     berth_storage *storage = berth_storage_new(tree, BERTH_INT8, zeros, 1, "cuda:0");
     berth_value *value = berth_make_storage(tree, storage);
-    check_pickle(LIST(value, value),
-                 "\x80\x02]q\000((X\007\000\000\000storageq\001ctorch\nCharStorage\nq\002"
-                 "X\001\000\000\0000q\003X\006\000\000\000cuda:0q\004K\001tq\005Q"
-                 "(h\001h\002h\003X\006\000\000\000cuda:0q\006K\001tq\007Qe.");
+    check_pickle(LIST(value, value), "\x80\x02]q\000(("
+                                     "X\007\000\000\000storageq\001ctorch\nCharStorage\nq\002X\001"
+                                     "\000\000\0000q\003X\006\000\000\000cuda:0q\004K\001tq\005Q("
+                                     "h\001h\002h\003X\006\000\000\000cuda:0q\006K\001tq\007Qe.");
 }
 
 /*
@@ -285,12 +285,10 @@ Test(pickle_write_tensor, symmetric_quantization_is_refused)
                            .scale = 0.5};
     check_write_refused(
         berth_make_tensor(tree, &tensor), false, BERTH_E_UNSUPPORTED,
-        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
-        "them");
+        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
     check_write_refused(
         per_channel(BERTH_PER_CHANNEL_SYMMETRIC), false, BERTH_E_UNSUPPORTED,
-        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load "
-        "them");
+        "data.pkl: symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
 }
 
 static const int64_t two_two[] = {2, 2};
@@ -339,22 +337,19 @@ Test(pickle_write_tensor, one_storage_under_two_classes_is_refused_T3)
     berth_storage *storage = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 8, NULL);
     berth_tensor floats = view(storage, BERTH_FLOAT32, 1, (int64_t[]){2});
     berth_tensor integers = view(storage, BERTH_INT32, 1, (int64_t[]){2});
-    check_write_refused(
-        LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)), false,
-        BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is used as FloatStorage and as IntStorage: PyTorch cannot "
-        "load such a file");
+    check_write_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &integers)),
+                        false, BERTH_E_UNSUPPORTED,
+                        "data.pkl: one storage is used as FloatStorage and as IntStorage: PyTorch "
+                        "cannot load such a file");
     berth_tensor shorts = view(storage, BERTH_UINT16, 1, (int64_t[]){4}); /* in an UntypedStorage */
-    check_write_refused(
-        LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)), false,
-        BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is used as FloatStorage and as UntypedStorage: PyTorch "
-        "cannot load such a file");
-    check_write_refused(
-        LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)), false,
-        BERTH_E_UNSUPPORTED,
-        "data.pkl: one storage is used as UntypedStorage and as FloatStorage: PyTorch "
-        "cannot load such a file");
+    check_write_refused(LIST(berth_make_tensor(tree, &floats), berth_make_tensor(tree, &shorts)),
+                        false, BERTH_E_UNSUPPORTED,
+                        "data.pkl: one storage is used as FloatStorage and as UntypedStorage: "
+                        "PyTorch cannot load such a file");
+    check_write_refused(LIST(berth_make_tensor(tree, &shorts), berth_make_tensor(tree, &floats)),
+                        false, BERTH_E_UNSUPPORTED,
+                        "data.pkl: one storage is used as UntypedStorage and as FloatStorage: "
+                        "PyTorch cannot load such a file");
 }
 
 Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes_T3)
@@ -374,16 +369,14 @@ Test(pickle_write_tensor, bytes_and_untyped_or_nothing_at_all_are_no_two_classes
 
 Test(pickle_write_tensor, what_pytorch_would_not_swap_is_refused_in_the_other_byte_order_T5)
 {
-    check_write_refused(
-        vector(BERTH_UINT32, 2), true, BERTH_E_UNSUPPORTED,
-        "data.pkl: torch.uint32 cannot be saved in the other byte order: PyTorch would "
-        "not swap it back");
+    check_write_refused(vector(BERTH_UINT32, 2), true, BERTH_E_UNSUPPORTED,
+                        "data.pkl: torch.uint32 cannot be saved in the other byte order: PyTorch "
+                        "would not swap it back");
     berth_storage *odd = berth_storage_new(tree, BERTH_DTYPE_NONE, zeros, 7, NULL);
     berth_tensor tensor = view(odd, BERTH_FLOAT32, 1, (int64_t[]){1});
-    check_write_refused(
-        berth_make_tensor(tree, &tensor), true, BERTH_E_UNSUPPORTED,
-        "data.pkl: a storage of 7 bytes, not a multiple of torch.float32, cannot be saved in "
-        "the other byte order");
+    check_write_refused(berth_make_tensor(tree, &tensor), true, BERTH_E_UNSUPPORTED,
+                        "data.pkl: a storage of 7 bytes, not a multiple of torch.float32, cannot "
+                        "be saved in the other byte order");
 }
 
 Test(pickle_write_tensor, what_pytorch_swaps_or_has_nothing_to_swap_passes_T5)
@@ -393,7 +386,7 @@ Test(pickle_write_tensor, what_pytorch_swaps_or_has_nothing_to_swap_passes_T5)
     bth_error_clear(&error);
     berth_value *list =
         LIST(vector(BERTH_COMPLEX128, 2), vector(BERTH_FLOAT8_E4M3FN, 2), vector(BERTH_BOOL, 2));
-    cr_assert_eq(bth_pickle_write(list, true, &pickled, &error), 0, "%s", error.message);
+    assert_ok(bth_pickle_write(list, true, &pickled, &error));
     cr_expect_eq(pickled.dtypes[0], BERTH_COMPLEX128);
     cr_expect_eq(pickled.dtypes[1], BERTH_DTYPE_NONE);
     bth_pickled_free(&pickled);

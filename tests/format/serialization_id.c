@@ -48,7 +48,7 @@ static void begin_names(bth_id_names *names, size_t n)
     berth_error error;
 
     bth_error_clear(&error);
-    cr_assert_eq(bth_id_names_begin(names, n, &error), 0, "%s", error.message);
+    assert_ok(bth_id_names_begin(names, n, &error));
 }
 
 Test(serialization_id, names_come_in_the_order_of_an_unordered_set)

@@ -51,8 +51,8 @@ Test(zip_local, a_header_tells_the_size_in_its_zip64_field)
 /* Without bit 3 the fields themselves say where to look. */
 Test(zip_local, a_header_tells_the_sizes_of_its_saturated_fields)
 {
-    const char bytes[] = "PK\3\4\0\0\0\0\0\0\0\0\0\0\1\2\3\4\xff\xff\xff\xff\5\0\0\0\0\0\x14\0"
-                         "\1\0\x10\0\5\0\0\0\0\0\0\0\4\0\0\0\0\0\0";
+    const char bytes[] = "PK\3\4\0\0\0\0\0\0\0\0\0\0\1\2\3\4\xff\xff\xff\xff\5\0\0\0\0\0\x14\0\1\0"
+                         "\x10\0\5\0\0\0\0\0\0\0\4\0\0\0\0\0\0";
     bth_zip_local local;
     berth_error error;
     bth_error_clear(&error);

@@ -90,14 +90,11 @@ CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
     cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
     cr_expect_eq(address, 0);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: 5 bytes of device memory cannot be allocated, and the process must be "
-                   "started again: a fake "
-                   "(CUDA_ERROR_FAKE)");
+    expect_failure(BERTH_E_DEVICE, "cuda:0: 5 bytes of device memory cannot be allocated, and the "
+                                   "process must be started again: a fake (CUDA_ERROR_FAKE)");
     cr_expect_eq(bth_device_stream_open(device, &stream, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: a stream cannot be created, and the process must be started "
-                   "again: a fake (CUDA_ERROR_FAKE)");
+    expect_failure(BERTH_E_DEVICE, "cuda:0: a stream cannot be created, and the process must be "
+                                   "started again: a fake (CUDA_ERROR_FAKE)");
     cr_expect_null(stream.native);
     next_result = CUDA_ERROR_OUT_OF_MEMORY;
     cr_expect_eq(bth_pinned_allocate(device, 5, &bytes, &error), BERTH_E_MEMORY);
@@ -120,9 +117,8 @@ CUDA_TEST(memory_is_told_by_its_address)
     expect_failure(BERTH_E_ARGUMENT, "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
     cr_expect_eq(bth_device_find_memory_owner(device, 0xD000, &owner, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: the owner of the memory at 0xd000 cannot be found, and the process "
-                   "must be started again: a fake (CUDA_ERROR_FAKE)");
+    expect_failure(BERTH_E_DEVICE, "cuda:0: the owner of the memory at 0xd000 cannot be found, and "
+                                   "the process must be started again: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
 }
 

@@ -200,10 +200,9 @@ CUDA_TEST(what_only_another_process_helps_against_says_so)
     for (size_t i = 0; i < sizeof final / sizeof *final; i++) {
         next_result = (CUresult) final[i];
         (void)bth_device_allocate_memory(device, 5, &address, &error);
-        expect_failure(
-            BERTH_E_DEVICE,
-            "cuda:1: 5 bytes of device memory cannot be allocated, and the process must be "
-            "started again: a fake (CUDA_ERROR_FAKE)");
+        expect_failure(BERTH_E_DEVICE,
+                       "cuda:1: 5 bytes of device memory cannot be allocated, and the process must "
+                       "be started again: a fake (CUDA_ERROR_FAKE)");
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         next_result = (CUresult)others[i];

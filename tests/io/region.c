@@ -157,8 +157,8 @@ Test(region, that_cannot_be_spread_is_told_and_used)
     result = -1;
     berth_set_log(keep_log, NULL);
     cr_expect_eq(bth_region_new(5000000, 64, true, NULL, &region, &error), 0);
-    cr_expect_str_eq(logged, "memory is not spread over nodes (io.numa=interleave): Function not "
-                             "implemented");
+    cr_expect_str_eq(
+        logged, "memory is not spread over nodes (io.numa=interleave): Function not implemented");
     memset(region.bytes, 1, 5000000);
     bth_region_free(&region);
     berth_set_log(NULL, NULL);

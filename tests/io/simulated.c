@@ -20,7 +20,7 @@ static bth_device_stream stream;
 static uintptr_t memory;
 static uint8_t *pinned;
 
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
+#define expect_good(call) assert_ok((call))
 
 static void set_up(void)
 {
@@ -231,25 +231,25 @@ SIMULATED_TEST(memory_and_pinned_memory_end)
     bth_simulated_set(&(bth_simulated_machine){
         .n_devices = 2, .memory_nbytes = 2 * NBYTES, .pinned_nbytes = NBYTES + 10});
     cr_expect_eq(bth_device_allocate_memory(device, NBYTES + 1, &more, &error), BERTH_E_MEMORY);
-    expect_failure(BERTH_E_MEMORY,
-                   "simulated:0: 10001 bytes of device memory cannot be allocated: out "
-                   "of memory (SIMULATED_OUT_OF_MEMORY)");
+    expect_failure(BERTH_E_MEMORY, "simulated:0: 10001 bytes of device memory cannot be allocated: "
+                                   "out of memory (SIMULATED_OUT_OF_MEMORY)");
     expect_good(bth_device_allocate_memory(device, NBYTES, &more, &error));
     expect_good(bth_device_allocate_memory(other, 2 * NBYTES, &next, &error));
     bth_device_release_memory(device, more);
     bth_device_release_memory(other, next);
     cr_expect_eq(bth_pinned_allocate(device, 11, &bytes, &error), BERTH_E_MEMORY);
-    expect_failure(BERTH_E_MEMORY,
-                   "simulated:0: 11 bytes of pinned memory cannot be allocated: out of "
-                   "memory (SIMULATED_OUT_OF_MEMORY)");
+    expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes of pinned memory cannot be allocated: "
+                                   "out of memory (SIMULATED_OUT_OF_MEMORY)");
     uint8_t here[20];
     cr_expect_eq(bth_pinned_register(device, here, 11, &error), BERTH_E_MEMORY);
-    expect_failure(BERTH_E_MEMORY, "simulated:0: 11 bytes cannot be pinned: out of memory "
-                                   "(SIMULATED_OUT_OF_MEMORY)");
+    expect_failure(
+        BERTH_E_MEMORY,
+        "simulated:0: 11 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     expect_good(bth_pinned_register(device, here + 5, 10, &error));
     cr_expect_eq(bth_pinned_register(device, here + 14, 2, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "simulated:0: 2 bytes cannot be pinned: invalid argument "
-                                   "(SIMULATED_INVALID_VALUE)");
+    expect_failure(
+        BERTH_E_DEVICE,
+        "simulated:0: 2 bytes cannot be pinned: invalid argument (SIMULATED_INVALID_VALUE)");
     cr_expect_eq(bth_pinned_register(device, here, 6, &error), BERTH_E_DEVICE);
     bth_error_clear(&error);
     bth_pinned_unregister(device, here + 5);
@@ -412,9 +412,9 @@ SIMULATED_TEST(a_thread_or_a_map_that_cannot_be_had_is_told) /* W6 */
 
     bth_system.pthread_create = no_thread;
     cr_expect_eq(bth_device_stream_open(device, &second, &error), BERTH_E_SYSTEM);
-    expect_failure(BERTH_E_SYSTEM,
-                   "simulated:0: a stream cannot be created: no thread can be started "
-                   "(SIMULATED_NO_THREAD)");
+    expect_failure(
+        BERTH_E_SYSTEM,
+        "simulated:0: a stream cannot be created: no thread can be started (SIMULATED_NO_THREAD)");
     bth_device_stream_close(&second);
     bth_system.mmap = no_map;
     cr_expect_eq(bth_device_allocate_memory(device, 100, &at, &error), BERTH_E_MEMORY);

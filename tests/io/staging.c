@@ -21,7 +21,7 @@ static berth_error error;
 static bth_device_handle *device, *other;
 static char told[700];
 
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
+#define expect_good(call) assert_ok((call))
 
 static void keep_line(void *context, const char *message)
 {
@@ -207,8 +207,9 @@ STAGING_TEST(without_one_buffer_there_is_an_error_with_its_bytes)
 
     bth_simulated_fail(BTH_SIMULATED_PIN, 1, BTH_SIMULATED_FOR_EVER);
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "simulated:0: 6291456 bytes cannot be pinned: out of memory "
-                                    "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_str_eq(
+        error.message,
+        "simulated:0: 6291456 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_null(ring.buffers);
     bth_staging_close(&ring);
 }
@@ -226,8 +227,9 @@ STAGING_TEST(a_bound_of_memory_is_kept)
     bth_staging_close(&ring);
     need.max_nbytes = PAGE - 1;
     cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves "
-                                    "2097151 (1 bytes missing)");
+    cr_expect_str_eq(
+        error.message,
+        "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves 2097151 (1 bytes missing)");
 }
 
 STAGING_TEST(needs_that_make_no_sense_are_refused)

@@ -192,10 +192,8 @@ Test(archive, a_wrong_sum_names_its_record)
     cr_expect_eq(verify(NULL), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
     cr_expect_eq(error.offset, 1088);
-    cr_expect_str_eq(
-        text_of(),
-        "\"bias\": data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the directory says "
-        "0xc37f9b13");
+    cr_expect_str_eq(text_of(), "\"bias\": data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the "
+                                "directory says 0xc37f9b13");
 }
 
 /* Z10 */

@@ -143,8 +143,8 @@ Test(bad_input, what_is_no_regular_file)
     expect_no_path(fifo, BERTH_E_NOT_CHECKPOINT, PIPE);
     expect_no_path(link, BERTH_E_NOT_CHECKPOINT, PIPE);
     expect_no_path("/proc/version", BERTH_E_NOT_CHECKPOINT,
-                   "does not report its size, as files of /proc do not: read it into "
-                   "memory or into a file, and open that");
+                   "does not report its size, as files of /proc do not: read it into memory or "
+                   "into a file, and open that");
     expect_no_path("/dev/null", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path("/dev/zero", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path(socket_path, BERTH_E_SYSTEM, "cannot be opened: No such device or address");
@@ -438,9 +438,6 @@ Test(bad_input, ranges_outside)
         cr_expect_not_null(strstr(error.message, "the tensor has 6"), "%s", error.message);
     }
     cr_expect_eq(berth_tensor_read(checkpoint, tensor, 6, 0, NULL, &error), 0);
-    cr_expect_eq(berth_tensor_read(checkpoint, tensor, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(checkpoint, NULL, 0, 1, few, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(NULL, tensor, 0, 1, few, &error), BERTH_E_ARGUMENT);
     close_opened();
 
     cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0);
@@ -451,7 +448,6 @@ Test(bad_input, ranges_outside)
     cr_expect_eq(berth_archive_read(archive, &record, few, SIZE_MAX, 2, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(archive, &record, few, 2, UINT64_MAX, &error),
                  BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(archive, &record, NULL, 1, 0, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(archive, &record, NULL, 0, 24, &error), 0);
     record.nbytes = 1000; /* what the caller's struct says is not relied on */
     cr_expect_eq(berth_archive_read(archive, &record, few, 25, 0, &error), BERTH_E_ARGUMENT);

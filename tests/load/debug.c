@@ -118,8 +118,8 @@ static const struct {
     {.what = "a CRC in a later storage's local header",
      .edit = {1000 + 14, 1},
      .code = BERTH_E_ARCHIVE,
-     .message = "data/1 at byte 1000: the local header's CRC is 0x00000001, the directory's "
-                "0xc37f9b13"},
+     .message =
+         "data/1 at byte 1000: the local header's CRC is 0x00000001, the directory's 0xc37f9b13"},
     {.what = "a size in a later storage's local header",
      .edit = {1000 + 22, 16},
      .code = BERTH_E_ARCHIVE,

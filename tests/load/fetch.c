@@ -267,11 +267,11 @@ Test(fetch, of_a_source_that_fails_tells_what_it_said)
     cr_expect_eq(berth_load(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
                  BERTH_E_CALLBACK);
     char expected[200];
-    (void)snprintf(expected, sizeof expected,
-                   "far: \"t1\": data/1 at byte %llu: the source did not read 1200 bytes: "
-                   "Input/output error",
-                   (unsigned long long)tensor_at(1)->storage->offset);
-    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    (void)snprintf(
+        expected, sizeof expected,
+        "far: \"t1\": data/1 at byte %llu: the source did not read 1200 bytes: Input/output error",
+        (unsigned long long)tensor_at(1)->storage->offset);
+    cr_expect_str_eq(error.message, expected);
     source_fails = false;
     fetched(NULL);
     expect_elements();

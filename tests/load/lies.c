@@ -62,8 +62,8 @@ Test(lies, one_in_the_sample)
         {{.record = "data/1", .gap = 192},
          {{DIRECTORY, HEADERS, OFF},
           BERTH_E_ARCHIVE,
-          "data/0 at byte 984: 208 bytes lie between the data and the next entry, but a "
-          "descriptor has 12, 16, 20 or 24"}},
+          "data/0 at byte 984: 208 bytes lie between the data and the next entry, but a descriptor "
+          "has 12, 16, 20 or 24"}},
         {{.record = "data/1", .gap = 192}, {{OFF " " NONE}, 0, NULL}},
         /* Before the first storage it is seen in the head. */
         {{.record = "data/0", .gap = 64},
@@ -142,8 +142,8 @@ Test(lies, one_in_the_sample)
         {{.record = "data/1", .unlisted = true},
          {{OFF},
           BERTH_E_ARCHIVE,
-          "data/0 at byte 984: 144 bytes lie between the data and the next entry, but a "
-          "descriptor has 12, 16, 20 or 24"}},
+          "data/0 at byte 984: 144 bytes lie between the data and the next entry, but a descriptor "
+          "has 12, 16, 20 or 24"}},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -291,10 +291,9 @@ Test(lies, a_sum_and_a_method_in_the_directory)
     uint8_t *entry = find_entry("byteorder");
 
     entry[CENTRAL_CRC] ^= 1;
-    expect_failure(
-        DIRECTORY, BERTH_E_ARCHIVE,
-        "memory: byteorder at byte 832: it has 6 bytes and CRC 0x19e33d85, the directory "
-        "says 6 and 0x19e33d84");
+    expect_failure(DIRECTORY, BERTH_E_ARCHIVE,
+                   "memory: byteorder at byte 832: it has 6 bytes and CRC 0x19e33d85, the "
+                   "directory says 6 and 0x19e33d84");
     expect_sample(NONE);
     entry[CENTRAL_CRC] ^= 1;
     entry[CENTRAL_METHOD] = 8;
@@ -321,11 +320,10 @@ Test(lies, storages_in_another_order)
 {
     swap_records("data/1", "data/2");
     build(NULL);
-    expect_failure(
-        DIRECTORY " " REFUSE, BERTH_E_OFFSETS,
-        "memory: data/1 at byte 1000: the layout puts its header here, right after data/0; the "
-        "directory has it at byte 1108; load.calculate_storage_offsets=off reads it "
-        "there" REPACKED_REFUSED);
+    expect_failure(DIRECTORY " " REFUSE, BERTH_E_OFFSETS,
+                   "memory: data/1 at byte 1000: the layout puts its header here, right after "
+                   "data/0; the directory has it at byte 1108; load.calculate_storage_offsets=off "
+                   "reads it there" REPACKED_REFUSED);
     expect_sample(OFF);
     expect_sample(DIRECTORY);
 }
@@ -336,8 +334,8 @@ Test(lies, another_storage_first_is_seen_in_the_head)
     build(NULL);
     expect_failure(
         NONE " " REFUSE, BERTH_E_OFFSETS,
-        "memory: data/0 at byte 854: the layout puts its header here, but here is "
-        "sample/data/2; load.calculate_storage_offsets=off uses the directory" REPACKED_REFUSED);
+        "memory: data/0 at byte 854: the layout puts its header here, but here is sample/data/2; "
+        "load.calculate_storage_offsets=off uses the directory" REPACKED_REFUSED);
     expect_sample(OFF);
     expect_sample(NONE);
 }
@@ -362,11 +360,10 @@ Test(lies, data_pkl_not_first)
     build(NULL);
     expect_sample(NONE);
     for (size_t i = 0; i < 2; i++)
-        expect_failure(
-            options[i], BERTH_E_OFFSETS,
-            "memory: data.pkl at byte 0: the layout puts its header here, first in the file; the "
-            "directory has it at byte 852; load.calculate_storage_offsets=off reads it "
-            "there" REPACKED_REFUSED);
+        expect_failure(options[i], BERTH_E_OFFSETS,
+                       "memory: data.pkl at byte 0: the layout puts its header here, first in the "
+                       "file; the directory has it at byte 852; load.calculate_storage_offsets=off "
+                       "reads it there" REPACKED_REFUSED);
     expect_sample(OFF);
     expect_sample(DIRECTORY);
 }
@@ -449,11 +446,10 @@ Test(lies, a_byteorder_among_the_storages_moves_them)
     swap_records("byteorder", "data/1");
     build(NULL);
     expect_sample(DIRECTORY);
-    expect_failure(
-        DIRECTORY " " REFUSE, BERTH_E_OFFSETS,
-        "memory: data/1 at byte 872: the layout puts its header here, right after data/0; the "
-        "directory has it at byte 1400; load.calculate_storage_offsets=off reads it "
-        "there" REPACKED_REFUSED);
+    expect_failure(DIRECTORY " " REFUSE, BERTH_E_OFFSETS,
+                   "memory: data/1 at byte 872: the layout puts its header here, right after "
+                   "data/0; the directory has it at byte 1400; load.calculate_storage_offsets=off "
+                   "reads it there" REPACKED_REFUSED);
 }
 
 Test(lies, an_alignment_behind_the_storages_is_not_overlooked)
@@ -462,10 +458,10 @@ Test(lies, an_alignment_behind_the_storages_is_not_overlooked)
     add_text(".storage_alignment", "64");
     build(NULL);
     expect_sample(HEADERS);
-    expect_failure(HEADERS " " REFUSE, BERTH_E_OFFSETS,
-                   "memory: .storage_alignment at byte 1400: the directory has it here, but the "
-                   "layout has it before the storages; load.calculate_storage_offsets=off reads it "
-                   "here" REPACKED_REFUSED);
+    expect_failure(
+        HEADERS " " REFUSE, BERTH_E_OFFSETS,
+        "memory: .storage_alignment at byte 1400: the directory has it here, but the layout has it "
+        "before the storages; load.calculate_storage_offsets=off reads it here" REPACKED_REFUSED);
 }
 
 /* Without storages nothing follows by arithmetic that would not fit. */
@@ -478,9 +474,9 @@ Test(lies, a_byteorder_that_is_no_word_is_not_taken_for_a_missing_one)
     add_text("version", "3");
     build(NULL);
     for (size_t i = 0; i < 3; i++)
-        expect_failure(options[i], BERTH_E_ARCHIVE,
-                       "memory: byteorder at byte 320: 'middle' (6 bytes) is neither 'little' nor "
-                       "'big'");
+        expect_failure(
+            options[i], BERTH_E_ARCHIVE,
+            "memory: byteorder at byte 320: 'middle' (6 bytes) is neither 'little' nor 'big'");
 }
 
 /* ---- behind the storages, where the layout knows nothing: by default, and at every level above */

@@ -486,9 +486,10 @@ Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
 
 Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
 {
-    cr_expect_eq(try_to_open("load.prefetch=populate io.memory_nbytes=4096 "
-                             "load.prefetch_window_nbytes=8192"),
-                 BERTH_E_MEMORY);
+    cr_expect_eq(
+        try_to_open(
+            "load.prefetch=populate io.memory_nbytes=4096 load.prefetch_window_nbytes=8192"),
+        BERTH_E_MEMORY);
     cr_expect_null(checkpoint);
     cr_expect(strstr(error.message, "4096 bytes are missing"), "%s", error.message);
 }

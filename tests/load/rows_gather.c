@@ -363,7 +363,7 @@ Test(rows_gather, a_bad_part_is_named_and_no_byte_is_written)
         parts[1].output = cases[k].part.ids ? output : NULL;
         memset(output, GUARD, sizeof output);
         cr_expect_eq(berth_rows_gather(scene->rows, parts, 2, NULL, &error), BERTH_E_ARGUMENT);
-        cr_expect_str_eq(error.message, cases[k].message, "%s", error.message);
+        cr_expect_str_eq(error.message, cases[k].message);
         expect_output_untouched(&parts[0], 4 * 64 + 1);
         expect_output_untouched(&(berth_rows_part){.output = output}, sizeof output);
         free(first);

@@ -26,11 +26,11 @@ Test(rows_refused, an_id_that_is_no_row_is_named_and_nothing_is_held)
         {{1, -1, 1000},
          "counted: id -1, number 1 of the request, is no row of table, which has 1000"},
         {{INT64_MIN, 0, 0},
-         "counted: id -9223372036854775808, number 0 of the request, is no row of table, which "
-         "has 1000"},
+         "counted: id -9223372036854775808, number 0 of the request, is no row of table, which has "
+         "1000"},
         {{INT64_MAX, 0, 0},
-         "counted: id 9223372036854775807, number 0 of the request, is no row of table, which "
-         "has 1000"},
+         "counted: id 9223372036854775807, number 0 of the request, is no row of table, which has "
+         "1000"},
     };
     begin_rows(4, 2, "io.threads=1");
 
@@ -100,11 +100,10 @@ Test(rows_refused, that_cannot_be_read_are_an_error_and_not_kept)
     cr_expect_eq(berth_rows_wait(scene->rows, ticket, NULL, &error), BERTH_E_CALLBACK);
     char expected[200];
     uint64_t offset = berth_find_tensor(scene->checkpoint, "table", NULL)->storage->offset + 64;
-    (void)snprintf(
-        expected, sizeof expected,
-        "counted: \"table\": data/0 at byte %llu: the source did not read 64 bytes: Input/output "
-        "error",
-        (unsigned long long)offset);
+    (void)snprintf(expected, sizeof expected,
+                   "counted: \"table\": data/0 at byte %llu: the source did not read 64 bytes: "
+                   "Input/output error",
+                   (unsigned long long)offset);
     cr_expect_str_eq(error.message, expected);
     cr_expect_eq(error.offset, offset);
     cr_expect_str_eq(error.record, "data/0");
@@ -224,8 +223,7 @@ Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
          "bytes are missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 67, .ways = 4},
          "counted: \"table\": data/0: it has rows of 64 bytes: scratch_nbytes=67 is too small, 1 "
-         "bytes are "
-         "missing"},
+         "bytes are missing"},
         {{.cache_nbytes = 336, .scratch_nbytes = 68, .ways = 4}, NULL},
     };
     begin_rows(4, 2, "io.threads=1");
@@ -255,9 +253,8 @@ Test(rows_refused, a_table_with_longer_rows_waits_until_no_ticket_is_live)
     berth_ticket ticket = prefetch_rows(scene, ids, 2);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error),
                  BERTH_E_BUSY);
-    cr_expect_str_eq(error.message,
-                     "counted: \"table\": data/0: the table's rows are longer than the cache's "
-                     "lines, and 1 live tickets hold rows");
+    cr_expect_str_eq(error.message, "counted: \"table\": data/0: the table's rows are longer than "
+                                    "the cache's lines, and 1 live tickets hold rows");
     expect_rows(scene, ticket, ids, 2);
     release_rows(scene, ticket);
     cr_expect_eq(berth_rows_add(scene->rows, other.checkpoint, tensor, &other.table, &error), 0);
@@ -284,8 +281,7 @@ Test(rows_refused, of_what_has_none_are_refused)
         {BERTH_E_ARGUMENT,
          "counted: \"table\": data/0: a table of rows has 2 dimensions, this tensor has 1"},
         {BERTH_E_UNSUPPORTED,
-         "counted: \"table\": data/0: it is not contiguous: its rows do not follow "
-         "each other"},
+         "counted: \"table\": data/0: it is not contiguous: its rows do not follow each other"},
         {BERTH_E_ARGUMENT, "counted: \"table\": data/0: the rows have no elements"},
         {BERTH_E_UNSUPPORTED,
          "counted: \"table\": data/0: rows of quint4x2 elements are not supported"},

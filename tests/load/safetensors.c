@@ -125,9 +125,9 @@ Test(safetensors_read, lengths)
                    "memory: at byte 0: a safetensors header of 100 bytes in a file of 10: a "
                    "download or a save in place that did not end?");
     make_file("{}", 100000001, 0);
-    expect_failure("", BERTH_E_UNSUPPORTED,
-                   "memory: at byte 0: a safetensors header of 100000001 bytes: the format allows "
-                   "100000000");
+    expect_failure(
+        "", BERTH_E_UNSUPPORTED,
+        "memory: at byte 0: a safetensors header of 100000001 bytes: the format allows 100000000");
 }
 
 /* A length that no header has is the beginning of something else. */

@@ -339,11 +339,10 @@ Test(sparse_long, views_that_repeat_too_much_are_refused)
         berth_make_sparse(tree, BERTH_SPARSE_CSR, (const int64_t[]){N, N - 1, 3}, 3, csr, false));
     save_file(root, "");
     berth_tree_free(tree);
-    expect_failure(
-        "load.check=data", BERTH_E_UNSUPPORTED,
-        "memory: \"t.crow_indices\": data/0: the indices of sparse tensors are views that "
-        "repeat the bytes of their storages too often to be checked; load.check=directory opens "
-        "them unchecked");
+    expect_failure("load.check=data", BERTH_E_UNSUPPORTED,
+                   "memory: \"t.crow_indices\": data/0: the indices of sparse tensors are views "
+                   "that repeat the bytes of their storages too often to be checked; "
+                   "load.check=directory opens them unchecked");
 }
 
 /* The two kinds of indices have one dtype, as PyTorch wants it. */
@@ -361,9 +360,8 @@ Test(sparse_long, of_two_dtypes)
     berth_dict_set(root, "t", berth_make_sparse(tree, BERTH_SPARSE_CSR, shape, 2, parts, false));
     save_file(root, "");
     berth_tree_free(tree);
-    expect_failure(
-        "load.check=data", BERTH_E_TENSOR,
-        "memory: \"t.crow_indices\": data/0: crow_indices are int64, but col_indices are "
-        "int32; PyTorch's check_sparse_tensor_invariants refuses this torch.sparse_csr tensor, "
-        "too; load.check=directory opens it unchecked");
+    expect_failure("load.check=data", BERTH_E_TENSOR,
+                   "memory: \"t.crow_indices\": data/0: crow_indices are int64, but col_indices "
+                   "are int32; PyTorch's check_sparse_tensor_invariants refuses this "
+                   "torch.sparse_csr tensor, too; load.check=directory opens it unchecked");
 }

@@ -63,9 +63,9 @@ Test(strange_heads, a_storage_that_ends_beyond_64_bits)
     build(NULL);
     expect_failure("load.check=none", BERTH_E_ARCHIVE,
                    "memory: data/0 at byte 598: 9223372036854775807 bytes cannot be placed here");
-    expect_failure(OFF, BERTH_E_TENSOR,
-                   "memory: data/0 at byte 598: data.pkl says 9223372036854775807 bytes, the "
-                   "record has 24");
+    expect_failure(
+        OFF, BERTH_E_TENSOR,
+        "memory: data/0 at byte 598: data.pkl says 9223372036854775807 bytes, the record has 24");
 }
 
 static char logged[1024]; /* the first line */
@@ -116,9 +116,9 @@ Test(strange_heads, a_record_without_its_descriptor)
     put(LOCAL_CRC, bth_crc32(0, pickle->bytes, pickle->nbytes), 4);
     put(LOCAL_COMPRESSED, pickle->nbytes, 4);
     put(LOCAL_SIZE, pickle->nbytes, 4);
-    expect_failure("load.check=none", BERTH_E_ARCHIVE,
-                   "memory: data.pkl at byte 0: the local header's flags is 2048, the directory's "
-                   "2056");
+    expect_failure(
+        "load.check=none", BERTH_E_ARCHIVE,
+        "memory: data.pkl at byte 0: the local header's flags is 2048, the directory's 2056");
 }
 
 /* The same of the last small record, behind which no storage tells its end. Found by fuzzing. */
@@ -172,8 +172,8 @@ Test(strange_heads, data_pkl_with_a_zip64_field)
     expect_sample("load.check=none");
     expect_failure("load.check=none" REFUSE, BERTH_E_OFFSETS,
                    "memory: .format_version at byte 488: the layout puts its header here, right "
-                   "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads "
-                   "it there" REPACKED_REFUSED);
+                   "after data.pkl; it is at byte 496; load.calculate_storage_offsets=off reads it "
+                   "there" REPACKED_REFUSED);
     expect_sample(OFF);
 }
 
@@ -190,9 +190,8 @@ Test(strange_heads, a_record_whose_name_begins_like_that_of_the_format_version)
         berth_set_log(keep_first, NULL);
         expect_sample("");
         berth_set_log(NULL, NULL);
-        cr_expect_str_eq(logged,
-                         "memory: storages are found through the directory, not by calculated "
-                         "offsets: no .format_version follows data.pkl");
+        cr_expect_str_eq(logged, "memory: storages are found through the directory, not by "
+                                 "calculated offsets: no .format_version follows data.pkl");
     }
 }
 
@@ -232,8 +231,8 @@ Test(strange_heads, sizes_and_sums_in_the_local_header_are_compared)
     expect_sample("load.check=headers");
     put(LOCAL_CRC, crc32 ^ 1, 4);
     expect_failure("load.check=none", BERTH_E_ARCHIVE,
-                   "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8e, "
-                   "the directory's 0x1b5f4d8f");
+                   "memory: data.pkl at byte 0: the local header's CRC is 0x1b5f4d8e, the "
+                   "directory's 0x1b5f4d8f");
     put(LOCAL_CRC, crc32, 4);
     put(LOCAL_SIZE, pickle->nbytes + 1, 4);
     expect_failure(
@@ -254,15 +253,15 @@ Test(strange_heads, the_flags_of_a_small_record_are_compared)
 
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         put(LOCAL_FLAGS, 8, 2);
-        expect_failure(options[i], BERTH_E_ARCHIVE,
-                       "memory: data.pkl at byte 0: the local header's flags is 8, the "
-                       "directory's 2056");
+        expect_failure(
+            options[i], BERTH_E_ARCHIVE,
+            "memory: data.pkl at byte 0: the local header's flags is 8, the directory's 2056");
         put(flags_of_entry, 8, 2);
         expect_sample(options[i]);
         put(LOCAL_FLAGS, 2056, 2);
-        expect_failure(options[i], BERTH_E_ARCHIVE,
-                       "memory: data.pkl at byte 0: the local header's flags is 2056, the "
-                       "directory's 8");
+        expect_failure(
+            options[i], BERTH_E_ARCHIVE,
+            "memory: data.pkl at byte 0: the local header's flags is 2056, the directory's 8");
         put(flags_of_entry, 2056, 2);
     }
 }
@@ -349,14 +348,14 @@ Test(strange_heads, the_extra_fields_in_the_local_header_of_the_first_storage)
 
     put(EXTRAS_AT, 1, 2); /* the padding's id: now ZIP64's */
     expect_failure("load.check=none", BERTH_E_ARCHIVE,
-                   "memory: at byte 854: a ZIP64 extra field of 59 bytes in the local "
-                   "header; it has 8, 16 or 24");
+                   "memory: at byte 854: a ZIP64 extra field of 59 bytes in the local header; it "
+                   "has 8, 16 or 24");
     for (unsigned nbytes = 0; nbytes <= 5; nbytes++) { /* Z4: too short for a version and a CRC */
         put(EXTRAS_AT, 0x7075, 2);
         put(EXTRAS_AT + 2, nbytes, 2);
-        expect_failure("load.check=none", BERTH_E_ARCHIVE,
-                       "memory: at byte 854: a Unicode path extra field, which gives the entry a "
-                       "second name");
+        expect_failure(
+            "load.check=none", BERTH_E_ARCHIVE,
+            "memory: at byte 854: a Unicode path extra field, which gives the entry a second name");
     }
 }
 
