@@ -283,10 +283,10 @@ Test(jobs, are_staged_only_when_all_was_read)
     berth_job *job = begin_to_sink(&sink, true, 0);
     sem_wait(&sink.reached);
     cr_assert_not(JOB_IS(job, BERTH_JOB_STAGED) || JOB_IS(job, BERTH_JOB_DONE));
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, 0.02, &error), BERTH_E_TIMEOUT);
-    cr_assert_str_eq(error.message, "the job was not staged within 0.02 seconds");
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, 0, &error), BERTH_E_TIMEOUT);
-    cr_assert_str_eq(error.message, "the job was not done within 0 seconds");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, 0.02, &error), BERTH_E_TIMEOUT,
+          "the job was not staged within 0.02 seconds");
+    FAILS(berth_job_wait(job, BERTH_JOB_DONE, 0, &error), BERTH_E_TIMEOUT,
+          "the job was not done within 0 seconds");
     sem_post(&sink.go_on);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0);
     memset(weights, 0, WEIGHTS_NBYTES);
@@ -314,8 +314,7 @@ Test(jobs, cancelled_write_nothing_any_more)
     sem_post(&sink.go_on);
     check_wait(job, BERTH_E_CANCELLED);
     cr_assert_eq(sink.n_writes, n_writes);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CANCELLED);
-    cr_assert_str_eq(error.message, "cancelled");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CANCELLED, "cancelled");
     cr_assert(berth_job_cancel(job), "the answer stays");
     berth_job_free(job);
     free(sink.bytes);
@@ -382,8 +381,7 @@ static void check_cancelled(berth_job *job)
 
     check_wait(job, BERTH_E_CANCELLED);
     snprintf(message, sizeof message, "%s: cancelled", path);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED);
-    cr_assert_str_eq(error.message, message);
+    FAILS(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED, message);
     berth_job_free(job);
     check_file(path, OLD, strlen(OLD));
     cr_assert_eq(test_folder_count(folder), 1);
@@ -420,9 +418,8 @@ Test(jobs, fail_with_the_error_of_the_save)
     make_sink(&sink, UINT64_MAX);
     sink.fail_from = 8000;
     berth_job *job = begin_to_sink(&sink, true, 0);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message,
-                     "data/0 at byte 8000: the sink failed: Operation not permitted");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CALLBACK,
+          "data/0 at byte 8000: the sink failed: Operation not permitted");
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &again), BERTH_E_CALLBACK);
     cr_assert_eq(memcmp(&error, &again, sizeof error), 0);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, NULL), BERTH_E_CALLBACK);
@@ -489,17 +486,14 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     cr_assert_str_eq(error.message,
                      "/nowhere/model.pt: its folder cannot be opened: No such file or directory");
     cr_assert_eq(stats.n_storages, 2);
-    cr_assert_eq(berth_save_begin(TO_PATH(NULL), OF_VALUE(state), 0, NULL, &job, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the path is NULL");
+    FAILS(berth_save_begin(TO_PATH(NULL), OF_VALUE(state), 0, NULL, &job, &error), BERTH_E_ARGUMENT,
+          "the path is NULL");
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(NULL), 0, NULL, &job, &error),
                  BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 1, NULL, &job, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "unknown flags 0x1");
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 0, NULL, NULL, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "job is NULL");
+    FAILS(berth_save_begin(TO_PATH(path), OF_VALUE(state), 1, NULL, &job, &error), BERTH_E_ARGUMENT,
+          "unknown flags 0x1");
+    FAILS(berth_save_begin(TO_PATH(path), OF_VALUE(state), 0, NULL, NULL, &error), BERTH_E_ARGUMENT,
+          "job is NULL");
     cr_assert_eq(berth_save_begin(TO_SINK(NULL), OF_VALUE(state), 0, NULL, &job, &error),
                  BERTH_E_ARGUMENT);
     cr_assert_eq(
@@ -508,15 +502,13 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
     cr_assert_eq(
         berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, BERTH_SAVE_SNAPSHOT), NULL, &error),
         BERTH_E_ARGUMENT, "no flag of records");
-    cr_assert_eq(berth_job_wait(NULL, BERTH_JOB_DONE, -1, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the job is NULL");
+    FAILS(berth_job_wait(NULL, BERTH_JOB_DONE, -1, &error), BERTH_E_ARGUMENT, "the job is NULL");
     uint64_t total_nbytes = 1;
     berth_job_progress(NULL, NULL, &total_nbytes);
     cr_assert_eq(total_nbytes, 0);
     cr_assert_eq(test_folder_count(folder), 0);
     job = begin(0, NULL);
-    cr_assert_eq(berth_job_wait(job, (berth_job_event)0, -1, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "invalid event 0");
+    FAILS(berth_job_wait(job, (berth_job_event)0, -1, &error), BERTH_E_ARGUMENT, "invalid event 0");
     check_wait(job, 0);
     berth_job_free(job);
 }

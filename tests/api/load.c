@@ -57,8 +57,8 @@ Test(load, a_reserved_member_that_is_not_0_is_told)
     cr_assert_null(checkpoint);
     cr_assert(strstr(error.message, "berth_params: reserved[3] is not 0"), "%s", error.message);
     source.reserved[1] = 1;
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "berth_source: reserved[1] is not 0"), "%s", error.message);
+    FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT,
+                 "berth_source: reserved[1] is not 0");
     open_as("");
     const berth_storage_rule rule = {.reserved = {0, 1}};
     cr_expect_eq(berth_set_storage_rules(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
@@ -320,14 +320,12 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     cr_expect_str_eq(
         error.message,
         "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT);
-    cr_expect_str_eq(
-        error.message,
-        "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    cr_expect_eq(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM);
-    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
-    cr_expect_eq(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM);
-    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
+    FAILS(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT,
+          "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
+    FAILS(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM,
+          "descriptor: cannot be duplicated: Bad file descriptor");
+    FAILS(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM,
+          "descriptor: cannot be duplicated: Bad file descriptor");
     free(bytes);
 }
 

@@ -42,8 +42,7 @@ static void expect_error_of(const berth_tree *tree, const char *sentence)
 {
     berth_error error;
 
-    cr_expect_eq(berth_tree_error(tree, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, sentence);
+    FAILS(berth_tree_error(tree, &error), BERTH_E_ARGUMENT, sentence);
 }
 
 static berth_value *view(berth_storage *storage, berth_dtype dtype, int64_t offset, int64_t n)

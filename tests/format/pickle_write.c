@@ -311,8 +311,8 @@ Test(pickle_write, no_value_is_refused)
     berth_error error;
     bth_pickled pickled;
     bth_error_clear(&error);
-    cr_assert_eq(bth_pickle_write(NULL, false, &pickled, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "data.pkl: no value to save");
+    FAILS(bth_pickle_write(NULL, false, &pickled, &error), BERTH_E_ARGUMENT,
+          "data.pkl: no value to save");
 }
 
 /* ---- P3 ---- */

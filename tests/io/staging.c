@@ -206,10 +206,8 @@ STAGING_TEST(without_one_buffer_there_is_an_error_with_its_bytes)
     bth_staging ring;
 
     bth_simulated_fail(BTH_SIMULATED_PIN, 1, BTH_SIMULATED_FOR_EVER);
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(
-        error.message,
-        "simulated:0: 6291456 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
+    FAILS(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
+          "simulated:0: 6291456 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_null(ring.buffers);
     bth_staging_close(&ring);
 }
@@ -226,9 +224,8 @@ STAGING_TEST(a_bound_of_memory_is_kept)
     cr_expect_eq(ring.n_buffers, 3);
     bth_staging_close(&ring);
     need.max_nbytes = PAGE - 1;
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(
-        error.message,
+    FAILS(
+        bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
         "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves 2097151 (1 bytes missing)");
 }
 
@@ -260,9 +257,8 @@ STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
     bth_staging ring;
 
     bth_system.mmap = no_map;
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message,
-                     "2097152 bytes of memory cannot be mapped: Cannot allocate memory");
+    FAILS(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
+          "2097152 bytes of memory cannot be mapped: Cannot allocate memory");
     bth_system_restore();
     bth_error_clear(&error);
     test_memory_refuse(1, true);

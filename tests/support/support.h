@@ -83,6 +83,18 @@ bool test_is_long(void);
 /* The call succeeds, or the test ends with the sentence in `error`. */
 #define assert_ok(call) cr_assert_eq(call, 0, "%s", error.message)
 
+/* The call fails with this code, and `error` has just this sentence; or has it in its own. */
+#define FAILS(call, code, sentence)                                                                \
+    do {                                                                                           \
+        cr_expect_eq(call, code, "%s", error.message);                                             \
+        cr_expect_str_eq(error.message, sentence);                                                 \
+    } while (0)
+#define FAILS_SAYING(call, code, part)                                                             \
+    do {                                                                                           \
+        cr_expect_eq(call, code, "%s", error.message);                                             \
+        cr_expect(strstr(error.message, part), "%s, without: %s", error.message, part);            \
+    } while (0)
+
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
