@@ -459,12 +459,12 @@ Test(bad_arguments, names_of_nothing_are_refused)
     berth_error error = {0};
     char *name, *path;
 
-    TREE_FAILS(bth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT, "no value to name");
+    FAILS(bth_names_new(NULL, &names, &error), BERTH_E_ARGUMENT, "no value to name");
     cr_expect_null(names);
     bth_error_clear(&error);
     cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
-    TREE_FAILS(bth_names_allocate_tensor_name_and_path(names, 1, &name, &path, &error),
+    FAILS(bth_names_allocate_tensor_name_and_path(names, 1, &name, &path, &error),
                BERTH_E_ARGUMENT, "no tensor 1 of 1");
     bth_error_clear(&error);
     cr_expect_null(bth_names_tensor_value(names, 1));
