@@ -96,24 +96,18 @@ Test(archive_edges, headers_are_read_unless_the_format_version_promises_the_layo
     expect_headers_read("load.check=none", NULL, true);
 }
 
-/* Z7: behind a record without a descriptor nothing else tells where it ends. */
-Test(archive_edges, a_gap_behind_an_empty_record)
+/* Z7: so much is not read to get over it. A smaller one: local.txt of tests/hostile/ambiguity/. */
+Test(archive_edges, a_large_gap_behind_an_empty_record)
 {
-    static const uint64_t gaps[] = {8, 300000}; /* so much is not read to get over it */
     berth_archive *opened;
 
     add_record("empty", "", 0);
     add_text("more", "more");
-    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
-        char message[100];
-        build(&(struct lie){.record = "more", .gap = gaps[i]});
-        (void)snprintf(message, sizeof message,
-                       "memory: more at byte %llu: the entry before it ends at byte 1600",
-                       (unsigned long long)(1600 + gaps[i]));
-        cr_expect_eq(open_records("load.check=none", &opened), 0);
-        berth_archive_close(opened);
-        expect_no_records("load.check=directory", message);
-    }
+    build(&(struct lie){.record = "more", .gap = 300000});
+    cr_expect_eq(open_records("load.check=none", &opened), 0);
+    berth_archive_close(opened);
+    expect_no_records("load.check=directory",
+                      "memory: more at byte 301600: the entry before it ends at byte 1600");
 }
 
 static void expect_no_records_at_any_level(const char *message)
