@@ -520,28 +520,24 @@ Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
 
     patch(SMALL_TILES " save.durability=none");
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
-        for (uint64_t nth = 1;; nth++) {
+        struct test_refusals each = {0};
+        while (test_refuse_next(&each)) {
             berth_job *job;
             test_write_file(path, OLD, strlen(OLD));
-            test_memory_watch();
-            test_memory_refuse(nth, false);
             int status =
                 berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, NULL, &job, &error);
             if (status == 0) {
                 status = berth_job_wait(job, BERTH_JOB_DONE, -1, &error);
                 berth_job_free(job);
             }
-            cr_assert_eq(test_memory_seen().live_nbytes, 0);
-            bool reached = test_memory_seen().n_allocations >= nth;
-            test_memory_unwatch();
+            bool refused = test_memory_refused();
+            cr_assert_eq(status, refused ? BERTH_E_MEMORY : 0, "allocation %u: %s",
+                         (unsigned)each.nth, error.message);
             cr_assert_eq(test_folder_count(folder), 1);
-            if (!reached)
-                break;
-            cr_assert_eq(status, BERTH_E_MEMORY, "allocation %u: %s", (unsigned)nth, error.message);
-            check_file(path, OLD, strlen(OLD));
-            n_points++;
+            check_file(path, refused ? (const void *)OLD : expected,
+                       refused ? strlen(OLD) : expected_nbytes);
+            n_points += refused;
         }
-        check_file(path, expected, expected_nbytes);
     }
     printf("fault points tried: %u\n", n_points);
     cr_assert_geq(n_points, 30);

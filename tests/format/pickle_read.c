@@ -317,7 +317,6 @@ Test(pickle_read, a_flipped_bit_is_refused_or_read_and_nothing_else)
 Test(pickle_read, memory_that_runs_out_is_an_error_and_nothing_leaks)
 {
     struct pickle pickle = {0};
-    uint64_t n_points = 0;
     /* Stack, memo, values, a table of keys of storages, a dict and its slots. */
     assemble(&pickle, "'x' BINPUT 0 MARK");
     assemble_times(&pickle, "BINGET 0", 300);
@@ -328,21 +327,18 @@ Test(pickle_read, memory_that_runs_out_is_an_error_and_nothing_leaks)
         assemble(&pickle, "NONE");
     }
     assemble(&pickle, "SETITEMS TUPLE TUPLE2 STOP");
-    for (bool refused = true; refused; n_points++) {
-        test_memory_watch();
+    struct test_refusals each = {0};
+    for (; test_refuse_next(&each); each.for_ever = !each.for_ever) {
         berth_tree *tree = berth_tree_new(NULL);
         berth_value *root = NULL;
         bth_pickle_rules rules = {.record = "data.pkl"};
         berth_error error;
         bth_error_clear(&error);
-        test_memory_refuse(n_points + 1, n_points % 2 == 0);
-        int code = bth_pickle_read(pickle.bytes, pickle.nbytes, &rules, tree, &root, &error);
-        refused = code < 0;
-        cr_expect(code == 0 || code == BERTH_E_MEMORY, "%s", error.message);
+        int code = tree ? bth_pickle_read(pickle.bytes, pickle.nbytes, &rules, tree, &root, &error)
+                        : BERTH_E_MEMORY;
+        cr_expect_eq(code, test_memory_refused() ? BERTH_E_MEMORY : 0, "%s", error.message);
         berth_tree_free(tree);
-        cr_expect_eq(test_memory_seen().live_nbytes, 0, "W6: point %lu", (unsigned long)n_points);
-        test_memory_unwatch();
     }
-    cr_expect_geq(n_points, 10, "fault points tried: %lu", (unsigned long)n_points);
+    cr_expect_geq(each.nth, 10, "fault points tried: %lu", (unsigned long)each.nth);
     free(pickle.bytes);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Values are written as torch.save writes them, byte for byte (FORMAT.md 6). */
 #include "tests/support/format/pickle_written.h"
+#include "tests/support/support.h"
 #include "tests/support/tree_scene.h"
 
 #include <math.h>

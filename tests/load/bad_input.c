@@ -397,21 +397,15 @@ Test(bad_input, globals_without_memory)
     struct pickle pickle = {0};
 
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
-    for (int is_archive = 0; is_archive < 2; is_archive++) {
-        const berth_source source = is_archive ? berth_from_memory(file, file_nbytes)
-                                               : berth_from_memory(pickle.bytes, pickle.nbytes);
-        int all = 0, status = BERTH_E_MEMORY;
-        assert_ok(berth_list_globals(&source, count_global, &all, &error));
-        for (uint64_t nth = 1; status < 0; nth++) {
-            int n = 0;
-            test_memory_watch();
-            test_memory_refuse(nth, false);
-            status = berth_list_globals(&source, count_global, &n, &error);
-            struct test_memory seen = test_memory_seen();
-            test_memory_unwatch();
-            cr_expect_eq(seen.live_nbytes, 0);
-            cr_assert_eq(status, seen.n_allocations >= nth ? BERTH_E_MEMORY : 0, "%d, %d: %s",
-                         is_archive, (int)nth, error.message);
+    const berth_source sources[] = {berth_from_memory(pickle.bytes, pickle.nbytes),
+                                    berth_from_memory(file, file_nbytes)};
+    for (size_t i = 0; i < 2; i++) {
+        int all = 0;
+        assert_ok(berth_list_globals(&sources[i], count_global, &all, &error));
+        for (struct test_refusals each = {0}; test_refuse_next(&each);) {
+            int n = 0, status = berth_list_globals(&sources[i], count_global, &n, &error);
+            cr_assert_eq(status, test_memory_refused() ? BERTH_E_MEMORY : 0, "%zu, %d: %s", i,
+                         (int)each.nth, error.message);
             cr_expect_eq(n, status == 0 ? all : 0);
         }
     }

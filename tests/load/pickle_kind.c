@@ -180,20 +180,15 @@ Test(pickle_kind, where_no_more_can_be_read)
 /* Want of memory is no refusal: nothing is said of what the pickle names. */
 static void expect_nothing_named_without_memory(const void *bytes, size_t nbytes)
 {
-    bool refused = true;
-    int n_refused = 0;
+    struct test_refusals each = {.for_ever = true};
 
-    for (uint64_t nth = 1; refused; nth++) {
-        test_memory_watch();
-        test_memory_refuse(nth, true);
+    while (test_refuse_next(&each)) {
         int code = berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error);
-        refused = test_memory_seen().n_allocations >= nth;
-        test_memory_unwatch();
+        bool refused = test_memory_refused();
         cr_expect_eq(code == BERTH_E_MEMORY, refused, "%s", error.message);
         cr_expect_eq(strstr(error.message, "names") != NULL, !refused, "%s", error.message);
-        n_refused += refused;
     }
-    cr_expect_gt(n_refused, 1);
+    cr_expect_gt(each.nth, 2);
 }
 
 Test(pickle_kind, where_memory_ends)

@@ -26,9 +26,22 @@ struct test_memory {
 void test_memory_watch(void);
 /* Refuses the nth allocation from now on (1: the next); with for_ever all after it, too. */
 void test_memory_refuse(uint64_t nth, bool for_ever);
+/* Whether the one that is to be refused was asked for. */
+bool test_memory_refused(void);
 struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
+
+/*
+ * for (struct test_refusals each = {0}; test_refuse_next(&each);): what follows is done again and
+ * again, under a watch; its first allocation is refused, its second one, and so on until none is.
+ * Each time nothing may leak. At the end `nth` is one more than there are.
+ */
+struct test_refusals {
+    uint64_t nth;
+    bool for_ever; /* all behind it, too */
+};
+bool test_refuse_next(struct test_refusals *each);
 
 /* ---- values ---- */
 
