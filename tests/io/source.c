@@ -182,22 +182,21 @@ Test(source, that_cannot_be_opened_leaves_nothing)
     cr_assert_eq(open_source(berth_from_path(folder), &reader), BERTH_E_NOT_CHECKPOINT);
     expect_closed(&reader);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_fd(-1), &reader), BERTH_E_SYSTEM);
-    cr_assert_str_eq(error.message, "cannot be duplicated: Bad file descriptor");
+    FAILS(open_source(berth_from_fd(-1), &reader), BERTH_E_SYSTEM,
+          "cannot be duplicated: Bad file descriptor");
     expect_closed(&reader);
     cr_assert_eq(pipe(ends), 0);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT);
-    cr_assert_str_eq(error.message, BTH_FILE_IS_PIPE);
+    FAILS(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT, BTH_FILE_IS_PIPE);
     expect_closed(&reader);
     (void)close(ends[0]);
     (void)close(ends[1]);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the address of 4 bytes is NULL");
+    FAILS(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT,
+          "the address of 4 bytes is NULL");
     error = (berth_error){0};
-    cr_assert_eq(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "has no read function");
+    FAILS(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT,
+          "has no read function");
     expect_closed(&reader);
 }
 

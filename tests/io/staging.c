@@ -21,8 +21,6 @@ static berth_error error;
 static bth_device_handle *device, *other;
 static char told[700];
 
-#define expect_good(call) assert_ok((call))
-
 static void keep_line(void *context, const char *message)
 {
     (void)context;
@@ -33,8 +31,8 @@ static void set_up(void)
 {
     test_memory_watch();
     berth_set_log(keep_line, NULL);
-    expect_good(bth_device_open("simulated:0", &device, &error));
-    expect_good(bth_device_open("simulated:1", &other, &error));
+    assert_ok(bth_device_open("simulated:0", &device, &error));
+    assert_ok(bth_device_open("simulated:1", &other, &error));
 }
 
 static void tear_down(void)
@@ -64,14 +62,14 @@ static void open_ring(bth_device_handle *of, size_t nbytes, unsigned n, bth_stag
 {
     const bth_staging_need need = {.buffer_nbytes = nbytes, .n_buffers = n, .is_pinned = true};
 
-    expect_good(bth_staging_open(of, &need, ring, &error));
+    assert_ok(bth_staging_open(of, &need, ring, &error));
 }
 
 static bth_memory_kind kind_of(const uint8_t *bytes)
 {
     bth_memory_owner owner;
 
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     return owner.kind;
 }
 
@@ -156,11 +154,11 @@ STAGING_TEST(pageable_buffers_are_not_kept)
     static const bth_staging_need wish = {.buffer_nbytes = 9, .n_buffers = 2, .is_pinned = true};
     bth_staging ring;
 
-    expect_good(bth_staging_open(device, &need, &ring, &error));
+    assert_ok(bth_staging_open(device, &need, &ring, &error));
     cr_expect_not(ring.is_pinned);
     cr_expect_eq(kind_of(ring.buffers[0].bytes), BTH_MEMORY_PAGEABLE);
     bth_staging_close(&ring);
-    expect_good(bth_staging_open(NULL, &wish, &ring, &error));
+    assert_ok(bth_staging_open(NULL, &wish, &ring, &error));
     cr_expect_not(ring.is_pinned, "without a device nothing pins");
     memset(ring.buffers[0].bytes, 1, PAGE);
     bth_staging_close(&ring);
@@ -220,7 +218,7 @@ STAGING_TEST(a_bound_of_memory_is_kept)
                              .is_pinned = true};
     bth_staging ring;
 
-    expect_good(bth_staging_open(device, &need, &ring, &error));
+    assert_ok(bth_staging_open(device, &need, &ring, &error));
     cr_expect_eq(ring.n_buffers, 3);
     bth_staging_close(&ring);
     need.max_nbytes = PAGE - 1;

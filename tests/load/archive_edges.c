@@ -13,8 +13,7 @@ static void expect_no_records(const char *options, const char *message)
 {
     berth_archive *archive;
 
-    cr_expect_eq(open_records(options, &archive), BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, message);
+    FAILS(open_records(options, &archive), BERTH_E_ARCHIVE, message);
     cr_expect_null(archive);
 }
 

@@ -237,12 +237,11 @@ Test(storages, questions_that_do_not_fit_are_refused)
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &other, NULL), 0);
     const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
     FAILS(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT,
-          "tests/data/torch/small.pt: \"row\": data/0: 2 elements from "
-          "element 3 on were requested, but the tensor has 4");
+          "tests/data/torch/small.pt: \"row\": data/0: 2 elements from element 3 on were "
+          "requested, but the tensor has 4");
     cr_expect_eq(berth_tensor_read(checkpoint, row, -1, 1, got, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(checkpoint, row, INT64_MAX, INT64_MAX, got, &error),
                  BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(checkpoint, row, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_null(berth_tensor_data(other, row, &error));
     cr_expect_str_eq(error.message,
                      "tests/data/torch/small.pt: the storage is of another checkpoint or tree");
