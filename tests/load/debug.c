@@ -275,7 +275,6 @@ static void save_tensor_with_attributes(const char *const *names, const char *co
     save_file(berth_make_subclass(tree, berth_make_tensor(tree, &tensor),
                                   slots ? berth_make_tuple(tree, states, 2) : states[0]),
               "");
-    berth_tree_free(tree);
 }
 
 static void expect_told(const char *options, const char *wanted)

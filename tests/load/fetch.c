@@ -245,7 +245,6 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     for (int i = 0; i < N; i++)
         berth_list_append(root, test_vector(tree, BERTH_UINT8, bytes, 1000));
     save_file(root, "");
-    berth_tree_free(tree);
     open_source("io.threads=3 io.chunk_nbytes=1MiB");
     berth_stats stats = fetched(NULL);
     cr_expect_eq(n_file_reads, stats.n_requests);

@@ -190,7 +190,6 @@ static void save_row(const struct row *row, berth_dtype dtype, const char *optio
     parts[n] = test_tensor(tree, BERTH_FLOAT32, numbers, values_rank, values_shape);
     berth_dict_set(root, "t", berth_make_sparse(tree, layout, shape, rank, parts, is_coalesced));
     save_file(root, options);
-    berth_tree_free(tree);
 }
 
 static int check_t(void)

@@ -309,7 +309,6 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                                                                  .storage_offset = 2,
                                                                  .storage = storage});
     save_file(value, "");
-    berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         berth_source source = {.nbytes = file_nbytes, .read = counted_read};
         int64_t first = ranges[i][0], n = ranges[i][1];
@@ -353,7 +352,6 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
     save_file(root, "");
-    berth_tree_free(tree);
     open_file("");
     const berth_tensor *words = berth_find_tensor(checkpoint, "words", NULL);
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);

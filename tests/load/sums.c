@@ -21,7 +21,6 @@ static void set_up(void)
     for (; name[1] < '0' + N_TENSORS; name[1]++)
         berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, elements, N_BYTES));
     save_file(root, "");
-    berth_tree_free(tree);
     open_file("");
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;

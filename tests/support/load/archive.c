@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/load/archive.h"
 
+#include "format/values/value.h"
+
 struct archive sample;
 uint8_t *file;
 size_t file_nbytes;
@@ -167,7 +169,7 @@ uint8_t *find_entry(const char *record)
 
 /* ---- opening ---- */
 
-void save_file(const berth_value *root, const char *options)
+void save_file(berth_value *root, const char *options)
 {
     void *saved;
 
@@ -176,6 +178,7 @@ void save_file(const berth_value *root, const char *options)
     free(file);
     file = memcpy(malloc(file_nbytes), saved, file_nbytes);
     berth_free(saved);
+    berth_tree_free(bth_value_tree(root));
 }
 
 void read_file(const char *name)
