@@ -464,8 +464,8 @@ Test(bad_arguments, names_of_nothing_are_refused)
     bth_error_clear(&error);
     cr_assert_eq(berth_dict_set(root, "a", floats(1)), 0);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
-    FAILS(bth_names_allocate_tensor_name_and_path(names, 1, &name, &path, &error),
-               BERTH_E_ARGUMENT, "no tensor 1 of 1");
+    FAILS(bth_names_allocate_tensor_name_and_path(names, 1, &name, &path, &error), BERTH_E_ARGUMENT,
+          "no tensor 1 of 1");
     bth_error_clear(&error);
     cr_expect_null(bth_names_tensor_value(names, 1));
     cr_expect_null(bth_names_find_value(names, NULL, &error));
