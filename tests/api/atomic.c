@@ -125,10 +125,9 @@ Test(atomic, or_not_at_all)
     cr_assert_eq(
         berth_save_to(TO_PATH(path), OF_RECORDS(&nameless, 1, BERTH_RECORDS_PLAIN), NULL, &error),
         BERTH_E_ARGUMENT);
-    cr_assert_eq(
+    FAILS_SAYING(
         berth_save_to(TO_PATH(path), OF_RECORDS(huge, 2, BERTH_RECORDS_PLAIN), NULL, &error),
-        BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "do not fit a file of 2^63 bytes"), "%s", error.message);
+        BERTH_E_ARGUMENT, "do not fit a file of 2^63 bytes");
     berth_plan *plan = berth_plan_new(NULL, OF_BYTES("new", 3), NULL, NULL, &error);
     char byte;
     cr_assert(plan, "%s", error.message);
@@ -180,8 +179,6 @@ Test(atomic, temporaries_are_listed_and_no_live_one_is_removed)
     clean(BERTH_CLEAN_REMOVE, 0);
     cr_assert(n_alive + n_dead + n_unknown == 0);
     cr_assert_eq(berth_clean_temporaries(folder, 8, 0, count, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_clean_temporaries(NULL, 0, 0, count, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_clean_temporaries(folder, 0, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_clean_temporaries(path, 0, 0, count, NULL, &error), BERTH_E_SYSTEM);
     free(unknown), free(other);
 }

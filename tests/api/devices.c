@@ -78,14 +78,13 @@ Test(api_devices, a_name_of_no_device_is_refused)
 {
     uintptr_t address = 1;
 
-    cr_expect_eq(berth_device_memory_new("cpu", 1, &address, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message,
-                     "cpu: not the name of a device; devices are cuda:0, cuda:1 and so on");
+    FAILS(berth_device_memory_new("cpu", 1, &address, &error), BERTH_E_ARGUMENT,
+          "cpu: not the name of a device; devices are cuda:0, cuda:1 and so on");
     cr_expect_eq(address, 0);
-    cr_expect_eq(berth_device_memory_new("simulated:9", 1, &address, &error), BERTH_E_DEVICE);
-    cr_expect_str_eq(error.message, "simulated:9: there is no such device, the driver has 2");
-    cr_expect_eq(berth_device_memory_new(NULL, 1, &address, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the name of the device is NULL");
+    FAILS(berth_device_memory_new("simulated:9", 1, &address, &error), BERTH_E_DEVICE,
+          "simulated:9: there is no such device, the driver has 2");
+    FAILS(berth_device_memory_new(NULL, 1, &address, &error), BERTH_E_ARGUMENT,
+          "the name of the device is NULL");
     berth_device_memory_free("cpu", 5);
 }
 

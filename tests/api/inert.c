@@ -44,8 +44,8 @@ Test(inert, are_refused_unless_asked_for)
 {
     berth_checkpoint *checkpoint;
 
-    cr_expect_eq(berth_open(FIXTURE, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN);
-    cr_expect_not_null(strstr(error.message, "global collections defaultdict is not allowed"));
+    FAILS_SAYING(berth_open(FIXTURE, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN,
+                 "global collections defaultdict is not allowed");
 }
 
 static void expect_saved_to_the_same_pickle(const berth_value *value)

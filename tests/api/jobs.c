@@ -283,10 +283,10 @@ Test(jobs, are_staged_only_when_all_was_read)
     berth_job *job = begin_to_sink(&sink, true, 0);
     sem_wait(&sink.reached);
     cr_assert_not(JOB_IS(job, BERTH_JOB_STAGED) || JOB_IS(job, BERTH_JOB_DONE));
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, 0.02, &error), BERTH_E_TIMEOUT);
-    cr_assert_str_eq(error.message, "the job was not staged within 0.02 seconds");
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, 0, &error), BERTH_E_TIMEOUT);
-    cr_assert_str_eq(error.message, "the job was not done within 0 seconds");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, 0.02, &error), BERTH_E_TIMEOUT,
+          "the job was not staged within 0.02 seconds");
+    FAILS(berth_job_wait(job, BERTH_JOB_DONE, 0, &error), BERTH_E_TIMEOUT,
+          "the job was not done within 0 seconds");
     sem_post(&sink.go_on);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), 0);
     memset(weights, 0, WEIGHTS_NBYTES);
@@ -314,8 +314,7 @@ Test(jobs, cancelled_write_nothing_any_more)
     sem_post(&sink.go_on);
     check_wait(job, BERTH_E_CANCELLED);
     cr_assert_eq(sink.n_writes, n_writes);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CANCELLED);
-    cr_assert_str_eq(error.message, "cancelled");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CANCELLED, "cancelled");
     cr_assert(berth_job_cancel(job), "the answer stays");
     berth_job_free(job);
     free(sink.bytes);
@@ -382,8 +381,7 @@ static void check_cancelled(berth_job *job)
 
     check_wait(job, BERTH_E_CANCELLED);
     snprintf(message, sizeof message, "%s: cancelled", path);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED);
-    cr_assert_str_eq(error.message, message);
+    FAILS(berth_job_wait(job, BERTH_JOB_DONE, -1, &error), BERTH_E_CANCELLED, message);
     berth_job_free(job);
     check_file(path, OLD, strlen(OLD));
     cr_assert_eq(test_folder_count(folder), 1);
@@ -420,9 +418,8 @@ Test(jobs, fail_with_the_error_of_the_save)
     make_sink(&sink, UINT64_MAX);
     sink.fail_from = 8000;
     berth_job *job = begin_to_sink(&sink, true, 0);
-    cr_assert_eq(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message,
-                     "data/0 at byte 8000: the sink failed: Operation not permitted");
+    FAILS(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error), BERTH_E_CALLBACK,
+          "data/0 at byte 8000: the sink failed: Operation not permitted");
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, &again), BERTH_E_CALLBACK);
     cr_assert_eq(memcmp(&error, &again, sizeof error), 0);
     cr_assert_eq(berth_job_wait(job, BERTH_JOB_DONE, -1, NULL), BERTH_E_CALLBACK);
@@ -474,53 +471,46 @@ Test(jobs, use_the_options_of_begin_and_fill_the_statistics)
     cr_assert(stats.copy_seconds > 0 && stats.total_seconds >= stats.copy_seconds);
 }
 
+/* And NULL: nothing.c. */
 Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
 {
-    char elsewhere[] = "/nowhere/model.pt";
+    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
     berth_job *job = (berth_job *)&job;
     berth_stats stats = {0};
     const berth_params call = {.stats = &stats};
 
-    cr_assert_eq(berth_save_begin(TO_PATH(elsewhere), OF_VALUE(state), 0, &call, &job, &error),
-                 BERTH_E_NOT_FOUND);
+    cr_assert_eq(
+        berth_save_begin(TO_PATH("/nowhere/model.pt"), OF_VALUE(state), 0, &call, &job, &error),
+        BERTH_E_NOT_FOUND);
     cr_assert_null(job);
     cr_assert_str_eq(error.message,
                      "/nowhere/model.pt: its folder cannot be opened: No such file or directory");
     cr_assert_eq(stats.n_storages, 2);
-    cr_assert_eq(berth_save_begin(TO_PATH(NULL), OF_VALUE(state), 0, NULL, &job, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the path is NULL");
+    FAILS(berth_save_begin(TO_PATH(NULL), OF_VALUE(state), 0, NULL, &job, &error), BERTH_E_ARGUMENT,
+          "the path is NULL");
     cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(NULL), 0, NULL, &job, &error),
                  BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 1, NULL, &job, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "unknown flags 0x1");
-    cr_assert_eq(berth_save_begin(TO_PATH(path), OF_VALUE(state), 0, NULL, NULL, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "job is NULL");
+    FAILS(berth_save_begin(TO_PATH(path), OF_VALUE(state), 1, NULL, &job, &error), BERTH_E_ARGUMENT,
+          "unknown flags 0x1");
+    FAILS(berth_save_begin(TO_PATH(path), OF_VALUE(state), 0, NULL, NULL, &error), BERTH_E_ARGUMENT,
+          "job is NULL");
     cr_assert_eq(berth_save_begin(TO_SINK(NULL), OF_VALUE(state), 0, NULL, &job, &error),
                  BERTH_E_ARGUMENT);
-    const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
     cr_assert_eq(
         berth_save_begin(TO_PATH(path), OF_RECORDS(&record, 1, 0), 0x200, NULL, &job, &error),
         BERTH_E_ARGUMENT);
     cr_assert_eq(
         berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, BERTH_SAVE_SNAPSHOT), NULL, &error),
         BERTH_E_ARGUMENT, "no flag of records");
-    cr_assert_eq(berth_job_wait(NULL, BERTH_JOB_DONE, -1, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the job is NULL");
-    cr_assert_eq(berth_job_wait(NULL, BERTH_JOB_STAGED, -1, &error), BERTH_E_ARGUMENT);
-    job = begin(0, NULL);
-    cr_assert_eq(berth_job_wait(job, (berth_job_event)0, -1, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "invalid event 0");
-    check_wait(job, 0);
-    berth_job_free(job);
-    (void)unlink(path);
-    cr_assert_not(berth_job_cancel(NULL));
+    FAILS(berth_job_wait(NULL, BERTH_JOB_DONE, -1, &error), BERTH_E_ARGUMENT, "the job is NULL");
     uint64_t total_nbytes = 1;
     berth_job_progress(NULL, NULL, &total_nbytes);
     cr_assert_eq(total_nbytes, 0);
     cr_assert_eq(test_folder_count(folder), 0);
+    job = begin(0, NULL);
+    FAILS(berth_job_wait(job, (berth_job_event)0, -1, &error), BERTH_E_ARGUMENT, "invalid event 0");
+    check_wait(job, 0);
+    berth_job_free(job);
 }
 
 /* W6 */
@@ -530,28 +520,24 @@ Test(jobs, without_memory_fail_cleanly_wherever_it_happens)
 
     patch(SMALL_TILES " save.durability=none");
     for (uint32_t flags = 0; flags <= BERTH_SAVE_SNAPSHOT; flags += BERTH_SAVE_SNAPSHOT) {
-        for (uint64_t nth = 1;; nth++) {
+        struct test_refusals each = {0};
+        while (test_refuse_next(&each)) {
             berth_job *job;
             test_write_file(path, OLD, strlen(OLD));
-            test_memory_watch();
-            test_memory_refuse(nth, false);
             int status =
                 berth_save_begin(TO_PATH(path), OF_VALUE(state), flags, NULL, &job, &error);
             if (status == 0) {
                 status = berth_job_wait(job, BERTH_JOB_DONE, -1, &error);
                 berth_job_free(job);
             }
-            cr_assert_eq(test_memory_seen().live_nbytes, 0);
-            bool reached = test_memory_seen().n_allocations >= nth;
-            test_memory_unwatch();
+            bool refused = test_memory_refused();
+            cr_assert_eq(status, refused ? BERTH_E_MEMORY : 0, "allocation %u: %s",
+                         (unsigned)each.nth, error.message);
             cr_assert_eq(test_folder_count(folder), 1);
-            if (!reached)
-                break;
-            cr_assert_eq(status, BERTH_E_MEMORY, "allocation %u: %s", (unsigned)nth, error.message);
-            check_file(path, OLD, strlen(OLD));
-            n_points++;
+            check_file(path, refused ? (const void *)OLD : expected,
+                       refused ? strlen(OLD) : expected_nbytes);
+            n_points += refused;
         }
-        check_file(path, expected, expected_nbytes);
     }
     printf("fault points tried: %u\n", n_points);
     cr_assert_geq(n_points, 30);

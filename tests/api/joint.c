@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* J1: one file by many processes is the file that one process would have saved. */
 #include <berth/config.h>
-#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,16 +114,11 @@ Test(joint, a_slice_names_its_tensor_by_name_or_path)
     berth_tree *tree = berth_tree_new(&error);
     joint_state outline = {tree, value_of_alike_names(tree, true)};
     berth_joint_info info;
-    void *receipt;
-    size_t nbytes;
 
     assert_ok(berth_save(expected_path, value_of_alike_names(tree, false), NULL, &error));
     berth_joint *joint = begin(&outline, 1, &info);
-    assert_ok(berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices, 4, NULL, &receipt,
-                                &nbytes, &error));
-    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
+    (void)joint_write_and_tell(joint, &info, 0, slices, 4, NULL);
     assert_ok(berth_joint_finish(joint, &error));
-    berth_free(receipt);
     berth_tree_free(tree);
     check_joint_file("names and paths");
 }
@@ -140,12 +134,7 @@ static void write_rows_backwards(berth_joint *joint, const berth_joint_info *inf
         const berth_slice slices[] = {
             berth_slice_bytes("w", at[0] * sizeof rows[0], sizeof rows[0], rows[at[0]]),
             berth_slice_bytes("w", at[1] * sizeof rows[0], sizeof rows[0], rows[at[1]])};
-        void *receipt;
-        size_t nbytes;
-        assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, 2, NULL,
-                                    &receipt, &nbytes, &error));
-        assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
-        berth_free(receipt);
+        (void)joint_write_and_tell(joint, info, writer, slices, 2, NULL);
     }
 }
 

@@ -4,7 +4,6 @@
  * them, too, and the file is that of one process, whoever has which tensor.
  */
 #include <berth/config.h>
-#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,16 +118,12 @@ static size_t write_as(berth_joint *joint, const berth_joint_info *info, const m
     berth_slice slices[2 * N_TENSORS];
     progress told = {0};
     const berth_params params = {.progress = note_progress, .progress_context = &told};
-    void *receipt;
-    size_t nbytes, n = slices_of(made, n_writers, writer, slices);
+    size_t n = slices_of(made, n_writers, writer, slices);
 
     if (writer % 2 == 1)
         reverse(slices, n);
-    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, n, &params,
-                                &receipt, &nbytes, &error));
+    size_t nbytes = joint_write_and_tell(joint, info, writer, slices, n, &params);
     cr_assert_eq(told.done_nbytes, told.total_nbytes, "writer %u", writer);
-    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
-    berth_free(receipt);
     return nbytes;
 }
 

@@ -424,10 +424,8 @@ Test(joint_exchange, what_nobody_or_two_gave_is_found_at_the_end)
     given.end[1] = 39;
     run(N, write_given);
     finish(N);
-    cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "model.pt: data/0: no writer has written its bytes 156 to 160 "
-                                    "(tensor 'w')"),
-              "%s", error.message);
+    FAILS_SAYING(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT,
+                 "model.pt: data/0: no writer has written its bytes 156 to 160 (tensor 'w')");
     berth_tree_free(outline_tree);
     begin_square();
     give_thirds();

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/joint_scene.h"
 #include "tests/support/scene.h"
 #include "tests/support/writer_group.h"
 
@@ -18,7 +19,6 @@ enum { N_SHORT = 7001, SHORT_COLUMNS = 1251, N_LONG = 500, LONG_COLUMNS = 4501, 
 enum { N_ROWS = N_SHORT + N_LONG, KIB = 1024 };
 
 static berth_error error;
-static char *expected_folder, *expected_path;
 static berth_joint *joint;
 static berth_joint_info info;
 static writer_group group;
@@ -30,10 +30,7 @@ static group_result results[MAX_GROUP];
 
 static void set_up(void)
 {
-    begin_model_scene();
-    expected_folder = test_folder_new();
-    expected_path = test_path(expected_folder, "model.pt");
-    test_write_file(path, "old", 3);
+    begin_joint_scene();
     size_t n = N_SHORT * SHORT_COLUMNS + N_LONG * LONG_COLUMNS;
     elements = malloc(n * sizeof *elements);
     for (size_t i = 0; i < n; i++)
@@ -43,10 +40,8 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    test_folder_remove(expected_folder);
-    free(expected_path);
     free(elements);
-    end_scene();
+    end_joint_scene();
 }
 
 TestSuite(joint_fragments, .init = set_up, .fini = tear_down);
@@ -144,22 +139,6 @@ static size_t add_receipts(size_t n)
 
 /* ---- the same file ---- */
 
-static void check_same_file(size_t n)
-{
-    size_t nbytes, expected_nbytes, at = 0;
-    uint8_t *file = test_read_file(path, &nbytes);
-    uint8_t *expected = test_read_file(expected_path, &expected_nbytes);
-
-    cr_assert_eq(nbytes, expected_nbytes, "%zu writers, %s", n, options);
-    if (memcmp(file, expected, nbytes) != 0)
-        while (file[at] == expected[at])
-            at++;
-    cr_assert_eq(at, 0, "%zu writers, %s: byte %zu differs", n, options, at);
-    cr_assert_eq(test_folder_count(folder), 1);
-    free(file);
-    free(expected);
-}
-
 static void save_as_one_process(const char *chosen)
 {
     berth_tree *tree = berth_tree_new(NULL);
@@ -198,7 +177,7 @@ Test(joint_fragments, the_file_is_that_of_one_process_and_receipts_are_small)
                          n);
             assert_ok(berth_joint_finish(joint, &error));
             end();
-            check_same_file(n);
+            check_joint_file(ways[i].options);
         }
     }
 }
@@ -237,10 +216,8 @@ Test(joint_fragments, a_row_that_nobody_gave_is_found_at_the_end)
     left_out = 100;
     run(3);
     (void)add_receipts(3);
-    cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "no writer has written its bytes 250200 to 252702 (tensor "
-                                    "'short')"),
-              "%s", error.message);
+    FAILS_SAYING(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT,
+                 "no writer has written its bytes 250200 to 252702 (tensor 'short')");
     check_old_file();
 }
 

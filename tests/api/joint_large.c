@@ -4,7 +4,6 @@
  * are longer there. Most of it are zeros that take no memory. The file of one process is not
  * written: its bytes are compared with the file as they come. The short form has 7 MiB.
  */
-#include <berth/joint.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/support/joint_scene.h"
 #include "tests/support/scene.h"
 
 enum { N_SMALL = 3, SMALL = 3000 };
@@ -62,14 +62,9 @@ static void write_rows(const berth_joint_info *info, berth_joint *joint, const u
         berth_slice_of("w", starts, lengths, bytes + (size_t)first * ROW_NBYTES),
         berth_slice_whole("x", bytes), berth_slice_whole("y", bytes),
         berth_slice_whole("z", bytes)};
-    const size_t n = writer == info->n_writers - 1 ? 1 + N_SMALL : 1;
-    void *receipt;
-    size_t nbytes;
 
-    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, n, NULL,
-                                &receipt, &nbytes, &error));
-    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
-    berth_free(receipt);
+    (void)joint_write_and_tell(joint, info, writer, slices,
+                               writer == info->n_writers - 1 ? 1 + N_SMALL : 1, NULL);
 }
 
 static void save_jointly(const uint8_t *bytes, size_t n)

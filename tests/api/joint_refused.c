@@ -64,13 +64,6 @@ static void begin(void)
     assert_ok(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error));
 }
 
-#define check_refused(call, status, sentence)                                                      \
-    do {                                                                                           \
-        int code = (call);                                                                         \
-        cr_assert_eq(code, status, "%s: %s", berth_status_name(code), error.message);              \
-        cr_assert(strstr(error.message, sentence), "%s", error.message);                           \
-    } while (0)
-
 static int write_slices(size_t writer, const berth_slice *slices, size_t n, void **receipt,
                         size_t *nbytes)
 {
@@ -134,9 +127,8 @@ static const struct {
      1,
      BERTH_E_UNSUPPORTED,
      "model.pt: wide: the slice lies in pieces of 524288 bytes, and pieces shorter than 1048576 "
-     "are "
-     "not written side by side: slice the first dimension, give the whole tensor to one writer, or "
-     "give all writers an exchange (berth_params)"},
+     "are not written side by side: slice the first dimension, give the whole tensor to one "
+     "writer, or give all writers an exchange (berth_params)"},
     {{WHOLE("w", w), BYTES("w", w, 11999, 1)},
      2,
      BERTH_E_ARGUMENT,
@@ -150,18 +142,18 @@ Test(joint_refused, slices)
 
     begin();
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        check_refused(write_slices(0, refused[i].slices, refused[i].n, &receipt, &nbytes),
-                      refused[i].status, refused[i].sentence);
+        FAILS_SAYING(write_slices(0, refused[i].slices, refused[i].n, &receipt, &nbytes),
+                     refused[i].status, refused[i].sentence);
         cr_assert(!receipt && nbytes == 0);
     }
-    check_refused(write_slices(0, NULL, 1, &receipt, &nbytes), BERTH_E_ARGUMENT,
-                  "the slices are NULL");
-    check_refused(write_slices(N_WRITERS, NULL, 0, &receipt, &nbytes), BERTH_E_ARGUMENT,
-                  "there is no writer 3, the save has 3 writers");
-    check_refused(write_slices(0, NULL, 0, NULL, &nbytes), BERTH_E_ARGUMENT, "receipt");
-    check_refused(write_slices(0, NULL, 0, &receipt, NULL), BERTH_E_ARGUMENT, "receipt");
-    check_refused(berth_joint_write(NULL, 0, 0, NULL, 0, NULL, &receipt, &nbytes, &error),
-                  BERTH_E_ARGUMENT, "the ticket is NULL");
+    FAILS_SAYING(write_slices(0, NULL, 1, &receipt, &nbytes), BERTH_E_ARGUMENT,
+                 "the slices are NULL");
+    FAILS_SAYING(write_slices(N_WRITERS, NULL, 0, &receipt, &nbytes), BERTH_E_ARGUMENT,
+                 "there is no writer 3, the save has 3 writers");
+    FAILS_SAYING(write_slices(0, NULL, 0, NULL, &nbytes), BERTH_E_ARGUMENT, "receipt");
+    FAILS_SAYING(write_slices(0, NULL, 0, &receipt, NULL), BERTH_E_ARGUMENT, "receipt");
+    FAILS_SAYING(berth_joint_write(NULL, 0, 0, NULL, 0, NULL, &receipt, &nbytes, &error),
+                 BERTH_E_ARGUMENT, "the ticket is NULL");
     berth_joint_abort(joint);
 }
 
@@ -175,8 +167,8 @@ Test(joint_refused, bytes_that_cut_an_element_to_swap)
     patch(__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? "save.byteorder=little" : "save.byteorder=big");
     begin();
     for (size_t i = 0; i < 2; i++)
-        check_refused(write_slices(0, &slices[i], 1, &receipt, &nbytes), BERTH_E_ARGUMENT,
-                      "v: save.byteorder swaps its bytes, and an element is cut");
+        FAILS_SAYING(write_slices(0, &slices[i], 1, &receipt, &nbytes), BERTH_E_ARGUMENT,
+                     "v: save.byteorder swaps its bytes, and an element is cut");
     berth_joint_abort(joint);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
 }
@@ -203,16 +195,16 @@ Test(joint_refused, a_receipt_that_is_missing)
     begin();
     cr_assert_eq(give(0, complete, 5), 0);
     cr_assert_eq(give(2, NULL, 0), 0);
-    check_refused(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT,
-                  "model.pt: writer 1 of 3 has given no receipt");
+    FAILS_SAYING(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT,
+                 "model.pt: writer 1 of 3 has given no receipt");
 }
 
 Test(joint_refused, a_receipt_that_arrives_twice)
 {
     begin();
     cr_assert_eq(give(1, complete, 1), 0);
-    check_refused(give(1, complete, 5), BERTH_E_ARGUMENT,
-                  "model.pt: writer 1 has given its receipt already");
+    FAILS_SAYING(give(1, complete, 5), BERTH_E_ARGUMENT,
+                 "model.pt: writer 1 has given its receipt already");
     berth_joint_abort(joint);
 }
 
@@ -222,7 +214,7 @@ static void finish_with(const berth_slice *slices, size_t n, const char *sentenc
     cr_assert_eq(give(0, NULL, 0), 0);
     cr_assert_eq(give(1, slices, n), 0);
     cr_assert_eq(give(2, complete + 1, 4), 0);
-    check_refused(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT, sentence);
+    FAILS_SAYING(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT, sentence);
 }
 
 Test(joint_refused, bytes_that_nobody_or_two_writers_wrote)
@@ -253,14 +245,14 @@ Test(joint_refused, a_ticket_or_a_receipt_of_another_save)
     assert_ok(write_slices(0, complete, 5, &receipt, &nbytes));
     berth_joint_abort(joint);
     begin(); /* its temporary has the same name */
-    check_refused(berth_joint_add_receipt(joint, receipt, nbytes, &error), BERTH_E_ARGUMENT,
-                  "model.pt: the receipt of writer 0 is of another save");
+    FAILS_SAYING(berth_joint_add_receipt(joint, receipt, nbytes, &error), BERTH_E_ARGUMENT,
+                 "model.pt: the receipt of writer 0 is of another save");
     berth_free(receipt);
-    check_refused(
+    FAILS_SAYING(
         berth_joint_write(ticket, ticket_nbytes, 0, complete, 5, NULL, &receipt, &nbytes, &error),
         BERTH_E_ARGUMENT, "the ticket is of another save than the one that writes .berth-");
     berth_joint_abort(joint);
-    check_refused(
+    FAILS_SAYING(
         berth_joint_write(ticket, ticket_nbytes, 0, complete, 5, NULL, &receipt, &nbytes, &error),
         BERTH_E_NOT_FOUND, "the save of this ticket has ended: its temporary .berth-");
     free(ticket);
@@ -275,25 +267,25 @@ Test(joint_refused, what_cannot_begin)
 
     snprintf(fd_path, sizeof fd_path, "/proc/self/fd/%d", fd);
     cr_assert_eq(write(fd, "content", 7), 7);
-    check_refused(berth_joint_begin(fd_path, outline, 1, NULL, &joint, &info, &error),
-                  BERTH_E_ARGUMENT, "it has no name, so other processes cannot write to it");
+    FAILS_SAYING(berth_joint_begin(fd_path, outline, 1, NULL, &joint, &info, &error),
+                 BERTH_E_ARGUMENT, "it has no name, so other processes cannot write to it");
     cr_assert_null(joint);
     cr_assert_null(info.ticket);
     cr_assert_eq(lseek(fd, 0, SEEK_END), 7, "its content is lost");
-    check_refused(berth_joint_begin(path, outline, 0, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
-                  "0 writers, there can be 1 to 1048576");
-    check_refused(berth_joint_begin(NULL, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
-                  "the path is NULL");
-    check_refused(berth_joint_begin(path, NULL, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
-                  "the value is NULL");
-    check_refused(berth_joint_begin(path, outline, 1, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT,
-                  "joint is NULL");
+    FAILS_SAYING(berth_joint_begin(path, outline, 0, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
+                 "0 writers, there can be 1 to 1048576");
+    FAILS_SAYING(berth_joint_begin(NULL, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
+                 "the path is NULL");
+    FAILS_SAYING(berth_joint_begin(path, NULL, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
+                 "the value is NULL");
+    FAILS_SAYING(berth_joint_begin(path, outline, 1, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT,
+                 "joint is NULL");
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 16, NULL);
     berth_dict_set(outline, "storage", berth_make_storage(tree, storage));
-    check_refused(berth_joint_begin(path, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
-                  "data/6: no tensor of the outline is on it: its bytes must be in the outline");
-    check_refused(berth_joint_add_receipt(NULL, "", 0, &error), BERTH_E_ARGUMENT, "is NULL");
-    check_refused(berth_joint_finish(NULL, &error), BERTH_E_ARGUMENT, "is NULL");
+    FAILS_SAYING(berth_joint_begin(path, outline, 1, NULL, &joint, NULL, &error), BERTH_E_ARGUMENT,
+                 "data/6: no tensor of the outline is on it: its bytes must be in the outline");
+    FAILS_SAYING(berth_joint_add_receipt(NULL, "", 0, &error), BERTH_E_ARGUMENT, "is NULL");
+    FAILS_SAYING(berth_joint_finish(NULL, &error), BERTH_E_ARGUMENT, "is NULL");
     berth_joint_abort(NULL);
     close(fd);
 }
@@ -302,11 +294,11 @@ Test(joint_refused, an_outline_is_no_value_to_save)
 {
     const berth_content turned = berth_of_safetensors(berth_dict_get(outline, "turned"), NULL, 0);
 
-    check_refused(berth_save(path, outline, NULL, &error), BERTH_E_ARGUMENT,
-                  ": the storage has no bytes");
+    FAILS_SAYING(berth_save(path, outline, NULL, &error), BERTH_E_ARGUMENT,
+                 ": the storage has no bytes");
     int status = berth_save_to(TO_PATH(path), &turned, NULL, &error);
     if (status != BERTH_E_UNAVAILABLE) /* of a build without jansson */
-        check_refused(status, BERTH_E_ARGUMENT, "the storage has no bytes");
+        FAILS_SAYING(status, BERTH_E_ARGUMENT, "the storage has no bytes");
 }
 
 /* X11 */
@@ -342,11 +334,11 @@ Test(joint_refused, progress_cancels_a_writer_and_the_coordinator)
     size_t nbytes;
 
     assert_ok(berth_joint_begin(path, outline, 1, &params, &joint, &info, &error));
-    check_refused(berth_joint_write(info.ticket, info.ticket_nbytes, 0, complete, 5, &params,
-                                    &receipt, &nbytes, &error),
-                  BERTH_E_CANCELLED, "model.pt: cancelled");
+    FAILS_SAYING(berth_joint_write(info.ticket, info.ticket_nbytes, 0, complete, 5, &params,
+                                   &receipt, &nbytes, &error),
+                 BERTH_E_CANCELLED, "model.pt: cancelled");
     cr_assert_eq(give(0, complete, 5), 0);
-    check_refused(berth_joint_finish(joint, &error), BERTH_E_CANCELLED, "model.pt: cancelled");
+    FAILS_SAYING(berth_joint_finish(joint, &error), BERTH_E_CANCELLED, "model.pt: cancelled");
 }
 
 /* Every allocation fails once, in the coordinator and in a writer; nothing leaks (W6). */

@@ -47,33 +47,19 @@ static void tear_down(void)
 
 TestSuite(load, .init = set_up, .fini = tear_down);
 
-Test(load, a_reserved_member_that_is_not_0_is_refused)
+/* By every function: nothing.c. */
+Test(load, a_reserved_member_that_is_not_0_is_told)
 {
-    berth_params params = {.reserved = {[3] = 1}};
+    const berth_params params = {.reserved = {[3] = 1}};
+    berth_source source = berth_from_path(path);
 
     cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert_null(checkpoint);
     cr_assert(strstr(error.message, "berth_params: reserved[3] is not 0"), "%s", error.message);
-    cr_expect_eq(berth_verify(FROM_PATH(path), &params, NULL, NULL, NULL, &error),
-                 BERTH_E_ARGUMENT);
-    berth_source source = berth_from_path(path);
     source.reserved[1] = 1;
-    cr_assert_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "berth_source: reserved[1] is not 0"), "%s", error.message);
+    FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT,
+                 "berth_source: reserved[1] is not 0");
     open_as("");
-    cr_expect_eq(berth_load(checkpoint, NULL, &params, &error), BERTH_E_ARGUMENT);
-    uint8_t bytes[sizeof weight];
-    berth_destination to = {.tensor = berth_find_tensor(checkpoint, "model.bias", NULL),
-                            .address = bytes,
-                            .nbytes = sizeof bytes};
-    cr_expect_eq(berth_load_into(checkpoint, &to, 1, &params, &error), BERTH_E_ARGUMENT);
-    to.reserved[0] = 1;
-    cr_expect_eq(berth_load_into(checkpoint, &to, 1, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, "berth_destination: reserved[0] is not 0"), "%s",
-              error.message);
-    const berth_selection some = {.reserved = {1}};
-    cr_expect_eq(berth_load(checkpoint, &some, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, "berth_selection: reserved[0] is not 0"), "%s", error.message);
     const berth_storage_rule rule = {.reserved = {0, 1}};
     cr_expect_eq(berth_set_storage_rules(checkpoint, &rule, 1, &error), BERTH_E_ARGUMENT);
 }
@@ -334,29 +320,13 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     cr_expect_str_eq(
         error.message,
         "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT);
-    cr_expect_str_eq(
-        error.message,
-        "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    cr_expect_eq(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM);
-    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
-    cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, nbytes), NULL, NULL, &error),
-                 BERTH_E_ARGUMENT);
+    FAILS(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT,
+          "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
+    FAILS(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM,
+          "descriptor: cannot be duplicated: Bad file descriptor");
+    FAILS(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM,
+          "descriptor: cannot be duplicated: Bad file descriptor");
     free(bytes);
-}
-
-Test(load, what_is_missing_in_a_call_is_an_error)
-{
-    cr_expect_eq(berth_open(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_open(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM);
-    cr_expect_str_eq(error.message, "descriptor: cannot be duplicated: Bad file descriptor");
-    cr_expect_eq(berth_open_source(NULL, NULL, &checkpoint, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_get_info(NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_verify(FROM_PATH(NULL), NULL, NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open(FROM_PATH(NULL), NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_null(berth_root(NULL));
 }
 
 Test(load, statistics_say_what_was_done)
@@ -389,13 +359,14 @@ Test(load, a_bad_file_fills_statistics_and_leaves_no_checkpoint)
 }
 
 /* Whatever a caller had in them is gone, however early it failed. */
-static void expect_nothing_read(berth_stats *stats)
-{
-    cr_expect_eq(stats->n_requests + stats->moved_nbytes + stats->n_records, 0);
-    cr_expect_str_eq(stats->method, "none");
-    cr_expect_str_eq(stats->reason, "nothing was read");
-    memset(stats, 0x55, sizeof *stats);
-}
+#define READS_NOTHING(failing)                                                                     \
+    do {                                                                                           \
+        memset(&stats, 0x55, sizeof stats);                                                        \
+        cr_expect_lt(failing, 0, #failing);                                                        \
+        cr_expect_eq(stats.n_requests + stats.moved_nbytes + stats.n_records, 0, #failing);        \
+        cr_expect_str_eq(stats.method, "none");                                                    \
+        cr_expect_str_eq(stats.reason, "nothing was read");                                        \
+    } while (0)
 
 Test(load, statistics_are_filled_however_early_it_fails)
 {
@@ -403,31 +374,18 @@ Test(load, statistics_are_filled_however_early_it_fails)
     berth_stats stats;
     berth_params call = {.stats = &stats};
 
-    memset(&stats, 0x55, sizeof stats);
-    cr_expect_lt(berth_open("no/such/file", &call, &checkpoint, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_open(NULL, &call, &checkpoint, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_open_source(FROM_FD(-1), &call, &checkpoint, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_open_source(FROM_MEMORY(NULL, 1), &call, &checkpoint, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_open_source(NULL, &call, &checkpoint, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_load(NULL, NULL, &call, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_verify(FROM_PATH("no/such/file"), &call, NULL, NULL, NULL, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_archive_open(FROM_PATH("no/such/file"), &call, &archive, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_archive_open(FROM_PATH(NULL), &call, &archive, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_archive_open(FROM_FD(-1), &call, &archive, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_archive_open(FROM_MEMORY(NULL, 1), &call, &archive, NULL), 0);
-    expect_nothing_read(&stats);
-    cr_expect_lt(berth_archive_open(NULL, &call, &archive, NULL), 0);
-    expect_nothing_read(&stats);
+    READS_NOTHING(berth_open("no/such/file", &call, &checkpoint, NULL));
+    READS_NOTHING(berth_open(NULL, &call, &checkpoint, NULL));
+    READS_NOTHING(berth_open_source(FROM_FD(-1), &call, &checkpoint, NULL));
+    READS_NOTHING(berth_open_source(FROM_MEMORY(NULL, 1), &call, &checkpoint, NULL));
+    READS_NOTHING(berth_open_source(NULL, &call, &checkpoint, NULL));
+    READS_NOTHING(berth_load(NULL, NULL, &call, NULL));
+    READS_NOTHING(berth_verify(FROM_PATH("no/such/file"), &call, NULL, NULL, NULL, NULL));
+    READS_NOTHING(berth_archive_open(FROM_PATH("no/such/file"), &call, &archive, NULL));
+    READS_NOTHING(berth_archive_open(FROM_PATH(NULL), &call, &archive, NULL));
+    READS_NOTHING(berth_archive_open(FROM_FD(-1), &call, &archive, NULL));
+    READS_NOTHING(berth_archive_open(FROM_MEMORY(NULL, 1), &call, &archive, NULL));
+    READS_NOTHING(berth_archive_open(NULL, &call, &archive, NULL));
 }
 
 Test(load, statistics_of_records_say_what_opening_them_took)

@@ -1,62 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saving as a program sees it: values to paths, descriptors, memory and callbacks. */
-#include <berth.h>
 #include <berth/config.h>
-#include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/scene.h"
+#include "tests/support/job_scene.h"
 
 static berth_error error;
 
-#define N_WEIGHTS 20000
-
-static float *weights;
-static berth_tree *tree;
-static berth_value *state;
-
-/* A tensor, one tied to its storage, an empty one, ints, and a number. */
+/* A tensor, one tied to its storage, ints, a number; and an empty tensor. */
 static void set_up(void)
 {
-    begin_scene("archive.pt");
-    weights = malloc(N_WEIGHTS * sizeof *weights);
-    for (int i = 0; i < N_WEIGHTS; i++)
-        weights[i] = (float)i * 0.37f;
-    tree = berth_tree_new(NULL);
-    state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
-    static const int64_t whole[] = {200, 100}, row[] = {100}, none[] = {0}, few[] = {3};
-    static const int64_t ints[] = {1, -2, INT64_MAX};
-    berth_storage *storage =
-        berth_storage_new(tree, BERTH_FLOAT32, weights, N_WEIGHTS * sizeof *weights, NULL);
-    const berth_tensor weight = {
-        .dtype = BERTH_FLOAT32, .rank = 2, .shape = whole, .storage = storage};
-    const berth_tensor tied = {
-        .dtype = BERTH_FLOAT32, .rank = 1, .shape = row, .storage = storage, .storage_offset = 500};
-    const berth_tensor empty = {.dtype = BERTH_FLOAT64, .rank = 1, .shape = none, .data = ints};
-    const berth_tensor steps = {.dtype = BERTH_INT64, .rank = 1, .shape = few, .data = ints};
-    berth_dict_set(state, "weight", berth_make_tensor(tree, &weight));
-    berth_dict_set(state, "tied", berth_make_tensor(tree, &tied));
-    berth_dict_set(state, "empty", berth_make_tensor(tree, &empty));
-    berth_dict_set(state, "steps", berth_make_tensor(tree, &steps));
-    berth_dict_set(state, "epoch", berth_make_int(tree, 7));
+    begin_jobs();
+    add("empty", (berth_tensor){.dtype = BERTH_FLOAT64, .data = steps}, 0);
 }
 
-static void tear_down(void)
-{
-    berth_tree_free(tree);
-    free(weights);
-    end_scene();
-}
-
-TestSuite(save, .init = set_up, .fini = tear_down);
+TestSuite(save, .init = set_up, .fini = end_jobs);
 
 /* What all ways of saving must give. */
 static uint8_t *save_to_path(size_t *nbytes)
@@ -67,12 +31,12 @@ static uint8_t *save_to_path(size_t *nbytes)
 
 static void check_same(const uint8_t *bytes, size_t nbytes)
 {
-    size_t expected_nbytes;
-    uint8_t *expected = save_to_path(&expected_nbytes);
+    size_t at_path_nbytes;
+    uint8_t *at_path = save_to_path(&at_path_nbytes);
 
-    cr_assert_eq(nbytes, expected_nbytes);
-    cr_assert_eq(memcmp(bytes, expected, nbytes), 0);
-    free(expected);
+    cr_assert_eq(nbytes, at_path_nbytes);
+    cr_assert_eq(memcmp(bytes, at_path, nbytes), 0);
+    free(at_path);
 }
 
 Test(save, memory_gets_the_same_bytes_as_a_path)
@@ -150,8 +114,8 @@ Test(save, a_closed_pipe_is_an_error_with_record_and_byte)
     signal(SIGPIPE, SIG_IGN);
     cr_assert_eq(pipe2(ends, O_CLOEXEC), 0);
     close(ends[0]);
-    cr_assert_eq(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), BERTH_E_SYSTEM);
-    cr_assert_str_eq(error.message, "data.pkl at byte 0: cannot write: Broken pipe");
+    FAILS(berth_save_to(TO_FD(ends[1]), OF_VALUE(state), NULL, &error), BERTH_E_SYSTEM,
+          "data.pkl at byte 0: cannot write: Broken pipe");
     cr_assert_eq(error.system_errno, EPIPE);
     close(ends[1]);
 }
@@ -215,9 +179,8 @@ Test(save, a_sink_that_fails_is_told_with_record_and_byte)
     const berth_sink sink = {.write = collect, .context = &collector};
 
     patch("io.threads=1 io.chunk_nbytes=4096");
-    cr_assert_eq(berth_save_to(TO_SINK(&sink), OF_VALUE(state), NULL, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message,
-                     "data/0 at byte 8192: the sink failed: No space left on device");
+    FAILS(berth_save_to(TO_SINK(&sink), OF_VALUE(state), NULL, &error), BERTH_E_CALLBACK,
+          "data/0 at byte 8192: the sink failed: No space left on device");
     cr_assert_eq(error.system_errno, ENOSPC);
     cr_assert_eq(error.offset, 8192);
     cr_assert_str_eq(error.record, "data/0");
@@ -241,7 +204,7 @@ Test(save, a_plan_tells_exactly_what_is_then_written)
         cr_assert_eq(berth_plan_at(plan, i, &record), 0);
         cr_assert_eq(memcmp(file + record.header_offset, "PK\3\4", 4), 0);
         if (strcmp(record.name, "data/0") == 0) {
-            cr_assert_eq(record.nbytes, N_WEIGHTS * sizeof *weights);
+            cr_assert_eq(record.nbytes, WEIGHTS_NBYTES);
             cr_assert_eq(memcmp(file + record.offset, weights, record.nbytes), 0);
             seen = true;
         }
@@ -363,7 +326,7 @@ Test(save, statistics_are_filled_on_success_and_on_failure)
     assert_ok(berth_save(path, state, &call, &error));
     cr_assert_eq(stat(path, &status), 0);
     cr_assert_eq(stats.moved_nbytes, (uint64_t)status.st_size);
-    cr_assert_geq(stats.requested_nbytes, N_WEIGHTS * sizeof *weights);
+    cr_assert_geq(stats.requested_nbytes, WEIGHTS_NBYTES);
     cr_assert_lt(stats.requested_nbytes, stats.moved_nbytes);
     cr_assert_eq(stats.n_records, 9);
     cr_assert_eq(stats.n_storages, 3);
@@ -437,55 +400,50 @@ Test(save, the_other_byte_order_swaps_elements)
 
 Test(save, dtypes_that_pytorch_would_not_swap_back_are_refused)
 {
-    static const int64_t shape[] = {3};
     static const uint16_t data[] = {1, 2, 3};
-    const berth_tensor odd = {.dtype = BERTH_UINT16, .rank = 1, .shape = shape, .data = data};
 
-    berth_dict_set(state, "odd", berth_make_tensor(tree, &odd));
+    add("odd", (berth_tensor){.dtype = BERTH_UINT16, .data = data}, 3);
     assert_ok(berth_save(path, state, NULL, &error));
     patch(OTHER_ORDER);
-    cr_assert_eq(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "%s", error.message);
-    cr_assert(strstr(error.message, "uint16"), "%s", error.message);
+    FAILS_SAYING(berth_save(path, state, NULL, &error), BERTH_E_UNSUPPORTED, "uint16");
 }
 
 /* ---- arguments ---- */
 
+/* And NULL: nothing.c. */
 Test(save, arguments_that_are_none_are_errors)
 {
     void *bytes;
     size_t nbytes;
     const berth_sink no_write = {0};
 
-    cr_assert_eq(berth_save(NULL, state, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the path is NULL");
-    cr_assert_eq(berth_save(path, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "archive.pt: the value is NULL"), "%s", error.message);
+    FAILS(berth_save(NULL, state, NULL, &error), BERTH_E_ARGUMENT, "the path is NULL");
+    FAILS_SAYING(berth_save(path, NULL, NULL, &error), BERTH_E_ARGUMENT,
+                 "archive.pt: the value is NULL");
     cr_assert_eq(berth_save_to(TO_SINK(NULL), OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT);
     cr_assert_eq(berth_save_to(TO_SINK(&no_write), OF_VALUE(state), NULL, &error),
                  BERTH_E_ARGUMENT);
     cr_assert_eq(berth_save_to(TO_FD(-1), OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_to(TO_MEMORY(NULL, &nbytes), OF_VALUE(state), NULL, &error),
-                 BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state),
-                               &(berth_params){.archive_name = "a/b"}, &error),
+    cr_assert_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), NAMED("a/b"), &error),
                  BERTH_E_ARGUMENT);
     cr_assert_null(bytes);
     berth_plan_info info = {.nbytes = 1, .n_records = 1};
     cr_assert_null(berth_plan_new(NULL, OF_VALUE(NULL), NULL, &info, &error));
     cr_assert(info.nbytes == 0 && info.n_records == 0);
     berth_target target = berth_to_memory(&bytes, &nbytes);
-    berth_content content = berth_of_value(state);
     target.reserved[3] = 1;
-    cr_assert_eq(berth_save_to(&target, &content, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "berth_target: reserved[3] is not 0"), "%s", error.message);
+    FAILS_SAYING(berth_save_to(&target, OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT,
+                 "berth_target: reserved[3] is not 0");
     target = (berth_target){.fd = 1};
-    cr_assert_eq(berth_save_to(&target, &content, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "invalid kind of target");
-    content = (berth_content){.value = state};
-    cr_assert_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, ": invalid kind of content"), "%s", error.message);
-    cr_assert_eq(berth_save_to(NULL, &content, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert_eq(berth_save_to(TO_PATH(path), NULL, NULL, &error), BERTH_E_ARGUMENT);
+    FAILS(berth_save_to(&target, OF_VALUE(state), NULL, &error), BERTH_E_ARGUMENT,
+          "invalid kind of target");
+    berth_content content = {.value = state};
+    FAILS_SAYING(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT,
+                 ": invalid kind of content");
+    content = berth_of_value(state);
+    content.flags = 0xff;
+    FAILS_SAYING(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT,
+                 "unknown flags 0xff");
     cr_assert_eq(test_folder_count(folder), 0);
 }
 
@@ -512,13 +470,10 @@ Test(save, nested_tensors_are_told_to_the_log)
 {
     static char wanted[] =
         "many: PyTorch 2.15 loads the nested tensors in it with weights_only=False alone";
-    static const int64_t lengths[] = {2, 1, 3}, zeros[3], two_one[] = {2, 1}, two[] = {2},
-                         five[] = {5};
-    const berth_tensor buffer = {.dtype = BERTH_FLOAT32, .rank = 1, .shape = five, .data = weights};
-    const berth_tensor sizes = {.dtype = BERTH_INT64, .rank = 2, .shape = two_one, .data = lengths};
-    const berth_tensor offsets = {.dtype = BERTH_INT64, .rank = 1, .shape = two, .data = zeros};
-    berth_value *parts[] = {berth_make_tensor(tree, &buffer), berth_make_tensor(tree, &sizes),
-                            berth_make_tensor(tree, &sizes), berth_make_tensor(tree, &offsets)};
+    static const int64_t lengths[] = {2, 1, 3}, zeros[3], two_one[] = {2, 1};
+    berth_value *sizes = test_tensor(tree, BERTH_INT64, lengths, 2, two_one);
+    berth_value *parts[] = {test_vector(tree, BERTH_FLOAT32, weights, 5), sizes, sizes,
+                            test_vector(tree, BERTH_INT64, zeros, 2)};
     void *bytes;
     size_t nbytes;
 
@@ -534,40 +489,28 @@ Test(save, nested_tensors_are_told_to_the_log)
     berth_free(bytes);
 }
 
-Test(save, flags_of_a_value_are_refused)
-{
-    berth_content content = berth_of_value(state);
-
-    content.flags = 0xff;
-    cr_assert_eq(berth_save_to(TO_PATH(path), &content, NULL, &error), BERTH_E_ARGUMENT);
-    cr_assert(strstr(error.message, "unknown flags 0xff"), "%s", error.message);
-}
-
 /* W6; also of the check of debug mode, to which headers come in shares. */
 Test(save, no_memory_is_a_clean_error_wherever_it_happens)
 {
     static const char *const options[] = {"debug=off", "debug=on io.threads=1 io.chunk_nbytes=64"};
-    berth_storage_stats each;
-    const berth_params params = {.storage_stats = &each, .n_storage_stats = 1};
+    berth_storage_stats stats;
+    const berth_params params = {.storage_stats = &stats, .n_storage_stats = 1};
 
     for (size_t i = 0; i < 2; i++) {
-        unsigned n_points = 0;
+        struct test_refusals each = {0};
         patch(options[i]);
-        for (int status = -1; status < 0; n_points++) {
+        while (test_refuse_next(&each)) {
             void *bytes;
             size_t nbytes;
-            test_memory_watch();
-            test_memory_refuse(n_points + 1, false);
-            status = berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), &params, &error);
+            int status =
+                berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(state), &params, &error);
             if (status == 0)
                 berth_free(bytes);
-            cr_assert_eq(test_memory_seen().live_nbytes, 0);
-            cr_assert(status < 0 || test_memory_seen().n_allocations <= n_points);
-            test_memory_unwatch();
-            cr_assert(status == 0 || status == BERTH_E_MEMORY, "%s: %s", options[i], error.message);
+            cr_assert(status == 0 || (status == BERTH_E_MEMORY && test_memory_refused()), "%s: %s",
+                      options[i], error.message);
         }
         cr_assert_eq(berth_config_unpatch(NULL), 0);
-        printf("fault points tried: %u\n", n_points - 1);
-        cr_assert_gt(n_points, 8);
+        printf("fault points tried: %u\n", (unsigned)each.nth - 1);
+        cr_assert_gt(each.nth, 8);
     }
 }

@@ -116,8 +116,8 @@ Test(snapshots, beyond_the_bound_are_refused_with_the_bytes_missing)
 
     check_refused(1000, &error);
     snprintf(start, sizeof start,
-             "%s: a snapshot takes %%llu bytes, and 65536 for buffers; "
-             "io.memory_nbytes is 1000 (%%llu bytes missing)%%n",
+             "%s: a snapshot takes %%llu bytes, and 65536 for buffers; io.memory_nbytes is 1000 "
+             "(%%llu bytes missing)%%n",
              path);
     int end = 0;
     cr_assert_eq(sscanf(error.message, start, &takes, &missing, &end), 2, "%s", error.message);

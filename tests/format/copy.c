@@ -42,8 +42,7 @@ static void expect_error_of(const berth_tree *tree, const char *sentence)
 {
     berth_error error;
 
-    cr_expect_eq(berth_tree_error(tree, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, sentence);
+    FAILS(berth_tree_error(tree, &error), BERTH_E_ARGUMENT, sentence);
 }
 
 static berth_value *view(berth_storage *storage, berth_dtype dtype, int64_t offset, int64_t n)
@@ -378,8 +377,8 @@ static void check_same_pickle(const berth_value *a, const berth_value *b)
     berth_error error;
 
     bth_error_clear(&error);
-    cr_assert_eq(bth_pickle_write(a, false, &one, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_pickle_write(b, false, &other, &error), 0, "%s", error.message);
+    assert_ok(bth_pickle_write(a, false, &one, &error));
+    assert_ok(bth_pickle_write(b, false, &other, &error));
     cr_assert_eq(one.nbytes, other.nbytes);
     cr_assert_arr_eq(one.bytes, other.bytes, one.nbytes);
     cr_assert_eq(one.n_storages, other.n_storages);

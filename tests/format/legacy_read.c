@@ -124,12 +124,10 @@ Test(legacy_read, storages_follow_the_key_list_and_views_lie_in_their_roots)
  */
 Test(legacy_read, a_stream_of_protocol_3)
 {
-    struct streamed read =
-        read_stream("PROTO 3 LONG1 0x6cfc9c46f9206aa85019 STOP PROTO 3 BININT2 1001 STOP "
-                    "PROTO 3 EMPTY_DICT 'little_endian' NEWTRUE SETITEM STOP "
-                    "PROTO 3 SHORT_BINBYTES 0xff00" STREAM_FLOATS(
-                        "b", "5") "TUPLE2 STOP "
-                                  "PROTO 3 EMPTY_LIST 'b' APPEND STOP");
+    struct streamed read = read_stream(
+        "PROTO 3 LONG1 0x6cfc9c46f9206aa85019 STOP PROTO 3 BININT2 1001 STOP PROTO 3 EMPTY_DICT "
+        "'little_endian' NEWTRUE SETITEM STOP PROTO 3 SHORT_BINBYTES 0xff00" STREAM_FLOATS(
+            "b", "5") "TUPLE2 STOP PROTO 3 EMPTY_LIST 'b' APPEND STOP");
     cr_assert_eq(read.code, 0, "%s", read.error.message);
     cr_expect_eq(read.legacy.n_keys, 1);
     size_t nbytes;

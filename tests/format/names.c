@@ -2,33 +2,16 @@
 /* Names of tensors: DESIGN's `ls` names, look-up, and P3: each container is entered once. */
 #include <criterion/criterion.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "format/names/names.h"
 #include "format/values/value.h"
+#include "tests/support/format/names_scene.h"
 #include "tests/support/support.h"
 
-static berth_tree *tree;
-static bth_names *names;
-static berth_error error;
 static const float data[6] = {0, 1, 2, 3, 4, 5};
 
-static void set_up(void)
-{
-    bth_error_clear(&error);
-    tree = berth_tree_new(&error);
-    names = NULL;
-}
-
-static void tear_down(void)
-{
-    bth_names_free(names);
-    berth_tree_free(tree);
-}
-
-TestSuite(names, .init = set_up, .fini = tear_down);
+TestSuite(names, .init = begin_tree, .fini = end_names);
 
 static berth_value *vector(berth_dtype dtype, int64_t n)
 {
@@ -41,46 +24,16 @@ static berth_value *matrix(berth_dtype dtype, int64_t rows, int64_t columns)
     return test_tensor(tree, dtype, data, 2, shape);
 }
 
-static berth_value *tensor(void)
-{
-    return vector(BERTH_FLOAT32, 1);
-}
-
-/* Of a tree that was made without a failure. */
-static void walk(const berth_value *root)
-{
-    cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
-    cr_assert_eq(bth_names_new(root, &names, &error), 0, "%s", error.message);
-}
-
 /* Compares the whole list, "name path" a line. */
 static void expect_list(const char *expected)
 {
     char list[4096] = "";
     for (size_t i = 0; i < bth_names_tensor_count(names); i++) {
-        char *name, *path;
-        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
+        struct told_name told = tell_name(i);
         cr_assert_not_null(berth_as_tensor(bth_names_tensor_value(names, i)));
-        snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", name, path);
-        bth_release(name);
-        bth_release(path);
+        snprintf(list + strlen(list), sizeof(list) - strlen(list), "%s %s\n", told.name, told.path);
     }
     cr_assert_str_eq(list, expected);
-}
-
-static void expect_not_found(const char *name, int code, const char *message)
-{
-    bth_error_clear(&error);
-    cr_assert_null(bth_names_find_value(names, name, &error));
-    cr_assert_eq(error.code, code);
-    cr_assert_str_eq(error.message, message);
-    bth_error_clear(&error);
-}
-
-static void expect_found(const char *name, const berth_value *value)
-{
-    cr_assert_eq(bth_names_find_value(names, name, &error), value, "%s: %s", name, error.message);
-    cr_assert_eq(error.code, BERTH_OK);
 }
 
 Test(names, join_dict_keys_and_list_indices_with_dots)
@@ -196,8 +149,8 @@ Test(names, enter_a_shared_container_once, .timeout = 60)
     walk(value);
     cr_assert_eq(bth_names_tensor_count(names), 1);
     /* A later edge is an alias: not listed, but it can be followed. */
-    expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
-                 "[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
+    expect_found("[1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1][1]"
+                 "[1][1][1][1][1][1][1][1][1][1][1][1][1][0]",
                  leaf);
 }
 
@@ -229,14 +182,11 @@ Test(names, reach_a_million_levels_down, .timeout = 120)
     for (int i = 0; i < DEPTH; i++)
         value = berth_make_tuple(tree, &value, 1);
     walk(value);
-    char *name, *path;
-    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
-    cr_assert_eq(strlen(name), 2 * DEPTH - 1);
-    cr_assert_eq(strlen(path), 3 * DEPTH);
-    expect_found(path, leaf);
-    expect_found(name, leaf);
-    bth_release(name);
-    bth_release(path);
+    struct told_name told = tell_name(0);
+    cr_assert_eq(strlen(told.name), 2 * DEPTH - 1);
+    cr_assert_eq(strlen(told.path), 3 * DEPTH);
+    expect_found(told.path, leaf);
+    expect_found(told.name, leaf);
 }
 
 Test(names, of_attributes_pass_dict)
@@ -384,13 +334,10 @@ Test(names, quote_text_and_escape_what_could_not_be_seen)
         berth_dict_set(root, rows[i].key, tensor());
     walk(root);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char *name, *path;
-        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
-        cr_expect_str_eq(name, rows[i].is_path ? rows[i].path : rows[i].key);
-        cr_expect_str_eq(path, rows[i].path);
+        struct told_name told = tell_name(i);
+        cr_expect_str_eq(told.name, rows[i].is_path ? rows[i].path : rows[i].key);
+        cr_expect_str_eq(told.path, rows[i].path);
         expect_found(rows[i].path, bth_names_tensor_value(names, i));
-        bth_release(name);
-        bth_release(path);
     }
     expect_found("['\\xe9\\uD800\\U0001F600']", bth_names_tensor_value(names, 4));
 }
@@ -406,20 +353,17 @@ Test(names, of_doubled_tuples_are_cut, .timeout = 60)
     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_dict_set_value(root, key, tensor());
     walk(root);
-    char *name, *path;
-    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
-    cr_assert_lt(strlen(name), 300);
-    cr_assert_str_eq(name + strlen(name) - 4, "...)");
-    expect_found(name, bth_names_tensor_value(names, 0));
-    bth_release(name);
-    bth_release(path);
+    struct told_name told = tell_name(0);
+    cr_assert_lt(strlen(told.name), 300);
+    cr_assert_str_eq(told.name + strlen(told.name) - 4, "...)");
+    expect_found(told.name, bth_names_tensor_value(names, 0));
 }
 
 /* P3: one long key in many dicts is hashed once. */
 Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
 {
     enum { LENGTH = 1000000, DICTS = 20000 };
-    char *long_text = bth_allocate(LENGTH);
+    char *long_text = malloc(LENGTH);
     memset(long_text, 'k', LENGTH);
     berth_value *key = berth_make_str(tree, long_text, LENGTH), *root = berth_make_list(tree);
     for (int i = 0; i < DICTS; i++) {
@@ -429,13 +373,9 @@ Test(names, with_a_long_shared_key_take_linear_time, .timeout = 60)
     }
     walk(root);
     cr_assert_eq(bth_names_tensor_count(names), DICTS);
-    char *name, *path;
-    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, DICTS - 1, &name, &path, &error),
-                 0);
-    expect_found(name, bth_names_tensor_value(names, DICTS - 1));
-    bth_release(name);
-    bth_release(path);
-    bth_release(long_text);
+    struct told_name told = tell_name(DICTS - 1);
+    expect_found(told.name, bth_names_tensor_value(names, DICTS - 1));
+    free(long_text);
 }
 
 Test(names, not_found_say_what_is_near)

@@ -7,52 +7,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/memory.h"
-#include "format/names/names.h"
 #include "format/values/value.h"
+#include "tests/support/format/names_scene.h"
 #include "tests/support/support.h"
 
-static berth_tree *tree;
-static bth_names *names;
-static berth_error error;
 static const float numbers[4];
 
-static void set_up(void)
-{
-    bth_error_clear(&error);
-    tree = berth_tree_new(NULL);
-    names = NULL;
-}
-
-static void tear_down(void)
-{
-    bth_names_free(names);
-    berth_tree_free(tree);
-}
-
-TestSuite(names_asked, .init = set_up, .fini = tear_down);
-
-static berth_value *tensor(void)
-{
-    return test_tensor(tree, BERTH_FLOAT32, numbers, 1, (const int64_t[]){1});
-}
-
-static void walk(const berth_value *root)
-{
-    cr_assert_eq(bth_names_new(root, &names, &error), 0, "%s", error.message);
-}
-
-static const berth_value *find(const char *name)
-{
-    bth_error_clear(&error);
-    return bth_names_find_value(names, name, &error);
-}
+TestSuite(names_asked, .init = begin_tree, .fini = end_names);
 
 static void expect_none(const char *name)
 {
-    cr_expect_null(find(name), "%s", name);
+    berth_error error;
+
+    cr_expect_null(find(name, &error), "%s", name);
     cr_expect_eq(error.code, BERTH_E_NOT_FOUND, "%s: %s", name, error.message);
+}
+
+static void expect_alike(const char *name, const char *part)
+{
+    berth_error error;
+
+    cr_expect_null(find(name, &error), "%s", name);
+    FAILS_SAYING(error.code, BERTH_E_AMBIGUOUS, part);
 }
 
 /* What is no name of anything, beside what it would name if it were read less strictly. */
@@ -160,20 +136,19 @@ Test(names_asked, what_only_looks_like_a_name_is_not_found)
     berth_dict_set(root, "c",
                    bth_call_new(tree, bth_global_new(tree, "a", 1, "B", 1, false),
                                 berth_make_tuple(tree, &list, 1), false));
-    cr_assert_eq(berth_tree_error(tree, &error), 0, "%s", error.message);
     walk(root);
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
         expect_none(asked[i]);
-    cr_expect_eq(find(""), root);
-    cr_expect_eq(find("['\\x61']"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("[\"\\u0061\"]"), berth_dict_get(root, "a"));
-    cr_expect_eq(find("['l'][0]"), bth_value_item(list, 0));
-    cr_expect_eq(find("l.0"), bth_value_item(list, 0));
-    cr_expect_eq(find("i.-9223372036854775808"), bth_value_item(ints, 1));
-    cr_expect_eq(find("i.data"), berth_dict_get(ints, "data"), "a key, and no attribute");
-    cr_expect_eq(find("['o'].__dict__['x']"), berth_dict_get(state, "x"));
-    cr_expect_eq(find("['']"), berth_dict_get(root, ""));
-    cr_expect_eq(find("s.values"), parts[1]);
+    expect_found("", root);
+    expect_found("['\\x61']", berth_dict_get(root, "a"));
+    expect_found("[\"\\u0061\"]", berth_dict_get(root, "a"));
+    expect_found("['l'][0]", bth_value_item(list, 0));
+    expect_found("l.0", bth_value_item(list, 0));
+    expect_found("i.-9223372036854775808", bth_value_item(ints, 1));
+    expect_found("i.data", berth_dict_get(ints, "data")); /* a key, and no attribute */
+    expect_found("['o'].__dict__['x']", berth_dict_get(state, "x"));
+    expect_found("['']", berth_dict_get(root, ""));
+    expect_found("s.values", parts[1]);
 }
 
 /* Brackets of a path are looked for no further than 512 bytes. */
@@ -206,13 +181,6 @@ static berth_value *ones(size_t n, int64_t last)
     return berth_make_tuple(tree, items, n + 1);
 }
 
-static void expect_alike(const char *name, const char *sentence)
-{
-    cr_expect_null(find(name), "%s", name);
-    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS, "%s: %s", name, error.message);
-    cr_expect_not_null(strstr(error.message, sentence), "%s", error.message);
-}
-
 /* What is shown of them is the same: none of the two is given as the other. */
 Test(names_asked, two_keys_that_are_written_alike_are_refused)
 {
@@ -225,15 +193,12 @@ Test(names_asked, two_keys_that_are_written_alike_are_refused)
     berth_dict_set_value(root, ones(20, 4), tensor());
     walk(root);
     for (size_t i = 0; i < 5; i++) {
-        char *name, *path;
-        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, i, &name, &path, &error), 0);
+        struct told_name told = tell_name(i);
         if (i == 4)
-            cr_expect_eq(find(path), bth_names_tensor_value(names, i), "%s", path);
+            expect_found(told.path, bth_names_tensor_value(names, i));
         else
-            expect_alike(path, i < 2 ? "two keys are written as (1, 1, 1, 1, "
-                                     : "two keys are written as nan");
-        bth_release(name);
-        bth_release(path);
+            expect_alike(told.path, i < 2 ? "two keys are written as (1, 1, 1, 1, "
+                                          : "two keys are written as nan");
     }
     expect_alike("nan", "\"nan\" is the name of two values: [nan] and [nan]");
     expect_none("zz"); /* nor near one of them */
@@ -250,17 +215,11 @@ Test(names_asked, a_tuple_that_is_cut_anywhere_is_found)
         berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
         berth_value *pair[2] = {berth_make_str(tree, first, n),
                                 berth_make_str(tree, second, sizeof second)};
-        char *name, *path;
-
         berth_dict_set_value(root, berth_make_tuple(tree, pair, 2), tensor());
         walk(root);
-        cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
-        cr_expect_eq(find(path), bth_names_tensor_value(names, 0), "%s: %s", path, error.message);
-        bth_release(name);
-        bth_release(path);
-        bth_names_free(names);
+        struct told_name told = tell_name(0);
+        expect_found(told.path, bth_names_tensor_value(names, 0));
     }
-    names = NULL;
 }
 
 /* Bytes are not cut in a name; they are no further written than what is asked is long. */
@@ -289,11 +248,7 @@ Test(names_asked, a_name_of_too_many_readings_is_refused)
     for (size_t i = 0; i < 80; i++)
         memcpy(name + 2 * i, "a.", 3);
     strcat(name, "x");
-    cr_expect_null(find(name));
-    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS);
-    cr_expect_not_null(strstr(error.message, "can be read in more than 10000 ways; use its path, "
-                                             "as ['a'][0]"),
-                       "%s", error.message);
+    expect_alike(name, "can be read in more than 10000 ways; use its path, as ['a'][0]");
 }
 
 /* Between two of one name there may be others. */
@@ -307,9 +262,8 @@ Test(names_asked, two_tensors_of_one_name_that_are_no_neighbours)
     berth_dict_set(inner, "b", tensor());
     berth_dict_set(root, "a", inner);
     walk(root);
-    cr_expect_null(find("a.b"));
-    cr_expect_eq(error.code, BERTH_E_AMBIGUOUS);
-    cr_expect_str_eq(error.message, "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
+    expect_not_found("a.b", BERTH_E_AMBIGUOUS,
+                     "\"a.b\" is the name of two values: ['a.b'] and ['a']['b']");
 }
 
 /* As if "a" had the hash of "b", which has 61 bits: texts are compared, too. */
@@ -322,9 +276,8 @@ Test(names_asked, names_of_one_hash_are_told_apart)
     walk(root);
     names->entries[names->tensors[0]].hash |= BTH_NAME_SHARED;
     names->entries[names->tensors[1]].hash = names->entries[names->tensors[0]].hash;
-    cr_expect_eq(find("b"), b);
-    cr_expect_eq(error.code, BERTH_OK);
-    cr_expect_eq(find("a"), berth_dict_get(root, "a"), "among all values");
+    expect_found("b", b);
+    expect_found("a", berth_dict_get(root, "a")); /* among all values */
 }
 
 Test(names_asked, of_three_values_of_one_name_two_are_told)
@@ -361,18 +314,12 @@ Test(names_asked, two_values_deep_down_are_told_by_their_last_steps)
 static void expect_name(berth_value *key, const char *wanted)
 {
     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
-    char *name, *path;
-
     cr_assert_eq(berth_dict_set_value(root, key, tensor()), 0);
     walk(root);
-    cr_assert_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error), 0);
-    cr_expect_str_eq(name, wanted);
-    cr_expect_eq(find(name), bth_value_item(root, 0), "%s", name);
-    cr_expect_eq(find(path), bth_value_item(root, 0), "%s", path);
-    bth_release(name);
-    bth_release(path);
-    bth_names_free(names);
-    names = NULL;
+    struct told_name told = tell_name(0);
+    cr_expect_str_eq(told.name, wanted);
+    expect_found(told.name, bth_value_item(root, 0));
+    expect_found(told.path, bth_value_item(root, 0));
 }
 
 Test(names_asked, keys_as_python_shows_them)
@@ -496,6 +443,7 @@ Test(names_asked, a_name_that_is_too_long_is_told)
 {
     enum { LONG = 2 << 20 };
     char *text = malloc(LONG), *name, *path;
+    berth_error error = {0};
     berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT), *below = root;
 
     memset(text, 'k', LONG);
@@ -506,9 +454,8 @@ Test(names_asked, a_name_that_is_too_long_is_told)
         below = next;
     }
     walk(root);
-    cr_expect_eq(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error),
-                 BERTH_E_UNSUPPORTED);
-    cr_expect_str_eq(error.message, "the name of tensor 0 has more than 16777216 bytes");
+    FAILS(bth_names_allocate_tensor_name_and_path(names, 0, &name, &path, &error),
+          BERTH_E_UNSUPPORTED, "the name of tensor 0 has more than 16777216 bytes");
     cr_expect_null(name);
     cr_expect_null(path);
     free(text);
@@ -525,23 +472,4 @@ Test(names_asked, a_large_float_is_the_int_of_its_value)
                                       tensor()),
                  0);
     cr_expect_eq(berth_value_count(root), 1);
-}
-
-/* Keys that are no positions, after more positions than the first table holds. */
-Test(names_asked, keys_of_storages_after_many_positions)
-{
-    char key[16];
-
-    for (int i = 0; i < 100; i++) {
-        (void)snprintf(key, sizeof key, "%d", i);
-        cr_assert_not_null(
-            bth_tree_find_or_add_storage(tree, key, strlen(key), BERTH_UINT8, 1, "cpu", 3));
-    }
-    const berth_storage *named =
-        bth_tree_find_or_add_storage(tree, "a", 1, BERTH_UINT8, 1, "cpu", 3);
-    cr_expect_eq(bth_tree_find_storage(tree, "a", 1), named);
-    cr_expect_eq(bth_tree_find_storage(tree, "99", 2), bth_tree_storage(tree, 99));
-    cr_expect_null(bth_tree_find_storage(tree, "100", 3));
-    cr_expect_null(bth_tree_find_storage(tree, "", 0));
-    cr_expect_null(bth_tree_find_storage(tree, "b", 1));
 }

@@ -258,8 +258,8 @@ static const char *const inert_pickles[] = {
     "GLOBAL a B EMPTY_TUPLE REDUCE EMPTY_TUPLE REDUCE STOP",
     "PROTO 4 'a' 'B' STACK_GLOBAL MEMOIZE EMPTY_TUPLE NEWOBJ MEMOIZE STOP",
     "GLOBAL torch._tensor _rebuild_from_type_v2 MARK GLOBAL torch._utils "
-    "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 "
-    "EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP",
+    "_rebuild_meta_tensor_no_storage GLOBAL mine Tensor MARK GLOBAL torch float32 EMPTY_TUPLE "
+    "EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE REDUCE STOP",
 };
 
 /* Reads with `left` bytes for values, the nth allocation refused, or all from it on; true: none
@@ -275,11 +275,10 @@ static bool read_with(const struct pickle *pickle, bth_pickle_rules rules, const
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     leave(tree, left);
-    uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
     bth_error_clear(&error);
     int code = bth_pickle_read(pickle->bytes, pickle->nbytes, &rules, tree, &root, &error);
-    bool refused = test_memory_seen().n_allocations >= before + nth;
+    bool refused = test_memory_refused();
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : wanted, "%s with %zu bytes: %s", words, left,
                  error.message);
     berth_tree_free(tree);
@@ -331,12 +330,11 @@ static bool stream_with(const struct pickle *file, size_t left, uint64_t nth, bo
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
     leave(tree, left);
-    uint64_t before = test_memory_seen().n_allocations;
     test_memory_refuse(nth, for_ever);
     bth_error_clear(&error);
     int code = bth_legacy_read_pickles(file->bytes, file->nbytes, &(bth_pickle_rules){0}, tree,
                                        &stream, &error);
-    bool refused = test_memory_seen().n_allocations >= before + nth;
+    bool refused = test_memory_refused();
     cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "stream with %zu bytes: %s", left,
                  error.message);
     berth_tree_free(tree);
@@ -427,12 +425,6 @@ static int ask_names(const bth_names *names, berth_error *error)
     return error->code;
 }
 
-/* Whether the nth allocation was refused since there were `before` of them. */
-static bool was_refused(uint64_t before, uint64_t nth)
-{
-    return test_memory_seen().n_allocations >= before + nth;
-}
-
 /* Whoever was refused memory says so, at once: no name is made of what is missing. */
 Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
 {
@@ -446,18 +438,17 @@ Test(no_memory, names_fail_cleanly_at_every_allocation, .timeout = 120)
     while (refused) {
         bth_names *names;
         berth_error error;
-        uint64_t before = test_memory_seen().n_allocations;
         bth_error_clear(&error);
         n_points++;
         uint64_t nth = (n_points + 1) / 2; /* it alone, and all from it on */
         test_memory_refuse(nth, n_points % 2 == 0);
         int code = bth_names_new(root, &names, &error);
         cr_assert_eq(code < 0, names == NULL);
-        cr_assert_eq(code, was_refused(before, nth) ? BERTH_E_MEMORY : 0, "allocation %d: %s",
+        cr_assert_eq(code, test_memory_refused() ? BERTH_E_MEMORY : 0, "allocation %d: %s",
                      (int)nth, error.message);
         if (names)
             code = ask_names(names, &error);
-        refused = was_refused(before, nth);
+        refused = test_memory_refused();
         cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %d: %s", (int)nth,
                      error.message);
         test_memory_refuse(0, false);
@@ -488,11 +479,10 @@ Test(no_memory, an_ambiguous_name_is_told_or_the_want_of_memory)
     bth_error_clear(&error);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
     for (uint64_t nth = 1; refused; nth++) {
-        uint64_t before = test_memory_seen().n_allocations;
         bth_error_clear(&error);
         test_memory_refuse(nth, true);
         cr_expect_null(bth_names_find_value(names, "a.b", &error));
-        refused = was_refused(before, nth);
+        refused = test_memory_refused();
         cr_expect(error.code == BERTH_E_AMBIGUOUS || (refused && error.code == BERTH_E_MEMORY),
                   "allocation %d: %s", (int)nth, error.message);
     }
@@ -518,11 +508,10 @@ Test(no_memory, what_is_near_is_told_where_there_is_memory)
     bth_error_clear(&error);
     cr_assert_eq(bth_names_new(root, &names, &error), 0);
     for (uint64_t nth = 1; refused; nth++) {
-        uint64_t before = test_memory_seen().n_allocations;
         bth_error_clear(&error);
         test_memory_refuse(nth, false);
         cr_expect_null(bth_names_find_value(names, "neer", &error));
-        refused = was_refused(before, nth);
+        refused = test_memory_refused();
         if (refused && error.code == BERTH_E_MEMORY)
             continue;
         cr_expect_eq(error.code, BERTH_E_NOT_FOUND, "allocation %d: %s", (int)nth, error.message);
@@ -571,13 +560,12 @@ Test(no_memory, pickles_are_written_whole_or_not_at_all, .timeout = 120)
         const berth_value *root = make_written(tree, longer);
         uint64_t live = test_memory_seen().live_nbytes;
         for (uint64_t nth = 1; refused; nth++, n_points++) {
-            uint64_t before = test_memory_seen().n_allocations;
             bth_pickled pickled;
             berth_error error;
             bth_error_clear(&error);
             test_memory_refuse(nth, true);
             int code = bth_pickle_write(root, false, &pickled, &error);
-            refused = was_refused(before, nth);
+            refused = test_memory_refused();
             cr_assert_eq(code, refused ? BERTH_E_MEMORY : 0, "%s", error.message);
             if (code == 0)
                 bth_pickled_free(&pickled);

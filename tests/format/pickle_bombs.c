@@ -242,19 +242,18 @@ Test(pickle_bombs, every_kind_of_tensor_from_the_same_arguments)
                          "torch float32 EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE BINPUT 1"},
         {"parameters",
          "GLOBAL torch._utils _rebuild_parameter BINPUT 0" TENSOR "NEWTRUE NONE TUPLE3 BINPUT 1"},
-        {"parameters with state", "GLOBAL torch._utils _rebuild_parameter_with_state BINPUT 0 "
-                                  "MARK" TENSOR "NEWTRUE NONE EMPTY_DICT TUPLE BINPUT 1"},
+        {"parameters with state",
+         "GLOBAL torch._utils _rebuild_parameter_with_state BINPUT 0 MARK" TENSOR
+         "NEWTRUE NONE EMPTY_DICT TUPLE BINPUT 1"},
         {"old parameters", "GLOBAL torch.nn.parameter Parameter BINPUT 0" TENSOR "TUPLE1 BINPUT 1"},
         {"tensors with state",
          "GLOBAL torch._tensor _rebuild_from_type_v2 BINPUT 0 MARK GLOBAL torch._utils "
          "_rebuild_meta_tensor_no_storage GLOBAL torch Tensor MARK GLOBAL torch float32 "
-         "EMPTY_TUPLE "
-         "EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE BINPUT 1"},
-        {"quantized tensors",
-         "GLOBAL torch._utils _rebuild_qtensor BINPUT 0 MARK" STORAGE(
-             "torch QInt8Storage", "q", "6") "0 EMPTY_TUPLE EMPTY_TUPLE GLOBAL torch "
-                                             "per_tensor_affine 1 0 TUPLE3 NEWTRUE NONE TUPLE "
-                                             "BINPUT 1"},
+         "EMPTY_TUPLE EMPTY_TUPLE NEWFALSE TUPLE EMPTY_DICT TUPLE BINPUT 1"},
+        {"quantized tensors", "GLOBAL torch._utils _rebuild_qtensor BINPUT 0 MARK" STORAGE(
+                                  "torch QInt8Storage", "q",
+                                  "6") "0 EMPTY_TUPLE EMPTY_TUPLE GLOBAL torch per_tensor_affine 1 "
+                                       "0 TUPLE3 NEWTRUE NONE TUPLE BINPUT 1"},
         {"complex numbers", "GLOBAL __builtin__ complex BINPUT 0 1 1 TUPLE2 BINPUT 1"},
         {"devices", "GLOBAL torch device BINPUT 0 'cuda' 1 TUPLE2 BINPUT 1"},
         {"layouts",
@@ -275,8 +274,8 @@ Test(pickle_bombs, sparse_tensors_share_their_shape)
     struct pickle pickle = {0};
     assemble(
         &pickle,
-        "GLOBAL torch._utils _rebuild_sparse_tensor BINPUT 0 GLOBAL "
-        "torch.serialization _get_layout 'torch.sparse_coo' TUPLE1 REDUCE MARK" V2 STORAGE(
+        "GLOBAL torch._utils _rebuild_sparse_tensor BINPUT 0 GLOBAL torch.serialization "
+        "_get_layout 'torch.sparse_coo' TUPLE1 REDUCE MARK" V2 STORAGE(
             "torch LongStorage", "i",
             "63") "0 63 1 TUPLE2 1 1 TUPLE2 NEWFALSE NONE TUPLE REDUCE" LONGS("v", "1") "MARK");
     assemble_times(&pickle, "BININT1 1", 63);

@@ -157,8 +157,8 @@ Test(pickle_global, memo)
         {"BINGET 0 BINGET 9 STACK_GLOBAL GLOBAL os system", OS_SYSTEM},
         {"PUT x GET x", ""},
         /* The first 256 are kept, and the last ones. */
-        {"'os' BINPUT 0 'a' LONG_BINPUT 300 'b' LONG_BINPUT 556 'system' LONG_BINPUT 812 "
-         "BINGET 0 LONG_BINGET 812 STACK_GLOBAL",
+        {"'os' BINPUT 0 'a' LONG_BINPUT 300 'b' LONG_BINPUT 556 'system' LONG_BINPUT 812 BINGET 0 "
+         "LONG_BINGET 812 STACK_GLOBAL",
          OS_SYSTEM},
         {"'os' LONG_BINPUT 300 'a' LONG_BINPUT 556 LONG_BINGET 300 'system' STACK_GLOBAL", ""},
         /* Each pickle has its own. */

@@ -126,12 +126,12 @@ Test(pickle_usual, a_tensor_like_the_one_before_is_made_at_once)
 
 Test(pickle_usual, numbers_and_indices_may_be_of_any_length)
 {
-    EXPECT_SPARED(N_SPARED, BEGIN "LONG_BINGET 2 MARK MARK LONG_BINGET 3 LONG_BINGET 4 '1' "
-                                  "LONG_BINPUT 15 LONG_BINGET 6 BININT2 400 TUPLE LONG_BINPUT 16 "
-                                  "BINPERSID BININT1 4 BININT1 3 BININT2 4 TUPLE2 LONG_BINPUT 17 "
-                                  "BININT2 100 BININT1 1 TUPLE2 LONG_BINPUT 18 NEWTRUE LONG_BINGET "
-                                  "10 EMPTY_TUPLE REDUCE LONG_BINPUT 19 TUPLE LONG_BINPUT 20 "
-                                  "REDUCE " END);
+    EXPECT_SPARED(
+        N_SPARED,
+        BEGIN "LONG_BINGET 2 MARK MARK LONG_BINGET 3 LONG_BINGET 4 '1' LONG_BINPUT 15 LONG_BINGET "
+              "6 BININT2 400 TUPLE LONG_BINPUT 16 BINPERSID BININT1 4 BININT1 3 BININT2 4 TUPLE2 "
+              "LONG_BINPUT 17 BININT2 100 BININT1 1 TUPLE2 LONG_BINPUT 18 NEWTRUE LONG_BINGET 10 "
+              "EMPTY_TUPLE REDUCE LONG_BINPUT 19 TUPLE LONG_BINPUT 20 REDUCE " END);
 }
 
 Test(pickle_usual, shapes_of_up_to_six_dimensions_are)
@@ -141,12 +141,14 @@ Test(pickle_usual, shapes_of_up_to_six_dimensions_are)
                   BEGIN HEAD KEY STORED "2 5 TUPLE1 BINPUT 17 2 TUPLE1 BINPUT 18 " TAIL END);
     EXPECT_SPARED(N_SPARED, BEGIN HEAD KEY STORED
                   "0 3 2 2 TUPLE3 BINPUT 17 4 2 1 TUPLE3 BINPUT 18 " TAIL END);
-    EXPECT_SPARED(N_SPARED, BEGIN HEAD KEY STORED "0 MARK 1 3 2 2 TUPLE BINPUT 17 MARK 12 4 2 1 "
-                                                  "TUPLE BINPUT 18 " TAIL END);
-    EXPECT_SPARED(N_SPARED, BEGIN HEAD KEY STORED "0 MARK 1 1 1 3 2 2 TUPLE BINPUT 17 MARK 12 12 "
-                                                  "12 4 2 1 TUPLE BINPUT 18 " TAIL END);
-    EXPECT_SPARED(0, BEGIN HEAD KEY STORED "0 MARK 1 1 1 1 3 2 2 TUPLE BINPUT 17 MARK 12 12 12 12 "
-                                           "4 2 1 TUPLE BINPUT 18 " TAIL END);
+    EXPECT_SPARED(N_SPARED, BEGIN HEAD KEY STORED
+                  "0 MARK 1 3 2 2 TUPLE BINPUT 17 MARK 12 4 2 1 TUPLE BINPUT 18 " TAIL END);
+    EXPECT_SPARED(
+        N_SPARED, BEGIN HEAD KEY STORED
+        "0 MARK 1 1 1 3 2 2 TUPLE BINPUT 17 MARK 12 12 12 4 2 1 TUPLE BINPUT 18 " TAIL END);
+    EXPECT_SPARED(
+        0, BEGIN HEAD KEY STORED
+        "0 MARK 1 1 1 1 3 2 2 TUPLE BINPUT 17 MARK 12 12 12 12 4 2 1 TUPLE BINPUT 18 " TAIL END);
     EXPECT_SPARED(0, BEGIN HEAD KEY STORED "0 MARK TUPLE BINPUT 17 MARK TUPLE BINPUT 18 " TAIL END);
 }
 
@@ -246,8 +248,8 @@ Test(pickle_usual, what_is_fetched_must_be_what_it_stands_for)
 /* A Parameter as before 0.4 is no node yet when it is put into the memo. */
 Test(pickle_usual, what_is_pending_is_left_to_its_opcodes)
 {
-    cr_expect_eq(spared_by(BEGIN "GLOBAL torch.nn.parameter Parameter " USUAL "NEWTRUE TUPLE2 "
-                                 "REDUCE BINPUT 2 'c' " USUAL END,
+    cr_expect_eq(spared_by(BEGIN "GLOBAL torch.nn.parameter Parameter " USUAL
+                                 "NEWTRUE TUPLE2 REDUCE BINPUT 2 'c' " USUAL END,
                            NO_RULES, BERTH_E_FORBIDDEN),
                  N_SPARED);
 }
@@ -312,11 +314,11 @@ Test(pickle_usual, none_is_looked_for_near_the_end_or_in_a_stream)
 static struct pickle two_tensors(void)
 {
     struct pickle pickle = {0};
-    assemble(&pickle, BEGIN USUAL
-             "BINPUT 21 'c' BINGET 2 MARK MARK BINGET 3 BINGET 4 '2' BINPUT 22 "
-             "BINGET 6 BININT2 12 TUPLE BINPUT 23 BINPERSID BININT1 0 BININT1 12 TUPLE1 BINPUT 24 "
-             "BININT1 1 TUPLE1 BINPUT 25 "
-             "NEWTRUE BINGET 10 EMPTY_TUPLE REDUCE BINPUT 26 TUPLE BINPUT 27 REDUCE " END);
+    assemble(
+        &pickle, BEGIN USUAL
+        "BINPUT 21 'c' BINGET 2 MARK MARK BINGET 3 BINGET 4 '2' BINPUT 22 BINGET 6 BININT2 12 "
+        "TUPLE BINPUT 23 BINPERSID BININT1 0 BININT1 12 TUPLE1 BINPUT 24 BININT1 1 TUPLE1 BINPUT "
+        "25 NEWTRUE BINGET 10 EMPTY_TUPLE REDUCE BINPUT 26 TUPLE BINPUT 27 REDUCE " END);
     return pickle;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "format/zip/zip.h"
+#include "tests/support/support.h"
 
 static const uint8_t *bytes_of(const char *text)
 {
@@ -28,9 +29,8 @@ static void refuse_byteorder(const char *text, const char *sentence)
     berth_error error;
     bool little;
     bth_error_clear(&error);
-    cr_expect_eq(bth_record_parse_byteorder(bytes_of(text), strlen(text), 700, &little, &error),
-                 BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, sentence, "%s", error.message);
+    FAILS(bth_record_parse_byteorder(bytes_of(text), strlen(text), 700, &little, &error),
+          BERTH_E_ARCHIVE, sentence);
 }
 
 Test(small_records, any_other_byteorder_is_refused)
@@ -76,11 +76,11 @@ Test(small_records, any_other_alignment_is_refused)
         char sentence[160];
         cr_expect_eq(alignment_of(texts[i], &alignment, &error), BERTH_E_ARCHIVE, "%s", texts[i]);
         cr_expect_eq(alignment, 7);
-        snprintf(sentence, sizeof sentence,
-                 ".storage_alignment at byte 576: '%s' (%zu bytes) is no decimal number from 1 to "
-                 "65536",
-                 texts[i], strlen(texts[i]));
-        cr_expect_str_eq(error.message, sentence, "%s", error.message);
+        snprintf(
+            sentence, sizeof sentence,
+            ".storage_alignment at byte 576: '%s' (%zu bytes) is no decimal number from 1 to 65536",
+            texts[i], strlen(texts[i]));
+        cr_expect_str_eq(error.message, sentence);
     }
 }
 
@@ -101,8 +101,7 @@ Test(small_records, format_versions_are_decimal)
     bth_error_clear(&error);
     cr_expect_eq(bth_record_parse_format_version(bytes_of("1\n"), 2, 448, &version, &error), 0);
     cr_expect_eq(version, 1);
-    cr_expect_eq(bth_record_parse_format_version(bytes_of("1x\n"), 3, 448, &version, &error),
-                 BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, ".format_version at byte 448: '1x\\n' (3 bytes) is no decimal "
-                                    "number of up to 9 digits");
+    FAILS(bth_record_parse_format_version(bytes_of("1x\n"), 3, 448, &version, &error),
+          BERTH_E_ARCHIVE,
+          ".format_version at byte 448: '1x\\n' (3 bytes) is no decimal number of up to 9 digits");
 }

@@ -24,7 +24,7 @@ static void expect_bad(const berth_tensor *tensor, const char *message)
 static void expect_good(const berth_tensor *tensor)
 {
     bth_error_clear(&error);
-    cr_assert_eq(bth_tensor_check(tensor, &error), 0, "%s", error.message);
+    assert_ok(bth_tensor_check(tensor, &error));
 }
 
 static berth_storage *storage(berth_dtype dtype, uint64_t nbytes)
@@ -277,15 +277,6 @@ Test(tensor, quantized_by_channel_has_one_scale_and_zero_point_each)
 
 /* ---- values ---- */
 
-static void expect_failure(const berth_value *made, int code, const char *message)
-{
-    cr_assert_null(made);
-    cr_assert_eq(berth_tree_error(tree, &error), code, "%s", error.message);
-    cr_assert_str_eq(error.message, message);
-    berth_tree_free(tree);
-    tree = berth_tree_new(NULL);
-}
-
 Test(tensor, values_copy_shape_and_make_stride_and_storage)
 {
     int64_t shape[3] = {2, 0, 3};
@@ -320,14 +311,15 @@ Test(tensor, values_that_are_none_fail_the_tree)
     static const int64_t shape[1] = {5}, huge[3] = {0, INT64_MAX, 4};
     berth_tensor tensor = {
         .dtype = BERTH_FLOAT32, .rank = 1, .shape = shape, .storage = storage(BERTH_FLOAT32, 16)};
-    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
-                   "a tensor of float32, shape [5], stride [1] and storage offset 0 ends at byte "
-                   "20 of storage of its own, which has 16");
+    expect_tree_failure(
+        berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
+        "a tensor of float32, shape [5], stride [1] and storage offset 0 ends at byte "
+        "20 of storage of its own, which has 16");
     tensor.storage = NULL;
     tensor.rank = 3;
     tensor.shape = huge;
-    expect_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
-                   "the strides of a tensor do not fit 64 bits");
+    expect_tree_failure(berth_make_tensor(tree, &tensor), BERTH_E_TENSOR,
+                        "the strides of a tensor do not fit 64 bits");
 }
 
 Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
@@ -344,10 +336,10 @@ Test(tensor, wrapped_in_parameter_and_attributes_is_still_asked)
     cr_assert_not(berth_value_flags(parameter) & BERTH_REQUIRES_GRAD);
     cr_assert_not(berth_value_flags(subclass) & BERTH_REQUIRES_GRAD);
     cr_assert(berth_value_flags(berth_make_parameter(tree, plain, true)) & BERTH_REQUIRES_GRAD);
-    expect_failure(berth_make_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
-                   "a Parameter around a tensor with attributes");
-    expect_failure(berth_make_parameter(tree, berth_make_list(tree), true), BERTH_E_ARGUMENT,
-                   "a Parameter around a list");
+    expect_tree_failure(berth_make_parameter(tree, subclass, true), BERTH_E_ARGUMENT,
+                        "a Parameter around a tensor with attributes");
+    expect_tree_failure(berth_make_parameter(tree, berth_make_list(tree), true), BERTH_E_ARGUMENT,
+                        "a Parameter around a list");
 }
 
 struct sparse_row {
@@ -423,8 +415,8 @@ Test(tensor, sparse_parts_agree)
         berth_value *sparse = make_sparse(&rows[i]);
         cr_assert_eq(sparse != NULL, rows[i].good, "row %zu", i);
         if (!sparse) {
-            expect_failure(sparse, BERTH_E_TENSOR,
-                           "the parts of a sparse tensor do not fit its shape");
+            expect_tree_failure(sparse, BERTH_E_TENSOR,
+                                "the parts of a sparse tensor do not fit its shape");
             continue;
         }
         int32_t rank;
@@ -453,12 +445,12 @@ Test(tensor, sparse_parts_that_are_no_tensors_are_refused)
 {
     static const int64_t shape[1] = {3};
     berth_value *parts[2] = {berth_make_none(tree), berth_make_none(tree)};
-    expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true), BERTH_E_TENSOR,
-                   "part 0 of a sparse tensor is None, not a tensor");
+    expect_tree_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, shape, 1, parts, true),
+                        BERTH_E_TENSOR, "part 0 of a sparse tensor is None, not a tensor");
     static const int64_t negative[1] = {-3};
     parts[0] = parts[1] = numbers(BERTH_INT64, 1);
-    expect_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true),
-                   BERTH_E_TENSOR, "a sparse tensor with the negative size -3");
+    expect_tree_failure(berth_make_sparse(tree, BERTH_SPARSE_COO, negative, 1, parts, true),
+                        BERTH_E_TENSOR, "a sparse tensor with the negative size -3");
 }
 
 /* T4 */
@@ -476,6 +468,6 @@ Test(tensor, nested_parts_agree)
     const int64_t cube[3] = {0, 2, 3};
     berth_value *cubes = test_tensor(tree, BERTH_INT64, data, 3, cube);
     berth_value *deep[4] = {numbers(BERTH_INT8, 9), cubes, cubes, numbers(BERTH_INT64, 0)};
-    expect_failure(berth_make_nested(tree, deep), BERTH_E_TENSOR,
-                   "the parts of a nested tensor do not agree");
+    expect_tree_failure(berth_make_nested(tree, deep), BERTH_E_TENSOR,
+                        "the parts of a nested tensor do not agree");
 }

@@ -10,16 +10,6 @@
 
 TestSuite(value, .init = begin_tree, .fini = end_tree);
 
-static void expect_failure(const berth_value *made, int code, const char *message)
-{
-    berth_error error;
-    cr_assert_null(made);
-    cr_assert_eq(berth_tree_error(tree, &error), code, "%s", error.message);
-    cr_assert_str_eq(error.message, message);
-    berth_tree_free(tree);
-    tree = berth_tree_new(NULL);
-}
-
 static berth_value *text(const char *string)
 {
     return berth_make_str(tree, string, strlen(string));
@@ -134,7 +124,7 @@ Test(value, text_that_is_no_utf8_is_refused)
                                       "ab\xff",
                                       "ab\xe2\x28\xa1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-        expect_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 2");
+        expect_tree_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 2");
 }
 
 Test(value, bytes_and_bytearrays)
@@ -171,8 +161,8 @@ Test(value, bytes_from_latin1_text)
     cr_assert_eq(berth_as_bytes(array, &nbytes), berth_as_bytes(first, NULL));
     cr_assert_not_null(berth_as_bytes(bth_bytearray_from_bytes(tree, NULL), &nbytes));
     cr_assert_eq(nbytes, 0);
-    expect_failure(bth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
-                   "latin1 text with a character above 255");
+    expect_tree_failure(bth_bytes_from_latin1(tree, text("\xc4\x80")), BERTH_E_PICKLE,
+                        "latin1 text with a character above 255");
 }
 
 Test(value, lists_and_tuples_keep_their_items)
@@ -216,29 +206,29 @@ Test(value, sets_counters_and_ordered_dicts_are_made_of_their_argument_once)
     cr_assert_eq(berth_value_count(bth_counter_from_dict(tree, NULL)), 0);
     cr_assert_eq(berth_value_count(bth_ordered_dict_from_pairs(tree, NULL)), 0);
     cr_assert_eq(berth_tree_error(tree, NULL), 0);
-    expect_failure(bth_set_from_list(tree, list), BERTH_E_PICKLE,
-                   "a list is used by set after another object was built from it");
+    expect_tree_failure(bth_set_from_list(tree, list), BERTH_E_PICKLE,
+                        "a list is used by set after another object was built from it");
 }
 
 Test(value, an_argument_is_used_once)
 {
     berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT), *list = berth_make_list(tree);
     bth_counter_from_dict(tree, dict);
-    expect_failure(bth_counter_from_dict(tree, dict), BERTH_E_PICKLE,
-                   "a dict is used by Counter after another object was built from it");
+    expect_tree_failure(bth_counter_from_dict(tree, dict), BERTH_E_PICKLE,
+                        "a dict is used by Counter after another object was built from it");
     list = berth_make_list(tree);
     bth_ordered_dict_from_pairs(tree, list);
-    expect_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
-                   "a list is used by OrderedDict after another object was built from it");
+    expect_tree_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
+                        "a list is used by OrderedDict after another object was built from it");
     list = berth_make_list(tree);
     bth_set_from_list(tree, list);
     cr_assert_lt(berth_list_append(list, berth_make_none(tree)), 0);
-    expect_failure(NULL, BERTH_E_UNSUPPORTED,
-                   "a list grows after another object was built from it");
+    expect_tree_failure(NULL, BERTH_E_UNSUPPORTED,
+                        "a list grows after another object was built from it");
     list = berth_make_list(tree);
     berth_list_append(list, berth_make_none(tree));
-    expect_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
-                   "an OrderedDict made from an item that is not a pair");
+    expect_tree_failure(bth_ordered_dict_from_pairs(tree, list), BERTH_E_PICKLE,
+                        "an OrderedDict made from an item that is not a pair");
 }
 
 Test(value, dicts_of_every_kind)
@@ -262,7 +252,7 @@ Test(value, dicts_of_every_kind)
         cr_assert_null(berth_value_at(dicts[i], 0), "a dict has keys and values");
     }
     cr_assert_lt(berth_dict_set(berth_make_list(tree), "a", berth_make_none(tree)), 0);
-    expect_failure(NULL, BERTH_E_ARGUMENT, "a list is not a dict");
+    expect_tree_failure(NULL, BERTH_E_ARGUMENT, "a list is not a dict");
 }
 
 Test(value, attributes)
@@ -277,7 +267,7 @@ Test(value, attributes)
         berth_dict_set_value(ordered, berth_make_int(tree, i), state);
     cr_assert_eq(berth_value_part(ordered, BERTH_PART_STATE), state);
     cr_assert_lt(berth_value_set_state(state, state), 0);
-    expect_failure(NULL, BERTH_E_ARGUMENT, "a dict has no attributes");
+    expect_tree_failure(NULL, BERTH_E_ARGUMENT, "a dict has no attributes");
 }
 
 Test(value, sizes_are_shapes)
@@ -314,15 +304,15 @@ Test(value, shapes_that_are_none_are_refused)
     for (int i = 0; i < 65; i++)
         items[i] = berth_make_int(tree, 1);
     cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, items, 65), &shape, &rank));
-    expect_failure(NULL, BERTH_E_TENSOR, "a shape of 65 items (at most 64)");
+    expect_tree_failure(NULL, BERTH_E_TENSOR, "a shape of 65 items (at most 64)");
     berth_value *item = berth_make_float(tree, 1);
     cr_assert_not(bth_value_as_shape(berth_make_tuple(tree, &item, 1), &shape, &rank));
-    expect_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
+    expect_tree_failure(NULL, BERTH_E_TENSOR, "item 0 of a shape is a float, not an int");
     item = berth_make_bytes(tree, BERTH_KIND_INT, big, 9);
-    expect_failure(bth_size_from_tuple(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
-                   "item 0 of a shape is beyond 64 bits");
+    expect_tree_failure(bth_size_from_tuple(tree, berth_make_tuple(tree, &item, 1)), BERTH_E_TENSOR,
+                        "item 0 of a shape is beyond 64 bits");
     cr_assert_not(bth_value_as_shape(berth_make_none(tree), &shape, &rank));
-    expect_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");
+    expect_tree_failure(NULL, BERTH_E_TENSOR, "None for a shape, not a tuple of ints");
 }
 
 Test(value, devices)
@@ -337,10 +327,10 @@ Test(value, devices)
     bth_value_device_type_and_index(device, &index);
     cr_assert_eq(index, -1);
     cr_assert_null(bth_value_device_type_and_index(berth_make_none(tree), &index));
-    expect_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
-                   "\"cuda:1\" is not a device type");
-    expect_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
-                   "device index 128 (at most 127)");
+    expect_tree_failure(berth_make_device(tree, "cuda:1", 0), BERTH_E_ARGUMENT,
+                        "\"cuda:1\" is not a device type");
+    expect_tree_failure(berth_make_device(tree, "cpu", 128), BERTH_E_ARGUMENT,
+                        "device index 128 (at most 127)");
 }
 
 Test(value, globals_and_calls)

@@ -202,14 +202,12 @@ Test(walk, bad_arguments_are_refused)
     const berth_value *value = berth_make_none(tree);
     berth_error error;
 
-    cr_expect_eq(berth_value_walk(NULL, &none, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the value is NULL");
-    cr_expect_eq(berth_value_walk(value, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the walker is NULL");
-    cr_expect_eq(berth_value_walk(value, &unknown, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "unknown flags 0x2 of a walk");
-    cr_expect_eq(berth_value_walk(value, &newer, &error), BERTH_E_ARGUMENT);
-    cr_expect(strstr(error.message, "berth_walker: reserved[1] is not 0"), "%s", error.message);
+    FAILS(berth_value_walk(NULL, &none, &error), BERTH_E_ARGUMENT, "the value is NULL");
+    FAILS(berth_value_walk(value, NULL, &error), BERTH_E_ARGUMENT, "the walker is NULL");
+    FAILS(berth_value_walk(value, &unknown, &error), BERTH_E_ARGUMENT,
+          "unknown flags 0x2 of a walk");
+    FAILS_SAYING(berth_value_walk(value, &newer, &error), BERTH_E_ARGUMENT,
+                 "berth_walker: reserved[1] is not 0");
     cr_expect_eq(berth_value_walk(sample(), &none, NULL), 0, "no function, no error");
 }
 

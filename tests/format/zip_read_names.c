@@ -157,17 +157,18 @@ Test(zip_names, a_top_folder_need_not_be_marked_as_utf8)
                 "the top folder '\xc3\xa9' is marked as UTF-8 (flag bit 11) in some entries only");
     expect_refused(test_zip_new_foreign(latin1, 1), BERTH_E_ARCHIVE,
                    "at byte 46: a name that is not UTF-8: 0xe9 at its byte 0");
-    refuse_name(with_name("m/\xc3\xa9"), "a name that is not ASCII and not marked as UTF-8 (flag "
-                                         "bit 11): 0xc3 at its byte 2");
+    refuse_name(
+        with_name("m/\xc3\xa9"),
+        "a name that is not ASCII and not marked as UTF-8 (flag bit 11): 0xc3 at its byte 2");
 }
 
 Test(zip_names, a_folder_that_the_top_folder_begins_with_is_another)
 {
     const test_entry entries[] = {test_stored("mm/data.pkl", "pickle", 6),
                                   test_stored("m/x", "", 0)};
-    expect_refused(test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
-                   "at byte 137: 'm/x' does not lie in the top folder 'mm' of the entries before "
-                   "it");
+    expect_refused(
+        test_zip_new_foreign(entries, 2), BERTH_E_ARCHIVE,
+        "at byte 137: 'm/x' does not lie in the top folder 'mm' of the entries before it");
 }
 
 Test(zip_names, nothing_but_letters_has_another_case)

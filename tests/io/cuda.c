@@ -29,6 +29,7 @@ Test(cuda, is_left_out)
 
 #define CUDA_SUITE cuda
 #include "tests/io/cuda_stand_in.h"
+#include "tests/support/support.h"
 
 /* ---- what is kept ---- */
 
@@ -40,26 +41,26 @@ static void use_all(void)
     uintptr_t address;
     void *bytes;
 
-    expect_good(bth_device_allocate_memory(device, 77, &address, &error));
+    assert_ok(bth_device_allocate_memory(device, 77, &address, &error));
     cr_expect(address == 0xD000 && last_nbytes == 77);
-    expect_good(bth_pinned_allocate(device, 78, &bytes, &error));
+    assert_ok(bth_pinned_allocate(device, 78, &bytes, &error));
     cr_expect(bytes == &made && last_nbytes == 78 && last_flags == CU_MEMHOSTALLOC_PORTABLE);
-    expect_good(bth_pinned_register(device, bytes, 79, &error));
+    assert_ok(bth_pinned_register(device, bytes, 79, &error));
     cr_expect(last_nbytes == 79 && last_flags == CU_MEMHOSTREGISTER_PORTABLE);
-    expect_good(bth_device_stream_open(device, &stream, &error));
+    assert_ok(bth_device_stream_open(device, &stream, &error));
     cr_expect_eq(last_flags, CU_STREAM_NON_BLOCKING);
-    expect_good(bth_device_event_open(device, &event, &error));
+    assert_ok(bth_device_event_open(device, &event, &error));
     cr_expect_eq(last_flags, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
-    expect_good(bth_device_copy_to_host(&stream, bytes, address, 80, &error));
+    assert_ok(bth_device_copy_to_host(&stream, bytes, address, 80, &error));
     cr_expect(last_nbytes == 80 && last_stream == stream.native);
-    expect_good(bth_device_copy_to_device(&stream, address, bytes, 81, &error));
+    assert_ok(bth_device_copy_to_device(&stream, address, bytes, 81, &error));
     cr_expect_eq(last_nbytes, 81);
-    expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_stream_wait_for_event(&stream, &memory, &error));
+    assert_ok(bth_device_event_record(&event, &stream, &error));
+    assert_ok(bth_device_stream_wait_for_event(&stream, &memory, &error));
     cr_expect_eq(last_event, &memory, "a program's own event");
-    expect_good(bth_device_event_wait(&event, &error));
-    expect_good(bth_device_stream_wait(&stream, &error));
-    expect_good(bth_device_find_memory_owner(device, address, &owner, &error));
+    assert_ok(bth_device_event_wait(&event, &error));
+    assert_ok(bth_device_stream_wait(&stream, &error));
+    assert_ok(bth_device_find_memory_owner(device, address, &owner, &error));
     cr_expect(owner.kind == BTH_MEMORY_DEVICE && owner.ordinal == 1);
     bth_device_event_close(&event);
     bth_device_stream_close(&stream);
@@ -88,16 +89,13 @@ CUDA_TEST(calls_that_fail_leave_the_programs_context_too)
 
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
+    FAILS_ONCE(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE,
+               "cuda:0: 5 bytes of device memory cannot be allocated, and the process must be "
+               "started again: a fake (CUDA_ERROR_FAKE)");
     cr_expect_eq(address, 0);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: 5 bytes of device memory cannot be allocated, and the process must be "
-                   "started again: a fake "
-                   "(CUDA_ERROR_FAKE)");
-    cr_expect_eq(bth_device_stream_open(device, &stream, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: a stream cannot be created, and the process must be started "
-                   "again: a fake (CUDA_ERROR_FAKE)");
+    FAILS_ONCE(bth_device_stream_open(device, &stream, &error), BERTH_E_DEVICE,
+               "cuda:0: a stream cannot be created, and the process must be started again: a fake "
+               "(CUDA_ERROR_FAKE)");
     cr_expect_null(stream.native);
     next_result = CUDA_ERROR_OUT_OF_MEMORY;
     cr_expect_eq(bth_pinned_allocate(device, 5, &bytes, &error), BERTH_E_MEMORY);
@@ -112,17 +110,16 @@ CUDA_TEST(memory_is_told_by_its_address)
     bth_memory_owner owner;
 
     open_device("cuda:0", 0);
-    expect_good(bth_device_find_memory_owner(device, 0xA000, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, 0xA000, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find_memory_owner(device, 0xB000, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, 0xB000, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
-    cr_expect_eq(bth_device_check_memory(device, 0xD000, 1, &error), BERTH_E_ARGUMENT);
-    expect_failure(BERTH_E_ARGUMENT, "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
+    FAILS_ONCE(bth_device_check_memory(device, 0xD000, 1, &error), BERTH_E_ARGUMENT,
+               "cuda:0: 1 bytes at 0xd000 are memory of cuda:1");
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_find_memory_owner(device, 0xD000, &owner, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE,
-                   "cuda:0: the owner of the memory at 0xd000 cannot be found, and the process "
-                   "must be started again: a fake (CUDA_ERROR_FAKE)");
+    FAILS_ONCE(bth_device_find_memory_owner(device, 0xD000, &owner, &error), BERTH_E_DEVICE,
+               "cuda:0: the owner of the memory at 0xd000 cannot be found, and the process must be "
+               "started again: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
 }
 
@@ -145,7 +142,7 @@ CUDA_TEST(a_thread_that_captures_a_graph_itself_keeps_its_mode)
 
 static void *use_from_a_thread(void *name)
 {
-    expect_good(bth_device_open(name, &device, &error));
+    assert_ok(bth_device_open(name, &device, &error));
     use_all();
     cr_expect_eq(depth, 0);
     cr_expect_eq(mode, own_mode);
@@ -184,12 +181,11 @@ CUDA_TEST(a_driver_without_a_function_is_refused_by_its_name)
         missing = functions[i].name;
         snprintf(sentence, sizeof sentence,
                  "cuda:0: libcuda.so.1 has no %s: a driver for CUDA 6.5 is too old", missing);
-        cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
-        expect_failure(BERTH_E_DEVICE, sentence);
+        FAILS_ONCE(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE, sentence);
     }
     also_missing = "cuDriverGetVersion";
-    cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:0: libcuda.so.1 has no cuEventSynchronize: it is too old");
+    FAILS_ONCE(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE,
+               "cuda:0: libcuda.so.1 has no cuEventSynchronize: it is too old");
     missing = "";
     open_device("cuda:0", 0); /* and that one alone does not matter */
 }
@@ -201,9 +197,9 @@ CUDA_TEST(a_driver_without_names_of_errors_tells_their_numbers)
     missing = "cuGetErrorName";
     open_device("cuda:0", 0);
     next_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-    cr_expect_eq(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:0: 5 bytes of device memory cannot be allocated, and the "
-                                   "process must be started again: CUDA error 700");
+    FAILS_ONCE(bth_device_allocate_memory(device, 5, &address, &error), BERTH_E_DEVICE,
+               "cuda:0: 5 bytes of device memory cannot be allocated, and the process must be "
+               "started again: CUDA error 700");
     next_result = CUDA_SUCCESS;
 }
 
@@ -219,27 +215,27 @@ CUDA_TEST(a_driver_that_cannot_register_says_so)
 CUDA_TEST(a_driver_that_does_not_start_is_told_and_tried_again)
 {
     start_result = CUDA_ERROR_NO_DEVICE;
-    cr_expect_eq(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:0: the CUDA driver does not start: no CUDA-capable device "
-                                   "is detected (CUDA_ERROR_NO_DEVICE)");
+    FAILS_ONCE(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE,
+               "cuda:0: the CUDA driver does not start: no CUDA-capable device is detected "
+               "(CUDA_ERROR_NO_DEVICE)");
     missing = "cuGetErrorString";
-    cr_expect_eq(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:0: the CUDA driver does not start: CUDA error 100");
+    FAILS_ONCE(bth_device_open("cuda", &device, &error), BERTH_E_DEVICE,
+               "cuda:0: the CUDA driver does not start: CUDA error 100");
     start_result = CUDA_SUCCESS;
     open_device("cuda", 0);
 }
 
 CUDA_TEST(devices_that_there_are_not_are_refused)
 {
-    cr_expect_eq(bth_device_open("cuda:2", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:2: there is no such device, the driver has 2");
+    FAILS_ONCE(bth_device_open("cuda:2", &device, &error), BERTH_E_DEVICE,
+               "cuda:2: there is no such device, the driver has 2");
     next_result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-    cr_expect_eq(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
+    FAILS_ONCE(bth_device_open("cuda:1", &device, &error), BERTH_E_DEVICE,
+               "cuda:1: cannot be opened: a fake (CUDA_ERROR_FAKE)");
     next_result = CUDA_SUCCESS;
     n_devices = 0;
-    cr_expect_eq(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE);
-    expect_failure(BERTH_E_DEVICE, "cuda:0: there is no such device, the driver has 0");
+    FAILS_ONCE(bth_device_open("cuda:0", &device, &error), BERTH_E_DEVICE,
+               "cuda:0: there is no such device, the driver has 0");
 }
 
 #endif

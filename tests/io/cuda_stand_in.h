@@ -11,14 +11,13 @@
 #include "base/error.h"
 #include "io/device/device.h"
 #include "io/syscalls.h"
+#include "tests/support/support.h"
 
 #define N_DEVICES 2
 #define STACK_DEPTH 8
 
 static berth_error error;
 static bth_device_handle *device;
-
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
 /* ---- the driver ---- */
 
@@ -456,14 +455,7 @@ TestSuite(CUDA_SUITE, .timeout = 60, .init = set_up, .fini = bth_system_restore)
 static inline void open_device(const char *name, size_t ordinal)
 {
     needed = &contexts[ordinal];
-    expect_good(bth_device_open(name, &device, &error));
-}
-
-static inline void expect_failure(int code, const char *sentence)
-{
-    cr_expect_eq(error.code, code);
-    cr_expect_str_eq(error.message, sentence);
-    bth_error_clear(&error);
+    assert_ok(bth_device_open(name, &device, &error));
 }
 
 #endif

@@ -11,17 +11,17 @@
 
 #include "base/error.h"
 #include "io/syscalls.h"
+#include "tests/support/support.h"
 
 #define NBYTES ((size_t)3 * 1000 * 1000 + 7)
 #define N_STREAMS 4
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
 
 static berth_error error;
 static bth_device_handle *device;
 
 static void on_simulated(void)
 {
-    expect_good(bth_device_open("simulated:0", &device, &error));
+    assert_ok(bth_device_open("simulated:0", &device, &error));
 }
 
 static void on_cuda(void)
@@ -56,7 +56,7 @@ static uint8_t *new_pinned(size_t nbytes)
 {
     void *bytes;
 
-    expect_good(bth_pinned_allocate(device, nbytes, &bytes, &error));
+    assert_ok(bth_pinned_allocate(device, nbytes, &bytes, &error));
     return bytes;
 }
 
@@ -64,7 +64,7 @@ static uintptr_t new_memory(size_t nbytes)
 {
     uintptr_t address;
 
-    expect_good(bth_device_allocate_memory(device, nbytes, &address, &error));
+    assert_ok(bth_device_allocate_memory(device, nbytes, &address, &error));
     return address;
 }
 
@@ -76,12 +76,12 @@ static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nb
 
     fill(out, nbytes, 1);
     memset(in, 0, nbytes);
-    expect_good(bth_device_stream_open(device, &stream, &error));
-    expect_good(bth_device_event_open(device, &event, &error));
-    expect_good(bth_device_copy_to_device(&stream, at, out, nbytes, &error));
-    expect_good(bth_device_copy_to_host(&stream, in, at, nbytes, &error));
-    expect_good(bth_device_event_record(&event, &stream, &error));
-    expect_good(bth_device_event_wait(&event, &error));
+    assert_ok(bth_device_stream_open(device, &stream, &error));
+    assert_ok(bth_device_event_open(device, &event, &error));
+    assert_ok(bth_device_copy_to_device(&stream, at, out, nbytes, &error));
+    assert_ok(bth_device_copy_to_host(&stream, in, at, nbytes, &error));
+    assert_ok(bth_device_event_record(&event, &stream, &error));
+    assert_ok(bth_device_event_wait(&event, &error));
     cr_expect(memcmp(out, in, nbytes) == 0, "%zu bytes", nbytes);
     bth_device_event_close(&event);
     bth_device_stream_close(&stream);
@@ -121,12 +121,12 @@ DEVICE_TEST(memory_that_is_there_can_be_pinned)
 
     if (bth_pinned_register(device, bytes, 2 * nbytes, &error) == BERTH_E_UNSUPPORTED)
         cr_skip_test("%s", error.message);
-    expect_good(error.code);
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes + nbytes, &owner, &error));
+    assert_ok(error.code);
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)bytes + nbytes, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
     expect_round_trip(bytes, bytes + nbytes, at, nbytes);
     bth_pinned_unregister(device, bytes);
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     munmap(bytes, 2 * nbytes);
     bth_device_release_memory(device, at);
@@ -139,16 +139,16 @@ DEVICE_TEST(an_address_tells_whose_memory_it_is)
     bth_memory_owner owner;
     int here;
 
-    expect_good(bth_device_find_memory_owner(device, at, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, at, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
     cr_expect_eq(owner.ordinal, 0);
-    expect_good(bth_device_find_memory_owner(device, at + NBYTES - 1, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, at + NBYTES - 1, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_DEVICE);
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)pinned, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)pinned, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PINNED);
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)&here, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)&here, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
-    expect_good(bth_device_find_memory_owner(device, 0, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, 0, &owner, &error));
     cr_expect_eq(owner.kind, BTH_MEMORY_PAGEABLE);
     bth_pinned_release(device, pinned);
     bth_device_release_memory(device, at);
@@ -162,8 +162,7 @@ static void expect_refused(uintptr_t at, size_t nbytes)
              "%s: %zu bytes at 0x%zx are not this device's memory, or not any more",
              bth_device_name(device), nbytes, (size_t)at);
     bth_error_clear(&error);
-    cr_expect_eq(bth_device_check_memory(device, at, nbytes, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, sentence);
+    FAILS(bth_device_check_memory(device, at, nbytes, &error), BERTH_E_ARGUMENT, sentence);
     bth_error_clear(&error);
 }
 
@@ -174,9 +173,9 @@ DEVICE_TEST(memory_of_the_host_and_freed_memory_are_refused)
     void *pinned = new_pinned(100);
     int here;
 
-    expect_good(bth_device_check_memory(device, at, nbytes, &error));
-    expect_good(bth_device_check_memory(device, at + 5, 1, &error));
-    expect_good(bth_device_check_memory(device, 0, 0, &error));
+    assert_ok(bth_device_check_memory(device, at, nbytes, &error));
+    assert_ok(bth_device_check_memory(device, at + 5, 1, &error));
+    assert_ok(bth_device_check_memory(device, 0, 0, &error));
     expect_refused((uintptr_t)pinned, 100);
     expect_refused((uintptr_t)&here, sizeof here);
     bth_device_release_memory(device, at);
@@ -195,7 +194,7 @@ DEVICE_TEST(no_bytes_need_no_memory)
 {
     uintptr_t at = 1;
 
-    expect_good(bth_device_allocate_memory(device, 0, &at, &error));
+    assert_ok(bth_device_allocate_memory(device, 0, &at, &error));
     cr_expect_eq(at, 0);
     bth_device_release_memory(device, at);
 }
@@ -221,16 +220,16 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
     bth_device_stream first, second;
     bth_device_event event;
 
-    expect_good(bth_device_stream_open(device, &first, &error));
-    expect_good(bth_device_stream_open(device, &second, &error));
-    expect_good(bth_device_event_open(device, &event, &error));
+    assert_ok(bth_device_stream_open(device, &first, &error));
+    assert_ok(bth_device_stream_open(device, &second, &error));
+    assert_ok(bth_device_event_open(device, &event, &error));
     for (unsigned turn = 0; turn < 5; turn++) {
         fill(out, NBYTES, turn);
-        expect_good(bth_device_copy_to_device(&first, at, out, NBYTES, &error));
-        expect_good(bth_device_event_record(&event, &first, &error));
-        expect_good(bth_device_stream_wait_for_event(&second, event.native, &error));
-        expect_good(bth_device_copy_to_host(&second, in, at, NBYTES, &error));
-        expect_good(bth_device_stream_wait(&second, &error));
+        assert_ok(bth_device_copy_to_device(&first, at, out, NBYTES, &error));
+        assert_ok(bth_device_event_record(&event, &first, &error));
+        assert_ok(bth_device_stream_wait_for_event(&second, event.native, &error));
+        assert_ok(bth_device_copy_to_host(&second, in, at, NBYTES, &error));
+        assert_ok(bth_device_stream_wait(&second, &error));
         cr_expect(memcmp(out, in, NBYTES) == 0, "turn %u", turn);
     }
     bth_device_event_close(&event);
@@ -245,8 +244,8 @@ DEVICE_TEST(an_event_that_was_never_recorded_has_come)
 {
     bth_device_event event;
 
-    expect_good(bth_device_event_open(device, &event, &error));
-    expect_good(bth_device_event_wait(&event, &error));
+    assert_ok(bth_device_event_open(device, &event, &error));
+    assert_ok(bth_device_event_wait(&event, &error));
     bth_device_event_close(&event);
 }
 
@@ -258,14 +257,14 @@ DEVICE_TEST(an_event_may_be_closed_before_it_comes)
     bth_device_event event;
 
     for (size_t i = 0; i < 2; i++)
-        expect_good(bth_device_stream_open(device, &streams[i], &error));
-    expect_good(bth_device_event_open(device, &event, &error));
-    expect_good(bth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
-    expect_good(bth_device_event_record(&event, &streams[0], &error));
-    expect_good(bth_device_stream_wait_for_event(&streams[1], event.native, &error));
+        assert_ok(bth_device_stream_open(device, &streams[i], &error));
+    assert_ok(bth_device_event_open(device, &event, &error));
+    assert_ok(bth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
+    assert_ok(bth_device_event_record(&event, &streams[0], &error));
+    assert_ok(bth_device_stream_wait_for_event(&streams[1], event.native, &error));
     bth_device_event_close(&event);
     for (size_t i = 0; i < 2; i++) {
-        expect_good(bth_device_stream_wait(&streams[i], &error));
+        assert_ok(bth_device_stream_wait(&streams[i], &error));
         bth_device_stream_close(&streams[i]);
     }
     bth_pinned_release(device, bytes);
@@ -279,9 +278,9 @@ DEVICE_TEST(closing_a_stream_waits_for_its_copies)
     bth_device_stream stream;
 
     fill(out, NBYTES, 3);
-    expect_good(bth_device_stream_open(device, &stream, &error));
-    expect_good(bth_device_copy_to_device(&stream, at, out, NBYTES, &error));
-    expect_good(bth_device_copy_to_host(&stream, in, at, NBYTES, &error));
+    assert_ok(bth_device_stream_open(device, &stream, &error));
+    assert_ok(bth_device_copy_to_device(&stream, at, out, NBYTES, &error));
+    assert_ok(bth_device_copy_to_host(&stream, in, at, NBYTES, &error));
     bth_device_stream_close(&stream);
     cr_expect_null(stream.native);
     cr_expect(memcmp(out, in, NBYTES) == 0);
@@ -299,15 +298,15 @@ DEVICE_TEST(many_streams_work_at_a_time)
 
     fill(out, N_STREAMS * NBYTES, 9);
     for (size_t i = 0; i < N_STREAMS; i++)
-        expect_good(bth_device_stream_open(device, &streams[i], &error));
+        assert_ok(bth_device_stream_open(device, &streams[i], &error));
     for (size_t part = 0; part < 7; part++)
         for (size_t i = 0; i < N_STREAMS; i++) {
             size_t from = i * NBYTES + part * (NBYTES / 7), n = NBYTES / 7;
-            expect_good(bth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
-            expect_good(bth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
+            assert_ok(bth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
+            assert_ok(bth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
         }
     for (size_t i = 0; i < N_STREAMS; i++) {
-        expect_good(bth_device_stream_wait(&streams[i], &error));
+        assert_ok(bth_device_stream_wait(&streams[i], &error));
         cr_expect(memcmp(out + i * NBYTES, in + i * NBYTES, NBYTES / 7 * 7) == 0, "stream %zu", i);
         bth_device_stream_close(&streams[i]);
     }
@@ -321,11 +320,11 @@ DEVICE_TEST(one_name_is_one_handle)
     bth_device_handle *again;
     char kind[32];
 
-    expect_good(bth_device_open(bth_device_name(device), &again, &error));
+    assert_ok(bth_device_open(bth_device_name(device), &again, &error));
     cr_expect_eq(again, device);
     snprintf(kind, sizeof kind, "%s", bth_device_name(device));
     *strchr(kind, ':') = '\0';
-    expect_good(bth_device_open(kind, &again, &error));
+    assert_ok(bth_device_open(kind, &again, &error));
     cr_expect_eq(again, device);
     cr_expect(bth_device_is_same_kind(again, device));
 }

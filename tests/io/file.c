@@ -173,7 +173,7 @@ static void expect_whole_transfers(void)
         memset(found, 0, NBYTES);
         fault.n_calls = 0;
         cr_assert_eq(ftruncate(fd, 0), 0);
-        cr_assert_eq(transfers[i](found), 0, "%s", error.message);
+        assert_ok(transfers[i](found));
         cr_assert_arr_eq(found, bytes, NBYTES, "transfer %zu", i);
     }
 }
@@ -260,8 +260,8 @@ Test(file, failed_writes_tell_where_and_what_is_missing_w1)
 Test(file, a_write_of_nothing_is_an_error_not_a_loop)
 {
     bth_system.pwrite = pwrite_of_nothing;
-    cr_assert_eq(bth_file_write(fd, bytes, 5, 3, &error), BERTH_E_SYSTEM);
-    cr_assert_str_eq(error.message, "at byte 3: 5 bytes not written: Input/output error");
+    FAILS(bth_file_write(fd, bytes, 5, 3, &error), BERTH_E_SYSTEM,
+          "at byte 3: 5 bytes not written: Input/output error");
 }
 
 static ssize_t pread_of_nothing(int file, void *memory, size_t nbytes, off_t offset)
@@ -275,14 +275,14 @@ Test(file, that_ends_too_early_tells_where_w9)
     uint8_t found[NBYTES];
 
     cr_assert_eq(pwrite(fd, bytes, 6000, 0), 6000);
-    cr_assert_eq(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
-    cr_assert_str_eq(error.message, "at byte 6000: the file ends here, 1000 bytes too early");
+    FAILS(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED,
+          "at byte 6000: the file ends here, 1000 bytes too early");
     cr_assert_eq(error.offset, 6000);
     bth_system.pread = pread_of_nothing;
     error = (berth_error){0};
-    cr_assert_eq(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED);
-    cr_assert_str_eq(error.message, "at byte 2000: the file ends here, 5000 bytes too early, but "
-                                    "reports a larger size, as files of /sys do");
+    FAILS(bth_file_read(fd, found, 5000, 2000, &error), BERTH_E_TRUNCATED,
+          "at byte 2000: the file ends here, 5000 bytes too early, but "
+          "reports a larger size, as files of /sys do");
 }
 
 Test(file, positions_beyond_the_kernel_s_are_refused)
@@ -293,9 +293,8 @@ Test(file, positions_beyond_the_kernel_s_are_refused)
     error = (berth_error){0};
     cr_assert_eq(bth_file_write(fd, bytes, 10, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
     error = (berth_error){0};
-    cr_assert_eq(bth_file_write_pieces(fd, &piece, 1, INT64_MAX - 3, &error), BERTH_E_NO_SPACE);
-    cr_assert_str_eq(error.message,
-                     "at byte 9223372036854775804: 10 bytes not written: File too large");
+    FAILS(bth_file_write_pieces(fd, &piece, 1, INT64_MAX - 3, &error), BERTH_E_NO_SPACE,
+          "at byte 9223372036854775804: 10 bytes not written: File too large");
 }
 
 Test(file, of_no_bytes_needs_no_call)

@@ -118,7 +118,7 @@ Test(map, that_the_system_refuses_is_an_error_w6)
     bth_map map = {0};
 
     bth_system.mmap = failing_mmap;
-    cr_assert_eq(bth_map_file(file_fd, 50, 0, &map, &error), BERTH_E_MEMORY);
-    cr_assert_str_eq(error.message, "at byte 0: 50 bytes cannot be mapped: Cannot allocate memory");
+    FAILS(bth_map_file(file_fd, 50, 0, &map, &error), BERTH_E_MEMORY,
+          "at byte 0: 50 bytes cannot be mapped: Cannot allocate memory");
     cr_assert_null(map.address);
 }

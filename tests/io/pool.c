@@ -96,9 +96,8 @@ Test(pool, tells_the_first_failure_and_begins_nothing_after_it_w8)
         begin(&tasks);
         tasks.fail_at = 40;
         tasks.nanoseconds = 1000;
-        cr_assert_eq(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
-                     BERTH_E_CHECKSUM);
-        cr_assert_str_eq(error.message, "data/3 at byte 77: task 40 is bad");
+        FAILS(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error), BERTH_E_CHECKSUM,
+              "data/3 at byte 77: task 40 is bad");
         cr_assert_str_eq(error.record, "data/3");
         for (size_t k = 0; k <= 40; k++)
             cr_assert_eq(tasks.done[k], 1, "claimed in order, and finished");
@@ -122,8 +121,8 @@ Test(pool, failure_without_a_word_is_still_one)
 {
     for (unsigned n_workers = 0; n_workers <= 2; n_workers++) {
         error = (berth_error){0};
-        cr_assert_eq(bth_pool_run(n_workers, 3, fail_silently, NULL, NULL, &error), BERTH_E_SYSTEM);
-        cr_assert_str_eq(error.message, "a system call failed");
+        FAILS(bth_pool_run(n_workers, 3, fail_silently, NULL, NULL, &error), BERTH_E_SYSTEM,
+              "a system call failed");
     }
 }
 
@@ -173,9 +172,8 @@ Test(pool, can_be_cancelled_at_once_and_later)
             begin(&tasks);
             tasks.cancel_at = cancel_at;
             tasks.nanoseconds = 10 * 1000 * 1000;
-            cr_assert_eq(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
-                         BERTH_E_CANCELLED);
-            cr_assert_str_eq(error.message, "cancelled");
+            FAILS(bth_pool_run(n_workers, N_TASKS, do_task, watch, &tasks, &error),
+                  BERTH_E_CANCELLED, "cancelled");
             cr_assert_eq(tasks.n_watches, cancel_at, "asked no more");
             cr_assert_lt(tasks.n_done, N_TASKS);
             cr_assert(cancel_at > 1 || tasks.n_done == 0);

@@ -81,9 +81,8 @@ Test(region, that_cannot_be_had_is_an_error_w6)
     bth_region region;
 
     bth_system.mmap = refused_mmap;
-    cr_expect_eq(bth_region_new(5000000, 64, false, NULL, &region, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message,
-                     "5000000 bytes of memory cannot be mapped: Cannot allocate memory");
+    FAILS(bth_region_new(5000000, 64, false, NULL, &region, &error), BERTH_E_MEMORY,
+          "5000000 bytes of memory cannot be mapped: Cannot allocate memory");
     cr_expect_null(region.base);
     error = (berth_error){0};
     cr_expect_eq(bth_region_new(UINT64_MAX, 64, false, NULL, &region, &error), BERTH_E_MEMORY);
@@ -157,8 +156,8 @@ Test(region, that_cannot_be_spread_is_told_and_used)
     result = -1;
     berth_set_log(keep_log, NULL);
     cr_expect_eq(bth_region_new(5000000, 64, true, NULL, &region, &error), 0);
-    cr_expect_str_eq(logged, "memory is not spread over nodes (io.numa=interleave): Function not "
-                             "implemented");
+    cr_expect_str_eq(
+        logged, "memory is not spread over nodes (io.numa=interleave): Function not implemented");
     memset(region.bytes, 1, 5000000);
     bth_region_free(&region);
     berth_set_log(NULL, NULL);

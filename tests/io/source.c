@@ -84,9 +84,8 @@ Test(source, never_gives_bytes_beyond_its_end)
     for (int kind = 0; kind < 4; kind++) {
         cr_assert_eq(open_by(kind, &reader), 0);
         error = (berth_error){0};
-        cr_assert_eq(bth_reader_read(&reader, found, 16, NBYTES - 15, &error), BERTH_E_TRUNCATED);
-        cr_assert_str_eq(error.message,
-                         "at byte 4985: 16 bytes needed, but there are only 5000 bytes in all");
+        FAILS(bth_reader_read(&reader, found, 16, NBYTES - 15, &error), BERTH_E_TRUNCATED,
+              "at byte 4985: 16 bytes needed, but there are only 5000 bytes in all");
         error = (berth_error){0};
         cr_assert_eq(bth_reader_read(&reader, found, 1, UINT64_MAX, &error), BERTH_E_TRUNCATED);
         error = (berth_error){0};
@@ -130,14 +129,13 @@ Test(source, of_the_caller_that_fails_is_told_with_its_errno)
 
     cr_assert_eq(open_source(of_caller, &reader), 0);
     result_of_read = ETIMEDOUT;
-    cr_assert_eq(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message,
-                     "at byte 7: the source did not read 10 bytes: Connection timed out");
+    FAILS(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK,
+          "at byte 7: the source did not read 10 bytes: Connection timed out");
     cr_assert_eq(error.system_errno, ETIMEDOUT);
     error = (berth_error){0};
     result_of_read = -1;
-    cr_assert_eq(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK);
-    cr_assert_str_eq(error.message, "at byte 7: the source did not read 10 bytes: it returned -1");
+    FAILS(bth_reader_read(&reader, found, 10, 7, &error), BERTH_E_CALLBACK,
+          "at byte 7: the source did not read 10 bytes: it returned -1");
     cr_assert_eq(error.system_errno, 0);
     cr_assert_eq(reader.n_requests, 0);
     bth_reader_close(&reader);
@@ -150,8 +148,8 @@ Test(source, that_is_truncated_while_read_is_an_error_w9)
 
     cr_assert_eq(open_by(0, &reader), 0);
     cr_assert_eq(truncate(path, 4000), 0);
-    cr_assert_eq(bth_reader_read(&reader, found, NBYTES, 0, &error), BERTH_E_TRUNCATED);
-    cr_assert_str_eq(error.message, "at byte 4000: the file ends here, 1000 bytes too early");
+    FAILS(bth_reader_read(&reader, found, NBYTES, 0, &error), BERTH_E_TRUNCATED,
+          "at byte 4000: the file ends here, 1000 bytes too early");
     bth_reader_close(&reader);
 }
 
@@ -184,22 +182,21 @@ Test(source, that_cannot_be_opened_leaves_nothing)
     cr_assert_eq(open_source(berth_from_path(folder), &reader), BERTH_E_NOT_CHECKPOINT);
     expect_closed(&reader);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_fd(-1), &reader), BERTH_E_SYSTEM);
-    cr_assert_str_eq(error.message, "cannot be duplicated: Bad file descriptor");
+    FAILS(open_source(berth_from_fd(-1), &reader), BERTH_E_SYSTEM,
+          "cannot be duplicated: Bad file descriptor");
     expect_closed(&reader);
     cr_assert_eq(pipe(ends), 0);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT);
-    cr_assert_str_eq(error.message, BTH_FILE_IS_PIPE);
+    FAILS(open_source(berth_from_fd(ends[0]), &reader), BERTH_E_NOT_CHECKPOINT, BTH_FILE_IS_PIPE);
     expect_closed(&reader);
     (void)close(ends[0]);
     (void)close(ends[1]);
     error = (berth_error){0};
-    cr_assert_eq(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "the address of 4 bytes is NULL");
+    FAILS(open_source(berth_from_memory(NULL, 4), &reader), BERTH_E_ARGUMENT,
+          "the address of 4 bytes is NULL");
     error = (berth_error){0};
-    cr_assert_eq(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT);
-    cr_assert_str_eq(error.message, "has no read function");
+    FAILS(open_source((berth_source){.nbytes = 4}, &reader), BERTH_E_ARGUMENT,
+          "has no read function");
     expect_closed(&reader);
 }
 

@@ -21,8 +21,6 @@ static berth_error error;
 static bth_device_handle *device, *other;
 static char told[700];
 
-#define expect_good(call) cr_assert_eq((call), 0, "%s", error.message)
-
 static void keep_line(void *context, const char *message)
 {
     (void)context;
@@ -33,8 +31,8 @@ static void set_up(void)
 {
     test_memory_watch();
     berth_set_log(keep_line, NULL);
-    expect_good(bth_device_open("simulated:0", &device, &error));
-    expect_good(bth_device_open("simulated:1", &other, &error));
+    assert_ok(bth_device_open("simulated:0", &device, &error));
+    assert_ok(bth_device_open("simulated:1", &other, &error));
 }
 
 static void tear_down(void)
@@ -64,14 +62,14 @@ static void open_ring(bth_device_handle *of, size_t nbytes, unsigned n, bth_stag
 {
     const bth_staging_need need = {.buffer_nbytes = nbytes, .n_buffers = n, .is_pinned = true};
 
-    expect_good(bth_staging_open(of, &need, ring, &error));
+    assert_ok(bth_staging_open(of, &need, ring, &error));
 }
 
 static bth_memory_kind kind_of(const uint8_t *bytes)
 {
     bth_memory_owner owner;
 
-    expect_good(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
+    assert_ok(bth_device_find_memory_owner(device, (uintptr_t)bytes, &owner, &error));
     return owner.kind;
 }
 
@@ -156,11 +154,11 @@ STAGING_TEST(pageable_buffers_are_not_kept)
     static const bth_staging_need wish = {.buffer_nbytes = 9, .n_buffers = 2, .is_pinned = true};
     bth_staging ring;
 
-    expect_good(bth_staging_open(device, &need, &ring, &error));
+    assert_ok(bth_staging_open(device, &need, &ring, &error));
     cr_expect_not(ring.is_pinned);
     cr_expect_eq(kind_of(ring.buffers[0].bytes), BTH_MEMORY_PAGEABLE);
     bth_staging_close(&ring);
-    expect_good(bth_staging_open(NULL, &wish, &ring, &error));
+    assert_ok(bth_staging_open(NULL, &wish, &ring, &error));
     cr_expect_not(ring.is_pinned, "without a device nothing pins");
     memset(ring.buffers[0].bytes, 1, PAGE);
     bth_staging_close(&ring);
@@ -206,9 +204,8 @@ STAGING_TEST(without_one_buffer_there_is_an_error_with_its_bytes)
     bth_staging ring;
 
     bth_simulated_fail(BTH_SIMULATED_PIN, 1, BTH_SIMULATED_FOR_EVER);
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "simulated:0: 6291456 bytes cannot be pinned: out of memory "
-                                    "(SIMULATED_OUT_OF_MEMORY)");
+    FAILS(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
+          "simulated:0: 6291456 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_null(ring.buffers);
     bth_staging_close(&ring);
 }
@@ -221,13 +218,13 @@ STAGING_TEST(a_bound_of_memory_is_kept)
                              .is_pinned = true};
     bth_staging ring;
 
-    expect_good(bth_staging_open(device, &need, &ring, &error));
+    assert_ok(bth_staging_open(device, &need, &ring, &error));
     cr_expect_eq(ring.n_buffers, 3);
     bth_staging_close(&ring);
     need.max_nbytes = PAGE - 1;
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message, "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves "
-                                    "2097151 (1 bytes missing)");
+    FAILS(
+        bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
+        "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves 2097151 (1 bytes missing)");
 }
 
 STAGING_TEST(needs_that_make_no_sense_are_refused)
@@ -258,9 +255,8 @@ STAGING_TEST(memory_that_cannot_be_had_is_told) /* W6 */
     bth_staging ring;
 
     bth_system.mmap = no_map;
-    cr_expect_eq(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message,
-                     "2097152 bytes of memory cannot be mapped: Cannot allocate memory");
+    FAILS(bth_staging_open(device, &need, &ring, &error), BERTH_E_MEMORY,
+          "2097152 bytes of memory cannot be mapped: Cannot allocate memory");
     bth_system_restore();
     bth_error_clear(&error);
     test_memory_refuse(1, true);

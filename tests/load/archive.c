@@ -90,7 +90,6 @@ Test(archive, reads_any_range_of_a_record)
                      "data/1 at byte 1088: 2 bytes from byte 23 on were requested, but it has 24");
     record.nbytes = 100; /* what the caller's struct says is not relied on */
     cr_expect_eq(berth_archive_read(archive, &record, buffer, 24, 1, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
     berth_archive_close(archive);
 }
 
@@ -192,10 +191,8 @@ Test(archive, a_wrong_sum_names_its_record)
     cr_expect_eq(verify(NULL), BERTH_E_CHECKSUM);
     cr_expect_str_eq(error.record, "data/1");
     cr_expect_eq(error.offset, 1088);
-    cr_expect_str_eq(
-        text_of(),
-        "\"bias\": data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the directory says "
-        "0xc37f9b13");
+    cr_expect_str_eq(text_of(), "\"bias\": data/1 at byte 1088: its bytes have CRC 0x2a1796f1, the "
+                                "directory says 0xc37f9b13");
 }
 
 /* Z10 */

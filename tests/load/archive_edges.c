@@ -13,8 +13,7 @@ static void expect_no_records(const char *options, const char *message)
 {
     berth_archive *archive;
 
-    cr_expect_eq(open_records(options, &archive), BERTH_E_ARCHIVE);
-    cr_expect_str_eq(error.message, message, "%s", error.message);
+    FAILS(open_records(options, &archive), BERTH_E_ARCHIVE, message);
     cr_expect_null(archive);
 }
 
@@ -96,24 +95,18 @@ Test(archive_edges, headers_are_read_unless_the_format_version_promises_the_layo
     expect_headers_read("load.check=none", NULL, true);
 }
 
-/* Z7: behind a record without a descriptor nothing else tells where it ends. */
-Test(archive_edges, a_gap_behind_an_empty_record)
+/* Z7: so much is not read to get over it. A smaller one: local.txt of tests/hostile/ambiguity/. */
+Test(archive_edges, a_large_gap_behind_an_empty_record)
 {
-    static const uint64_t gaps[] = {8, 300000}; /* so much is not read to get over it */
     berth_archive *opened;
 
     add_record("empty", "", 0);
     add_text("more", "more");
-    for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
-        char message[100];
-        build(&(struct lie){.record = "more", .gap = gaps[i]});
-        (void)snprintf(message, sizeof message,
-                       "memory: more at byte %llu: the entry before it ends at byte 1600",
-                       (unsigned long long)(1600 + gaps[i]));
-        cr_expect_eq(open_records("load.check=none", &opened), 0);
-        berth_archive_close(opened);
-        expect_no_records("load.check=directory", message);
-    }
+    build(&(struct lie){.record = "more", .gap = 300000});
+    cr_expect_eq(open_records("load.check=none", &opened), 0);
+    berth_archive_close(opened);
+    expect_no_records("load.check=directory",
+                      "memory: more at byte 301600: the entry before it ends at byte 1600");
 }
 
 static void expect_no_records_at_any_level(const char *message)
@@ -136,8 +129,8 @@ Test(archive_edges, an_end_that_is_cut_is_told_at_any_level)
 {
     file_nbytes--;
     expect_no_records_at_any_level(
-        "memory: at byte 2178: the end record is cut off: 21 of its 22 "
-        "bytes are there: a download or a save in place that did not end?");
+        "memory: at byte 2178: the end record is cut off: 21 of its 22 bytes are there: a download "
+        "or a save in place that did not end?");
 }
 
 /* Z7 */
@@ -161,51 +154,28 @@ Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
     cr_expect_eq(berth_archive_open(FROM_FD(0), NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_archive_open(FROM_MEMORY("a", 1), NULL, &archive, &error), BERTH_E_OPTION);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION);
-    cr_expect_not_null(strstr(error.message, text), "%s", error.message);
+    FAILS_SAYING(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION, text);
     cr_assert_eq(unsetenv(text), 0);
 }
 
-Test(archive_edges, arguments_that_are_missing)
+Test(archive_edges, sources_and_records_that_are_none)
 {
     berth_archive *archive;
     berth_record record = {.name = "none"};
     berth_source source = {.nbytes = 4, .read = NULL};
     uint8_t buffer[8];
 
-    cr_expect_eq(berth_archive_open(FROM_PATH(NULL), NULL, &archive, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, &error),
-                 BERTH_E_ARGUMENT);
-    cr_expect_null(archive);
-    cr_expect_eq(berth_archive_open(NULL, NULL, &archive, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
     source.name = "mine";
     cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, &error),
+                 BERTH_E_ARGUMENT);
+    cr_expect_null(archive);
     cr_assert_eq(open_records("load.check=directory", &archive), 0);
-    cr_expect_eq(berth_archive_at(NULL, 0, &record), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_at(archive, 0, NULL), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_at(archive, 9, &record), BERTH_E_NOT_FOUND);
-    cr_expect_eq(berth_archive_find(NULL, "a", &record, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_find(archive, NULL, &record, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_find(archive, "a", NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_find(archive, "none", &record, &error), BERTH_E_NOT_FOUND);
-    cr_expect_str_eq(error.message, "memory: there is no record \"none\" among the 9 in sample/");
+    FAILS(berth_archive_find(archive, "none", &record, &error), BERTH_E_NOT_FOUND,
+          "memory: there is no record \"none\" among the 9 in sample/");
     record.name = "none";
-    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 0, &error), BERTH_E_NOT_FOUND);
-    cr_expect_str_eq(error.message, "memory: none: there is no such record");
-    cr_expect_eq(berth_archive_read(NULL, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(archive, NULL, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(archive, &record, NULL, 1, 0, &error), BERTH_E_ARGUMENT);
-    record.name = NULL;
-    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 0, &error), BERTH_E_ARGUMENT);
-    record.name = "data/0";
-    cr_expect_eq(berth_archive_read(archive, &record, NULL, 0, 24, &error), 0);
-    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 24, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(archive, &record, buffer, 1, 25, &error), BERTH_E_ARGUMENT);
-    berth_archive_info info;
-    cr_expect_eq(berth_archive_get_info(NULL, &info), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_get_info(archive, NULL), BERTH_E_ARGUMENT);
+    FAILS(berth_archive_read(archive, &record, buffer, 1, 0, &error), BERTH_E_NOT_FOUND,
+          "memory: none: there is no such record");
     berth_archive_close(archive);
-    berth_archive_close(NULL);
 }

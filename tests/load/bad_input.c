@@ -143,8 +143,8 @@ Test(bad_input, what_is_no_regular_file)
     expect_no_path(fifo, BERTH_E_NOT_CHECKPOINT, PIPE);
     expect_no_path(link, BERTH_E_NOT_CHECKPOINT, PIPE);
     expect_no_path("/proc/version", BERTH_E_NOT_CHECKPOINT,
-                   "does not report its size, as files of /proc do not: read it into "
-                   "memory or into a file, and open that");
+                   "does not report its size, as files of /proc do not: read it into memory or "
+                   "into a file, and open that");
     expect_no_path("/dev/null", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path("/dev/zero", BERTH_E_NOT_CHECKPOINT, "is not a regular file");
     expect_no_path(socket_path, BERTH_E_SYSTEM, "cannot be opened: No such device or address");
@@ -397,21 +397,15 @@ Test(bad_input, globals_without_memory)
     struct pickle pickle = {0};
 
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
-    for (int is_archive = 0; is_archive < 2; is_archive++) {
-        const berth_source source = is_archive ? berth_from_memory(file, file_nbytes)
-                                               : berth_from_memory(pickle.bytes, pickle.nbytes);
-        int all = 0, status = BERTH_E_MEMORY;
-        assert_ok(berth_list_globals(&source, count_global, &all, &error));
-        for (uint64_t nth = 1; status < 0; nth++) {
-            int n = 0;
-            test_memory_watch();
-            test_memory_refuse(nth, false);
-            status = berth_list_globals(&source, count_global, &n, &error);
-            struct test_memory seen = test_memory_seen();
-            test_memory_unwatch();
-            cr_expect_eq(seen.live_nbytes, 0);
-            cr_assert_eq(status, seen.n_allocations >= nth ? BERTH_E_MEMORY : 0, "%d, %d: %s",
-                         is_archive, (int)nth, error.message);
+    const berth_source sources[] = {berth_from_memory(pickle.bytes, pickle.nbytes),
+                                    berth_from_memory(file, file_nbytes)};
+    for (size_t i = 0; i < 2; i++) {
+        int all = 0;
+        assert_ok(berth_list_globals(&sources[i], count_global, &all, &error));
+        for (struct test_refusals each = {0}; test_refuse_next(&each);) {
+            int n = 0, status = berth_list_globals(&sources[i], count_global, &n, &error);
+            cr_assert_eq(status, test_memory_refused() ? BERTH_E_MEMORY : 0, "%zu, %d: %s", i,
+                         (int)each.nth, error.message);
             cr_expect_eq(n, status == 0 ? all : 0);
         }
     }
@@ -438,9 +432,6 @@ Test(bad_input, ranges_outside)
         cr_expect_not_null(strstr(error.message, "the tensor has 6"), "%s", error.message);
     }
     cr_expect_eq(berth_tensor_read(checkpoint, tensor, 6, 0, NULL, &error), 0);
-    cr_expect_eq(berth_tensor_read(checkpoint, tensor, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(checkpoint, NULL, 0, 1, few, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(NULL, tensor, 0, 1, few, &error), BERTH_E_ARGUMENT);
     close_opened();
 
     cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0);
@@ -451,7 +442,6 @@ Test(bad_input, ranges_outside)
     cr_expect_eq(berth_archive_read(archive, &record, few, SIZE_MAX, 2, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(archive, &record, few, 2, UINT64_MAX, &error),
                  BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_read(archive, &record, NULL, 1, 0, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_archive_read(archive, &record, NULL, 0, 24, &error), 0);
     record.nbytes = 1000; /* what the caller's struct says is not relied on */
     cr_expect_eq(berth_archive_read(archive, &record, few, 25, 0, &error), BERTH_E_ARGUMENT);

@@ -90,8 +90,8 @@ Test(broken, a_deflated_pickle_that_claims_to_be_huge_takes_no_memory)
     cr_expect_leq(test_memory_seen().largest_nbytes, 64 * file_nbytes + 65536);
     test_memory_unwatch();
     cr_expect_str_eq(error.record, "data.pkl");
-    cr_expect_str_eq(error.message,
-                     "memory: data.pkl at byte 44: deflated from 524288 bytes to 538, more than "
-                     "64 to 1: unpack the archive and zip it again with `zip -0 -r`, which "
-                     "compresses nothing");
+    cr_expect_str_eq(
+        error.message,
+        "memory: data.pkl at byte 44: deflated from 524288 bytes to 538, more than 64 to 1: unpack "
+        "the archive and zip it again with `zip -0 -r`, which compresses nothing");
 }

@@ -55,9 +55,9 @@ Test(byteorder, that_is_told_behind_the_storages_counts)
     set_text("byteorder", "middle");
     build(NULL);
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
-        expect_failure(options[i], BERTH_E_ARCHIVE,
-                       "memory: byteorder at byte 1472: 'middle' (6 bytes) is neither 'little' nor "
-                       "'big'");
+        expect_failure(
+            options[i], BERTH_E_ARCHIVE,
+            "memory: byteorder at byte 1472: 'middle' (6 bytes) is neither 'little' nor 'big'");
 }
 
 Test(byteorder, without_byteorder_load_endianness_decides)
@@ -190,11 +190,9 @@ Test(byteorder, bytes_viewed_as_elements_of_two_widths_are_not_guessed)
     open_file("");
     cr_expect_null(data_of("words"));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
-    cr_expect_str_eq(
-        error.message,
-        "memory: \"words\": data/0 at byte 704: it is in the other byte order, and viewed as "
-        "elements of different width: which bytes to swap is not known",
-        "%s", error.message);
+    cr_expect_str_eq(error.message,
+                     "memory: \"words\": data/0 at byte 704: it is in the other byte order, and "
+                     "viewed as elements of different width: which bytes to swap is not known");
     uint16_t words[4];
     const berth_tensor *tensor = berth_find_tensor(checkpoint, "words", &error);
     const berth_destination to = {.tensor = tensor, .address = words, .nbytes = sizeof words};

@@ -181,12 +181,11 @@ Test(deflated_refused, a_device_is_refused_with_a_way_out)
     open_file("");
     assert_ok(berth_set_storage_rules(checkpoint, &to_device, 1, &error));
     cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_UNSUPPORTED);
-    (void)snprintf(
-        expected, sizeof expected,
-        "memory: \"weight\": data/0 at byte %zu: it is deflated: it cannot be loaded to a "
-        "device: load it to the host, and copy it from there; `berth convert` writes a "
-        "file where it is not",
-        data_of_record("data/0"));
+    (void)snprintf(expected, sizeof expected,
+                   "memory: \"weight\": data/0 at byte %zu: it is deflated: it cannot be loaded to "
+                   "a device: load it to the host, and copy it from there; `berth convert` writes "
+                   "a file where it is not",
+                   data_of_record("data/0"));
     expect_error(BERTH_E_UNSUPPORTED, expected);
     cr_expect_null(data_of("weight"));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);

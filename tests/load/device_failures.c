@@ -72,9 +72,9 @@ Test(device_failures, a_machine_without_devices_says_so)
                      "\"part0\": data/0: simulated:0: there is no such device, the driver has 0");
     bth_simulated_set(NULL);
     bth_simulated_fail(BTH_SIMULATED_OPEN, 1, BTH_SIMULATED_FOR_EVER);
-    cr_expect_str_eq(told(place_at("simulated:1")),
-                     "\"part0\": data/0: simulated:0: cannot be opened: unspecified failure "
-                     "(SIMULATED_FAILED)");
+    cr_expect_str_eq(
+        told(place_at("simulated:1")),
+        "\"part0\": data/0: simulated:0: cannot be opened: unspecified failure (SIMULATED_FAILED)");
 }
 
 static int say(void *context, const berth_storage *storage, berth_storage_choice *placement)
@@ -104,17 +104,16 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     char text[200];
 
     open_as("");
-    (void)snprintf(
-        text, sizeof text,
-        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-        "any more",
-        (size_t)said.address);
+    (void)snprintf(text, sizeof text,
+                   "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's "
+                   "memory, or not any more",
+                   (size_t)said.address);
     cr_expect_str_eq(told(choose_said(&said)), text);
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     said.device = "cpu";
-    cr_expect_str_eq(told(choose_said(&said)), "\"part3\": data/3: an address must be on a device, "
-                                               "not on \"cpu\": berth_load_into fills memory of "
-                                               "the host");
+    cr_expect_str_eq(told(choose_said(&said)),
+                     "\"part3\": data/3: an address must be on a device, not on \"cpu\": "
+                     "berth_load_into fills memory of the host");
     said.device = NULL;
     cr_expect_str_eq(told(choose_said(&said)),
                      "\"part3\": data/3: the caller's function set device to NULL");
@@ -129,8 +128,7 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
                                                "address has 2799 bytes, but 2800 are needed");
     said = (berth_storage_choice){.device = "simulated:0", .address = said.address, .nbytes = 2800};
     (void)snprintf(text, sizeof text,
-                   "\"part3\": data/3: simulated:0: 2800 bytes at 0x%zx are memory of "
-                   "simulated:1",
+                   "\"part3\": data/3: simulated:0: 2800 bytes at 0x%zx are memory of simulated:1",
                    (size_t)said.address);
     cr_expect_str_eq(told(choose_said(&said)), text);
 
@@ -138,22 +136,20 @@ Test(device_failures, memory_that_cannot_be_it_is_refused)
     said.device = "simulated:1";
     assert_ok(choose_said(&said));
     bth_device_release_memory(device, said.address);
-    (void)snprintf(
-        text, sizeof text,
-        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-        "any more",
-        (size_t)said.address);
+    (void)snprintf(text, sizeof text,
+                   "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's "
+                   "memory, or not any more",
+                   (size_t)said.address);
     cr_expect_str_eq(told(fetch()), text);
     expect_nothing();
     cr_assert_eq(bth_device_allocate_memory(device, 2800, &said.address, &error), 0);
     assert_ok(choose_said(&said));
     (void)fetched(NULL);
     bth_device_release_memory(device, said.address);
-    (void)snprintf(
-        text, sizeof text,
-        "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's memory, or not "
-        "any more",
-        (size_t)said.address);
+    (void)snprintf(text, sizeof text,
+                   "\"part3\": data/3: simulated:1: 2800 bytes at 0x%zx are not this device's "
+                   "memory, or not any more",
+                   (size_t)said.address);
     cr_expect_str_eq(
         told(berth_tensor_read(checkpoint, tensor_at(3), 0, numel_of(3), words[0], &error)), text);
 }
@@ -165,10 +161,10 @@ Test(device_failures, the_host_has_no_address_of_what_is_there)
     open_as_they_were("");
     for (int round = 0; round < 2; round++) {
         cr_expect_null(berth_tensor_data(checkpoint, tensor_at(1), &error));
-        cr_expect_str_eq(told(error.code),
-                         "\"part1\": data/1: it is on simulated:0, where the host cannot follow an "
-                         "address: berth_tensor_device_address returns that address, "
-                         "berth_tensor_read copies the bytes");
+        cr_expect_str_eq(
+            told(error.code),
+            "\"part1\": data/1: it is on simulated:0, where the host cannot follow an address: "
+            "berth_tensor_device_address returns that address, berth_tensor_read copies the bytes");
         cr_expect_null(berth_storage_data(checkpoint, tensor_at(1)->storage, &error));
         (void)fetched(NULL);
     }
@@ -267,13 +263,14 @@ Test(device_failures, without_room_for_one_the_bytes_are_told)
 
     bth_simulated_set(&machine);
     open_as_they_were("");
-    cr_expect_str_eq(told(fetch()), "simulated:0: 4194304 bytes cannot be pinned: out of memory "
-                                    "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_str_eq(
+        told(fetch()),
+        "simulated:0: 4194304 bytes cannot be pinned: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
     open_as_they_were("io.memory_nbytes=1MiB");
-    cr_expect_str_eq(told(fetch()), "a staging buffer needs 2097152 bytes, io.memory_nbytes "
-                                    "leaves 1048576 (1048576 bytes missing)");
+    cr_expect_str_eq(told(fetch()), "a staging buffer needs 2097152 bytes, io.memory_nbytes leaves "
+                                    "1048576 (1048576 bytes missing)");
     bth_simulated_set(NULL);
     load_as_they_were("");
 }
@@ -285,10 +282,8 @@ Test(device_failures, without_room_on_the_device_the_bytes_are_told)
 
     bth_simulated_set(&machine);
     open_as_they_were("");
-    cr_expect_str_eq(
-        told(fetch()),
-        "simulated:0: 2137304 bytes of device memory cannot be allocated: out of memory "
-        "(SIMULATED_OUT_OF_MEMORY)");
+    cr_expect_str_eq(told(fetch()), "simulated:0: 2137304 bytes of device memory cannot be "
+                                    "allocated: out of memory (SIMULATED_OUT_OF_MEMORY)");
     cr_expect_eq(error.code, BERTH_E_MEMORY);
     expect_nothing();
     bth_simulated_set(NULL);
@@ -311,11 +306,9 @@ Test(device_failures, a_lost_device_ends_the_load_and_not_the_process)
         open_as_they_were("io.chunk_nbytes=65536 io.threads=3");
         bth_simulated_fail(BTH_SIMULATED_WORK, nths[k], BTH_SIMULATED_LOST);
         uintptr_t address;
-        cr_expect_eq(k ? fetch()
+        FAILS_SAYING(k ? fetch()
                        : berth_tensor_device_address(checkpoint, tensor_at(1), &address, &error),
-                     BERTH_E_DEVICE);
-        cr_expect_not_null(strstr(error.message, "(SIMULATED_ILLEGAL_ADDRESS)"), "%s",
-                           error.message);
+                     BERTH_E_DEVICE, "(SIMULATED_ILLEGAL_ADDRESS)");
         for (size_t i = 0; i < N_PARTS; i++)
             if (parts[i].n_words > 0)
                 cr_expect_str_eq(stats_at(i).method, "none");

@@ -248,8 +248,7 @@ Test(device_ready, a_wait_that_fails_is_told_and_the_next_load_waits_again)
     cr_expect_eq(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_DEVICE);
     (void)snprintf(text, sizeof text,
                    "%s: \"part1\": data/1: simulated:0: a stream cannot wait for an event: "
-                   "unspecified failure "
-                   "(SIMULATED_FAILED)",
+                   "unspecified failure (SIMULATED_FAILED)",
                    path);
     cr_expect_str_eq(error.message, text);
     cr_assert_eq(pthread_create(&thread, NULL, let_go_late, NULL), 0);

@@ -278,7 +278,6 @@ Test(failing_reads, where_the_directory_is_longer_than_the_tail)
         berth_list_append(root, berth_make_tensor(tree, &tensor));
     save_file(root, "");
     fail_at_every("many", options, 2);
-    berth_tree_free(tree);
 }
 
 /* Without large pages for them values lie in small pieces. */
@@ -299,7 +298,6 @@ Test(failing_reads, values_of_a_long_pickle_need_no_memory_of_one_piece)
     const char *read = berth_as_text(bth_value_item(berth_root(checkpoint), 0), &n);
     cr_assert_eq(n, N_BYTES);
     cr_expect_arr_eq(read, text, N_BYTES);
-    berth_tree_free(tree);
     free(text);
 }
 
@@ -320,7 +318,6 @@ static void save_transposed(const char *options)
         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .stride = across, .data = numbers};
     berth_dict_set(root, "t", berth_make_tensor(tree, &tensor));
     save_file(root, options);
-    berth_tree_free(tree);
 }
 
 /* Opens the file from `flaky`, in place of what was open; a read of what follows fails, the nth. */

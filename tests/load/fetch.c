@@ -53,7 +53,6 @@ Test(fetch, tells_which_method_and_why)
                  {"load.method=map", "map", "load.method=map"},
                  {"load.method=map load.mmap=off", "read", "load.mmap=off"}};
 
-    cr_expect_eq(berth_load(NULL, NULL, NULL, &error), BERTH_E_ARGUMENT);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         open_as(cases[i].options);
         cr_expect_str_eq(stats_at(3).method, "none");
@@ -246,7 +245,6 @@ Test(fetch, of_many_small_ones_takes_few_requests)
     for (int i = 0; i < N; i++)
         berth_list_append(root, test_vector(tree, BERTH_UINT8, bytes, 1000));
     save_file(root, "");
-    berth_tree_free(tree);
     open_source("io.threads=3 io.chunk_nbytes=1MiB");
     berth_stats stats = fetched(NULL);
     cr_expect_eq(n_file_reads, stats.n_requests);
@@ -267,11 +265,11 @@ Test(fetch, of_a_source_that_fails_tells_what_it_said)
     cr_expect_eq(berth_load(checkpoint, &(berth_selection){.pattern = "t1"}, NULL, &error),
                  BERTH_E_CALLBACK);
     char expected[200];
-    (void)snprintf(expected, sizeof expected,
-                   "far: \"t1\": data/1 at byte %llu: the source did not read 1200 bytes: "
-                   "Input/output error",
-                   (unsigned long long)tensor_at(1)->storage->offset);
-    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    (void)snprintf(
+        expected, sizeof expected,
+        "far: \"t1\": data/1 at byte %llu: the source did not read 1200 bytes: Input/output error",
+        (unsigned long long)tensor_at(1)->storage->offset);
+    cr_expect_str_eq(error.message, expected);
     source_fails = false;
     fetched(NULL);
     expect_elements();

@@ -60,27 +60,25 @@ Test(file_kind, by_their_signatures)
         {BYTES("UEsDBA=="), "a zip archive in base64: `base64 -d` decodes it"},
         {BYTES("Salted__\1"), "encrypted by openssl: `openssl enc -d` decrypts it"},
         {BYTES("PK\7\10PK\3\4"),
-         "a part of a zip archive in several files: `zip -s 0 NAME.zip --out "
-         "NEW.zip` joins them"},
+         "a part of a zip archive in several files: `zip -s 0 NAME.zip --out NEW.zip` joins them"},
         {BYTES("HTTP/1.1 200 OK\r\n\r\nPK\3\4"),
          "a download with the server's header in front of it: `curl` without `-i` leaves that out"},
         {BYTES("7z\xbc\xaf\x27\x1c"), "a 7z archive: `7z x` unpacks it"},
         {BYTES("Rar!\x1a\x07"), "a rar archive: `unrar x` unpacks it"},
         {BYTES("GGUF"), "a GGUF file, the format of llama.cpp, not of PyTorch: `gguf-dump` (of "
                         "Python's package gguf) lists it"},
-        {BYTES("\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras and h5py write them, not PyTorch: "
-                                     "`h5ls -r` lists it"},
+        {BYTES("\x89HDF\r\n\x1a\n"),
+         "an HDF5 file, as Keras and h5py write them, not PyTorch: `h5ls -r` lists it"},
         {BYTES("\x93NUMPY"),
-         "an array of NumPy (.npy), not a PyTorch checkpoint: "
-         "torch.from_numpy(numpy.load(f)) is its tensor if it holds numbers in this machine's byte "
-         "order"},
+         "an array of NumPy (.npy), not a PyTorch checkpoint: torch.from_numpy(numpy.load(f)) is "
+         "its tensor if it holds numbers in this machine's byte order"},
         {BYTES("lmgg\1"), GGML("ggml")},
         {BYTES("fmgg"), GGML("ggmf")},
         {BYTES("tjgg"), GGML("ggjt")},
-        {BYTES("\4\0\0\0\1\0\0\0\3"), "a file of Torch7 (Lua), not a checkpoint of PyTorch, which "
-                                      "read such files before 1.0"},
-        {BYTES("\3\0\0\0\1\0\0\0\2"), "a file of Torch7 (Lua), not a checkpoint of PyTorch, which "
-                                      "read such files before 1.0"},
+        {BYTES("\4\0\0\0\1\0\0\0\3"),
+         "a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0"},
+        {BYTES("\3\0\0\0\1\0\0\0\2"),
+         "a file of Torch7 (Lua), not a checkpoint of PyTorch, which read such files before 1.0"},
         {BYTES("\x89PNG\r\n\x1a\n"), "a PNG picture, not a checkpoint"},
         {BYTES("\xff\xd8\xff\xe0"), "a JPEG picture, not a checkpoint"},
         {BYTES("\x7f"
@@ -291,15 +289,16 @@ Test(file_kind, a_stand_in_for_the_path)
     read_file("old/unknown-1.13-zip.pth");
     source = berth_from_memory(file, file_nbytes);
     source.path = "https://host/a b.pt";
-    cr_expect_eq(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN);
-    cr_expect_not_null(strstr(error.message, "memory: "));
-    cr_expect_not_null(strstr(error.message, ": `berth ls --set load.unknown_globals=inert "
-                                             "'https://host/a b.pt'`"),
-                       "%s", error.message);
+    FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_FORBIDDEN,
+                 "memory: ");
+    cr_expect_not_null(
+        strstr(error.message,
+               ": `berth ls --set load.unknown_globals=inert 'https://host/a b.pt'`"),
+        "%s", error.message);
     source = berth_from_memory(gzip, sizeof gzip - 1);
     source.path = "https://host/a.gz";
-    cr_expect_eq(berth_verify(&source, NULL, NULL, NULL, &verdict, &error), BERTH_E_NOT_CHECKPOINT);
-    cr_expect_str_eq(error.message, "memory: compressed by gzip: `gzip -dc` unpacks it");
+    FAILS(berth_verify(&source, NULL, NULL, NULL, &verdict, &error), BERTH_E_NOT_CHECKPOINT,
+          "memory: compressed by gzip: `gzip -dc` unpacks it");
 }
 
 /* ---- zip archives ---- */
@@ -521,9 +520,8 @@ Test(file_kind, archives_without_a_folder)
         const char *says;
     } cases[] = {
         {LOCAL("\x05", "w.npy"),
-         "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: torch.from_numpy of each "
-         "array that numpy.load gives is its tensor, if they are numbers in this machine's byte "
-         "order"},
+         "memory: arrays of NumPy (.npz), not a PyTorch checkpoint: torch.from_numpy of each array "
+         "that numpy.load gives is its tensor, if they are numbers in this machine's byte order"},
         {LOCAL("\x04", "m.pt/"), HOLDS(".pt")},
         {LOCAL("\x20", "serialized_exported_program.json"), EXPORTED},
     };

@@ -146,7 +146,7 @@ Test(legacy, text_of_python_2_may_be_latin1_as_in_an_archive)
         const void *bytes = i ? (const void *)stream : file;
         size_t n = i ? sizeof stream - 1 : file_nbytes;
         expect_failure_of(bytes, n, "", BERTH_E_PICKLE, messages[i]);
-        cr_assert_eq(open_bytes(bytes, n, "load.old_text=latin1"), 0, "%s", error.message);
+        assert_ok(open_bytes(bytes, n, "load.old_text=latin1"));
         cr_expect_str_eq(berth_as_text(berth_root(checkpoint), &nbytes), "caf\xc3\xa9");
     }
 }
@@ -176,9 +176,9 @@ Test(legacy, with_bytes_behind_it_is_refused)
     file = realloc(file, file_nbytes + 16);
     memset(file + file_nbytes, 0, 16);
     file_nbytes += 16;
-    expect_failure("", BERTH_E_ARCHIVE,
-                   "memory: at byte 1705: 16 bytes follow the last storage: `head -c 1705` "
-                   "leaves them out");
+    expect_failure(
+        "", BERTH_E_ARCHIVE,
+        "memory: at byte 1705: 16 bytes follow the last storage: `head -c 1705` leaves them out");
 }
 
 /* ---- several objects in one file ---- */
@@ -262,11 +262,11 @@ Test(legacy, a_further_object_that_is_not_whole_is_bad)
     cr_expect_not(verdict.is_intact);
     cr_expect_eq(strncmp(error.message, "memory from byte 1705 on: storage ", 34), 0, "%s",
                  error.message);
-    cr_expect(strstr(error.message,
-                     ": the file ends within this storage's 84 bytes: a download or a "
-                     "save in place that did not end?: `head -c 1705` keeps what is "
-                     "in front of it, which is whole"),
-              "%s", error.message);
+    cr_expect(
+        strstr(error.message,
+               ": the file ends within this storage's 84 bytes: a download or a save in place that "
+               "did not end?: `head -c 1705` keeps what is in front of it, which is whole"),
+        "%s", error.message);
     cr_expect_gt(error.offset, first);
     assert_ok(open_bytes(file, file_nbytes, ""));
     expect_views();
@@ -325,11 +325,10 @@ Test(legacy, further_objects_are_counted)
     cr_expect(verdict.is_intact);
     add_bytes(small, sizeof small - 1);
     char text[128];
-    snprintf(
-        text, sizeof text,
-        "memory: at byte %zu: more than 1000 objects behind the first: those from here on were not "
-        "looked at",
-        file_nbytes - (sizeof small - 1));
+    snprintf(text, sizeof text,
+             "memory: at byte %zu: more than 1000 objects behind the first: those from here on "
+             "were not looked at",
+             file_nbytes - (sizeof small - 1));
     cr_expect_eq(verify_file(&verdict), BERTH_E_UNSUPPORTED);
     cr_expect_not(verdict.is_intact);
     cr_expect_str_eq(error.message, text);

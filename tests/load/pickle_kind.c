@@ -37,11 +37,10 @@ Test(pickle_kind, bare_and_legacy)
     static const kind_case cases[] = {
         {BYTES("\x80\x04K\x01."), "a bare pickle, not a PyTorch checkpoint"},
         {BYTES("\x80\x04\x8c\x25torch.distributed.checkpoint.metadata"),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert` "
-         "makes a checkpoint of its directory"},
-        {BYTES("\x80\2" DCP "."),
-         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert` "
-         "makes a checkpoint of its directory"},
+         "the .metadata of a checkpoint of torch.distributed.checkpoint: `berth convert` makes a "
+         "checkpoint of its directory"},
+        {BYTES("\x80\2" DCP "."), "the .metadata of a checkpoint of torch.distributed.checkpoint: "
+                                  "`berth convert` makes a checkpoint of its directory"},
         {BYTES("L119547037146038801333356L\n.I1001\n."),
          OLD("0 (whose tensors nobody can read) or 1")},
         {BYTES("L119547037146038801333356L\n.I1001\n.(d.cposix\nsystem\n."),
@@ -135,8 +134,9 @@ Test(pickle_kind, of_checkpoints)
          BERTH_E_PICKLE, "protocol version: not 1001" NAMES "the global posix system" NEVER},
         {BYTES("\x80\2" MAGIC "\x80\2M\xea\3.\x80\2}.\x80\2}.\x80\2]."), BERTH_E_PICKLE,
          "protocol version: not 1001"},
-        {BYTES("\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}U\x0dlittle_endian\x88s."
-               "\x80\2}]K\1scposix\nsystem\n.\x80\2]."),
+        {BYTES(
+             "\x80\2" MAGIC
+             "\x80\2M\xe9\3.\x80\2}U\x0dlittle_endian\x88s.\x80\2}]K\1scposix\nsystem\n.\x80\2]."),
          BERTH_E_UNSUPPORTED,
          "object at byte 48: SETITEM: a list cannot be a dict key" NAMES
          "the global posix system" NEVER},
@@ -180,26 +180,20 @@ Test(pickle_kind, where_no_more_can_be_read)
 /* Want of memory is no refusal: nothing is said of what the pickle names. */
 static void expect_nothing_named_without_memory(const void *bytes, size_t nbytes)
 {
-    bool refused = true;
-    int n_refused = 0;
+    struct test_refusals each = {.for_ever = true};
 
-    for (uint64_t nth = 1; refused; nth++) {
-        test_memory_watch();
-        test_memory_refuse(nth, true);
+    while (test_refuse_next(&each)) {
         int code = berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error);
-        refused = test_memory_seen().n_allocations >= nth;
-        test_memory_unwatch();
+        bool refused = test_memory_refused();
         cr_expect_eq(code == BERTH_E_MEMORY, refused, "%s", error.message);
         cr_expect_eq(strstr(error.message, "names") != NULL, !refused, "%s", error.message);
-        n_refused += refused;
     }
-    cr_expect_gt(n_refused, 1);
+    cr_expect_gt(each.nth, 2);
 }
 
 Test(pickle_kind, where_memory_ends)
 {
-    static const char legacy[] = "\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}.\x80\2"
-                                 "]cposix\nsystem\n.";
+    static const char legacy[] = "\x80\2" MAGIC "\x80\2M\xe9\3.\x80\2}.\x80\2]cposix\nsystem\n.";
     static const char pickle[] = "\x80\2]0cposix\nsystem\n.";
 
     expect_nothing_named_without_memory(legacy, sizeof legacy - 1);

@@ -390,19 +390,15 @@ Test(prefetch, refuses_what_makes_no_sense)
     open_path("");
     berth_checkpoint *first = checkpoint;
     const berth_tensor *tensor = tensor_at(0);
-    cr_expect_eq(berth_prefetch_begin(NULL, NULL, 0, NULL, &prefetch, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message,
-                     "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
-    cr_expect_eq(berth_prefetch_begin(checkpoint, NULL, 4, NULL, &prefetch, &error),
-                 BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "unknown flags 0x4");
+    FAILS(berth_prefetch_begin(NULL, NULL, 0, NULL, &prefetch, &error), BERTH_E_ARGUMENT,
+          "berth_prefetch_begin needs a checkpoint and a pointer for the prefetch");
+    FAILS(berth_prefetch_begin(checkpoint, NULL, 4, NULL, &prefetch, &error), BERTH_E_ARGUMENT,
+          "unknown flags 0x4");
     cr_expect_eq(berth_prefetch_advance(NULL, tensor, 0, -1, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the prefetch is NULL");
-    cr_expect_eq(berth_prefetch_get_stats(NULL, &stats, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the prefetch is NULL");
-    cr_expect_eq(berth_prefetch_get_stats(NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the pointer for the statistics is NULL");
+    FAILS(berth_prefetch_wait(NULL, &error), BERTH_E_ARGUMENT, "the prefetch is NULL");
+    FAILS(berth_prefetch_get_stats(NULL, &stats, &error), BERTH_E_ARGUMENT, "the prefetch is NULL");
+    FAILS(berth_prefetch_get_stats(NULL, NULL, &error), BERTH_E_ARGUMENT,
+          "the pointer for the statistics is NULL");
     checkpoint = NULL; /* the next one stands beside it */
     open_path("");
     begin_prefetch("");
@@ -486,9 +482,10 @@ Test(prefetch, of_an_open_advances_by_the_elements_that_are_read)
 
 Test(prefetch, of_an_open_that_cannot_be_planned_fails_it)
 {
-    cr_expect_eq(try_to_open("load.prefetch=populate io.memory_nbytes=4096 "
-                             "load.prefetch_window_nbytes=8192"),
-                 BERTH_E_MEMORY);
+    cr_expect_eq(
+        try_to_open(
+            "load.prefetch=populate io.memory_nbytes=4096 load.prefetch_window_nbytes=8192"),
+        BERTH_E_MEMORY);
     cr_expect_null(checkpoint);
     cr_expect(strstr(error.message, "4096 bytes are missing"), "%s", error.message);
 }

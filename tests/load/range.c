@@ -105,8 +105,8 @@ Test(range, goes_by_the_method_that_was_chosen_for_its_storage)
 /* Two buffers of a chunk have no place: the caller's thread does all, with one. */
 Test(range, takes_no_more_memory_than_it_may)
 {
-    open_as("debug=off load.method=direct io.threads=4 io.chunk_nbytes=65536 "
-            "io.memory_nbytes=65536");
+    open_as(
+        "debug=off load.method=direct io.threads=4 io.chunk_nbytes=65536 io.memory_nbytes=65536");
     if (!direct_reads_work())
         cr_skip("no direct reads here");
     expect_long("little memory");

@@ -63,7 +63,6 @@ __attribute__((format(printf, 1, 0))) static void build_named(const char *format
         berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, data, (int64_t)tensor_nbytes));
     }
     save_file(root, "");
-    berth_tree_free(tree);
     free(data);
 }
 
@@ -212,7 +211,6 @@ Test(reads, records_behind_the_storages_come_with_the_directory)
     for (size_t i = 0; i < N; i++)
         berth_list_append(root, test_vector(tree, BERTH_UINT8, data, sizeof data));
     save_file(root, "save.storage_alignment=32768");
-    berth_tree_free(tree);
     cr_expect_eq(open_counted("load.check=none").n_reads, 1);
     struct counted counted = open_counted("load.check=directory");
     cr_expect_eq(counted.n_reads, 2);

@@ -97,8 +97,7 @@ Test(reuse, once_leaves_the_page_cache_as_it_was_but_for_the_head)
     load_first_directly("load.reuse=once load.head_nbytes=64KiB");
     cr_expect_str_eq(load_all("load.reuse=once load.head_nbytes=64KiB"), DIRECT);
     cr_expect_leq(cached_nbytes(0, NBYTES), 16 << 20,
-                  "the readahead of the head, and the pages "
-                  "that were probed");
+                  "the readahead of the head, and the pages that were probed");
 }
 
 Test(reuse, often_fills_the_page_cache_at_once)

@@ -281,11 +281,9 @@ Test(rows, that_find_no_room_are_busy_and_nothing_changes)
     int64_t free_one = 50;
 
     use_rows(scene, &free_one, 1);
-    cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, others, 4, &ticket, &error),
-                 BERTH_E_BUSY);
-    cr_expect_str_eq(error.message,
-                     "counted: 1 of 4 rows of table find no room, 64 bytes are missing: live "
-                     "tickets hold the others");
+    FAILS(berth_rows_prefetch(scene->rows, scene->table, others, 4, &ticket, &error), BERTH_E_BUSY,
+          "counted: 1 of 4 rows of table find no room, 64 bytes are "
+          "missing: live tickets hold the others");
     cr_expect_eq(ticket, 0);
     berth_rows_stats stats = rows_stats_of(scene);
     cr_expect_eq(stats.n_tickets, 1);
@@ -306,10 +304,8 @@ Test(rows, more_than_ever_find_room_are_told_from_busy)
     begin_rows(4, 2, "io.threads=1");
     berth_ticket ticket;
 
-    cr_expect_eq(berth_rows_prefetch(scene->rows, scene->table, ids, 8, &ticket, &error),
-                 BERTH_E_MEMORY);
-    cr_expect_str_eq(error.message,
-                     "counted: 2 of 8 rows of table find no room, 128 bytes are missing: cache "
-                     "and scratch are too small for one request of so many");
+    FAILS(berth_rows_prefetch(scene->rows, scene->table, ids, 8, &ticket, &error), BERTH_E_MEMORY,
+          "counted: 2 of 8 rows of table find no room, 128 bytes are missing: cache and "
+          "scratch are too small for one request of so many");
     use_rows(scene, ids, 6);
 }

@@ -307,9 +307,8 @@ Test(rows_gather, makes_as_many_passes_as_the_memory_limit_asks_for)
     cr_expect_leq(estimate.memory_nbytes, (5 << 20) - 110000);
     cr_assert_eq(berth_config_unpatch(NULL), 0);
     patch("io.memory_nbytes=5MiB load.rows_passes=2");
-    cr_expect_eq(berth_rows_estimate(scene->rows, &part, 1, NULL, &estimate, &error),
-                 BERTH_E_MEMORY);
-    cr_expect(strstr(error.message, "a pass of 500000 of 1000000 ids needs "), "%s", error.message);
+    FAILS_SAYING(berth_rows_estimate(scene->rows, &part, 1, NULL, &estimate, &error),
+                 BERTH_E_MEMORY, "a pass of 500000 of 1000000 ids needs ");
     cr_expect(
         strstr(error.message, ", but io.memory_nbytes=5242880 leaves 5132880 beside the cache: "),
         "%s", error.message);
@@ -362,17 +361,17 @@ Test(rows_gather, a_bad_part_is_named_and_no_byte_is_written)
         uint8_t *first = parts[0].output;
         parts[1].output = cases[k].part.ids ? output : NULL;
         memset(output, GUARD, sizeof output);
-        cr_expect_eq(berth_rows_gather(scene->rows, parts, 2, NULL, &error), BERTH_E_ARGUMENT);
-        cr_expect_str_eq(error.message, cases[k].message, "%s", error.message);
+        FAILS(berth_rows_gather(scene->rows, parts, 2, NULL, &error), BERTH_E_ARGUMENT,
+              cases[k].message);
         expect_output_untouched(&parts[0], 4 * 64 + 1);
         expect_output_untouched(&(berth_rows_part){.output = output}, sizeof output);
         free(first);
     }
     cr_expect_eq(berth_rows_gather(NULL, NULL, 0, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_rows_gather(scene->rows, NULL, 1, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the parts are NULL");
-    cr_expect_eq(berth_rows_estimate(scene->rows, NULL, 0, NULL, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message, "the pointer for the estimate is NULL");
+    FAILS(berth_rows_gather(scene->rows, NULL, 1, NULL, &error), BERTH_E_ARGUMENT,
+          "the parts are NULL");
+    FAILS(berth_rows_estimate(scene->rows, NULL, 0, NULL, NULL, &error), BERTH_E_ARGUMENT,
+          "the pointer for the estimate is NULL");
     cr_expect_eq(rows_stats_of(scene).n_requests, 0);
     cr_expect_eq(scene->source.n_reads, 0);
 }
@@ -460,8 +459,8 @@ Test(rows_gather, reports_progress_and_can_be_cancelled)
     cr_expect_geq(seen.n, 10);
     for (unsigned at = 1; at <= 3; at++) {
         seen = (struct seen){.cancel_at = at};
-        cr_expect_eq(berth_rows_gather(scene->rows, &part, 1, &params, &error), BERTH_E_CANCELLED);
-        cr_expect_str_eq(error.message, "cancelled");
+        FAILS(berth_rows_gather(scene->rows, &part, 1, &params, &error), BERTH_E_CANCELLED,
+              "cancelled");
         cr_expect_eq(seen.n, at);
         cr_expect_eq(rows_stats_of(scene).n_tickets, 0);
     }

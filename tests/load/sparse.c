@@ -67,8 +67,8 @@ static const struct row rows[] = {
     {"csr 2 1 3 | 2 2 : 0 1 0 1 | 2 1 : 0 2 | 2 1", NULL},
     {"csr 0 1 3 | 0 2 : | 0 1 : | 0 1", NULL},
     {"csr 2 1 3 | 2 2 : 0 1 / 0 1 | 2 1 : 0 2 | 2 1", NULL},
-    {"csr 0 1099511627776 1099511627775 3 | 0 1099511627776 1099511627776 : | "
-     "0 1099511627776 0 : | 0 1099511627776 0",
+    {"csr 0 1099511627776 1099511627775 3 | 0 1099511627776 1099511627776 : | 0 1099511627776 0 : "
+     "| 0 1099511627776 0",
      NULL},
     {"csr 2 1 3 | 2 2 : 0 1 0 1 | 2 1 : 0 3 | 2 1",
      "col_indices[1, 0] is 3, but a row has the size 3"},
@@ -190,7 +190,6 @@ static void save_row(const struct row *row, berth_dtype dtype, const char *optio
     parts[n] = test_tensor(tree, BERTH_FLOAT32, numbers, values_rank, values_shape);
     berth_dict_set(root, "t", berth_make_sparse(tree, layout, shape, rank, parts, is_coalesced));
     save_file(root, options);
-    berth_tree_free(tree);
 }
 
 static int check_t(void)
@@ -262,8 +261,6 @@ Test(sparse, arguments)
     save_row(&rows[9], BERTH_INT64, "");
     open_file("");
     const berth_value *value = berth_find(checkpoint, "t", NULL);
-    cr_expect_eq(berth_tensor_check_indices(NULL, value, NULL, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_check_indices(checkpoint, NULL, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_check_indices(checkpoint, value, NULL, NULL), BERTH_E_TENSOR);
     cr_expect_eq(berth_tensor_check_indices(checkpoint, berth_root(checkpoint), NULL, &error),
                  BERTH_E_TENSOR, "in a dict");

@@ -12,23 +12,30 @@ static int check_t(void)
     return berth_tensor_check_indices(checkpoint, berth_find(checkpoint, "t", NULL), NULL, &error);
 }
 
+/* {"t": a sparse tensor of parts in this tree} */
+static void save_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                        int32_t rank, berth_value *const *parts)
+{
+    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
+
+    berth_dict_set(root, "t", berth_make_sparse(tree, layout, shape, rank, parts, false));
+    save_file(root, "");
+}
+
 /* A CSR matrix of rows of one index each: longer than the buffer. */
 static int64_t *long_rows, *long_columns;
 enum { N_LONG = 300000 };
 
-static void save_long(const char *options)
+static void save_long(void)
 {
     int64_t shape[] = {N_LONG, 4};
     float *numbers = calloc(N_LONG, sizeof *numbers);
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[] = {test_vector(tree, BERTH_INT64, long_rows, N_LONG + 1),
                             test_vector(tree, BERTH_INT64, long_columns, N_LONG),
                             test_vector(tree, BERTH_FLOAT32, numbers, N_LONG)};
 
-    berth_dict_set(root, "t", berth_make_sparse(tree, BERTH_SPARSE_CSR, shape, 2, parts, false));
-    save_file(root, options);
-    berth_tree_free(tree);
+    save_sparse(tree, BERTH_SPARSE_CSR, shape, 2, parts);
     free(numbers);
 }
 
@@ -55,12 +62,12 @@ Test(sparse_long, long_ones_are_read_piece_by_piece)
     char expected[100];
 
     make_long();
-    save_long("");
+    save_long();
     open_file("");
     assert_ok(check_t());
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
         long_columns[at[i]] = 4;
-        save_long("");
+        save_long();
         (void)snprintf(expected, sizeof expected,
                        "col_indices[%lld] is 4, but a row has the size 4", (long long)at[i]);
         open_file("");
@@ -75,7 +82,7 @@ Test(sparse_long, long_ones_are_read_piece_by_piece)
 Test(sparse_long, memory_does_not_grow_with_the_indices)
 {
     make_long();
-    save_long("");
+    save_long();
     open_file("load.mmap=off");
     const berth_value *value = berth_find(checkpoint, "t", NULL);
     test_memory_watch();
@@ -97,7 +104,7 @@ static int count_calls(void *context, uint64_t done_nbytes, uint64_t total_nbyte
 Test(sparse_long, progress_can_cancel)
 {
     make_long();
-    save_long("");
+    save_long();
     open_file("");
     const berth_value *value = berth_find(checkpoint, "t", NULL);
     for (int n = 1; n <= 10; n++) {
@@ -171,17 +178,6 @@ static struct counts count_of_check(int expected)
 }
 
 enum { READ_COST = 16 };
-
-/* {"t": a sparse tensor} */
-static void save_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
-                        int32_t rank, berth_value *const *parts)
-{
-    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
-
-    berth_dict_set(root, "t", berth_make_sparse(tree, layout, shape, rank, parts, false));
-    save_file(root, "");
-    berth_tree_free(tree);
-}
 
 /* A million small matrices cost no million reads. */
 Test(sparse_long, batches_that_lie_side_by_side_are_read_together)
@@ -282,7 +278,6 @@ Test(sparse_long, many_views_of_one_storage)
                                                       1, coo, false));
         }
         save_file(root, "");
-        berth_tree_free(tree);
         struct counts counts = count_of_check(n_views == most ? 0 : BERTH_E_UNSUPPORTED);
         cr_expect_eq(counts.nbytes, n_views == most ? (uint64_t)most * N * 8 : 0);
     }
@@ -313,7 +308,6 @@ Test(sparse_long, views_that_repeat_one_element_are_read_once)
         root, "csr",
         berth_make_sparse(tree, BERTH_SPARSE_CSR, (const int64_t[]){batches, 2, 3}, 3, csr, false));
     save_file(root, "");
-    berth_tree_free(tree);
     struct counts counts = count_of_check(0);
     cr_expect_eq(counts.nbytes, (2 + 3 + 1) * 8);
     cr_expect_eq(counts.total_cost, 2 * (1 + READ_COST) + 3 + READ_COST + 1 + READ_COST);
@@ -327,23 +321,17 @@ Test(sparse_long, views_that_repeat_too_much_are_refused)
     static int64_t zeros[N];
     static const float one = 1;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *csr[] = {
         expanded(tree, BERTH_INT64, zeros, N, 2, (const int64_t[]){N, N}, (const int64_t[]){0, 1}),
         expanded(tree, BERTH_INT64, zeros, N, 2, (const int64_t[]){N, 1}, (const int64_t[]){1, 1}),
         expanded(tree, BERTH_FLOAT32, &one, 1, 2, (const int64_t[]){N, 1},
                  (const int64_t[]){0, 1})};
 
-    berth_dict_set(
-        root, "t",
-        berth_make_sparse(tree, BERTH_SPARSE_CSR, (const int64_t[]){N, N - 1, 3}, 3, csr, false));
-    save_file(root, "");
-    berth_tree_free(tree);
-    expect_failure(
-        "load.check=data", BERTH_E_UNSUPPORTED,
-        "memory: \"t.crow_indices\": data/0: the indices of sparse tensors are views that "
-        "repeat the bytes of their storages too often to be checked; load.check=directory opens "
-        "them unchecked");
+    save_sparse(tree, BERTH_SPARSE_CSR, (const int64_t[]){N, N - 1, 3}, 3, csr);
+    expect_failure("load.check=data", BERTH_E_UNSUPPORTED,
+                   "memory: \"t.crow_indices\": data/0: the indices of sparse tensors are views "
+                   "that repeat the bytes of their storages too often to be checked; "
+                   "load.check=directory opens them unchecked");
 }
 
 /* The two kinds of indices have one dtype, as PyTorch wants it. */
@@ -353,17 +341,13 @@ Test(sparse_long, of_two_dtypes)
     static const int32_t column = 0;
     static const float one = 1;
     berth_tree *tree = berth_tree_new(NULL);
-    berth_value *root = berth_make_dict(tree, BERTH_KIND_DICT);
     berth_value *parts[] = {test_vector(tree, BERTH_INT64, row, 2),
                             test_vector(tree, BERTH_INT32, &column, 1),
                             test_vector(tree, BERTH_FLOAT32, &one, 1)};
 
-    berth_dict_set(root, "t", berth_make_sparse(tree, BERTH_SPARSE_CSR, shape, 2, parts, false));
-    save_file(root, "");
-    berth_tree_free(tree);
-    expect_failure(
-        "load.check=data", BERTH_E_TENSOR,
-        "memory: \"t.crow_indices\": data/0: crow_indices are int64, but col_indices are "
-        "int32; PyTorch's check_sparse_tensor_invariants refuses this torch.sparse_csr tensor, "
-        "too; load.check=directory opens it unchecked");
+    save_sparse(tree, BERTH_SPARSE_CSR, shape, 2, parts);
+    expect_failure("load.check=data", BERTH_E_TENSOR,
+                   "memory: \"t.crow_indices\": data/0: crow_indices are int64, but col_indices "
+                   "are int32; PyTorch's check_sparse_tensor_invariants refuses this "
+                   "torch.sparse_csr tensor, too; load.check=directory opens it unchecked");
 }

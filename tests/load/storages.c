@@ -236,19 +236,15 @@ Test(storages, questions_that_do_not_fit_are_refused)
     open_at("tests/data/torch/small.pt", "", NULL);
     cr_assert_eq(berth_open("tests/data/torch/small.pt", NULL, &other, NULL), 0);
     const berth_tensor *row = berth_find_tensor(checkpoint, "row", NULL);
-    cr_expect_eq(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT);
-    cr_expect_str_eq(error.message,
-                     "tests/data/torch/small.pt: \"row\": data/0: 2 elements from element 3 on "
-                     "were requested, but the tensor has 4");
+    FAILS(berth_tensor_read(checkpoint, row, 3, 2, got, &error), BERTH_E_ARGUMENT,
+          "tests/data/torch/small.pt: \"row\": data/0: 2 elements from element 3 on were "
+          "requested, but the tensor has 4");
     cr_expect_eq(berth_tensor_read(checkpoint, row, -1, 1, got, &error), BERTH_E_ARGUMENT);
     cr_expect_eq(berth_tensor_read(checkpoint, row, INT64_MAX, INT64_MAX, got, &error),
                  BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_tensor_read(checkpoint, row, 0, 1, NULL, &error), BERTH_E_ARGUMENT);
     cr_expect_null(berth_tensor_data(other, row, &error));
     cr_expect_str_eq(error.message,
-                     "tests/data/torch/small.pt: the storage is of another "
-                     "checkpoint or tree",
-                     "%s", error.message);
+                     "tests/data/torch/small.pt: the storage is of another checkpoint or tree");
     cr_expect_null(data_of("meta"));
     cr_expect_eq(error.code, BERTH_E_ARGUMENT);
     cr_expect_null(berth_tensor_data(checkpoint, NULL, &error));
@@ -313,7 +309,6 @@ Test(storages, rows_with_gaps_are_read_without_the_rest_of_the_table)
                                                                  .storage_offset = 2,
                                                                  .storage = storage});
     save_file(value, "");
-    berth_tree_free(tree);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         berth_source source = {.nbytes = file_nbytes, .read = counted_read};
         int64_t first = ranges[i][0], n = ranges[i][1];
@@ -357,7 +352,6 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
             tree,
             &(berth_tensor){.dtype = BERTH_UINT8, .rank = 1, .shape = all, .storage = storage}));
     save_file(root, "");
-    berth_tree_free(tree);
     open_file("");
     const berth_tensor *words = berth_find_tensor(checkpoint, "words", NULL);
     cr_expect_arr_eq(berth_tensor_data(checkpoint, words, NULL), nine, 8);
@@ -366,9 +360,8 @@ Test(storages, elements_in_the_middle_of_bytes_are_copied)
     atomic_fetch_add(&((bth_storage_state *)moved->context)->memory, 1);
     cr_expect_null(berth_tensor_data(checkpoint, words, &error));
     cr_expect_eq(error.code, BERTH_E_UNSUPPORTED);
-    cr_expect_str_eq(error.message,
-                     "memory: \"words\": data/0: the elements are not aligned to 4 bytes: "
-                     "copy them with berth_tensor_read");
+    cr_expect_str_eq(error.message, "memory: \"words\": data/0: the elements are not aligned to 4 "
+                                    "bytes: copy them with berth_tensor_read");
     cr_expect_eq(berth_tensor_read(checkpoint, words, 0, 2, got, &error), 0);
     cr_expect_arr_eq(got, nine + 1, 8);
 }
@@ -481,11 +474,11 @@ Test(storages, where_nothing_can_be_mapped_they_are_read_and_it_is_told)
     bth_system.mmap = refused_mmap;
     expect_sample_values();
     cr_expect_not_null(data_of("weight"));
-    (void)snprintf(expected, sizeof expected,
-                   "%s: the file is read, not mapped: at byte 0: %zu bytes cannot be mapped: No "
-                   "such device",
-                   path, file_nbytes);
-    cr_expect_str_eq(logged, expected, "%s", logged);
+    (void)snprintf(
+        expected, sizeof expected,
+        "%s: the file is read, not mapped: at byte 0: %zu bytes cannot be mapped: No such device",
+        path, file_nbytes);
+    cr_expect_str_eq(logged, expected);
     close_opened();
     open_path("load.method=map");
     cr_expect_not_null(data_of("weight"));

@@ -21,7 +21,6 @@ static void set_up(void)
     for (; name[1] < '0' + N_TENSORS; name[1]++)
         berth_dict_set(root, name, test_vector(tree, BERTH_UINT8, elements, N_BYTES));
     save_file(root, "");
-    berth_tree_free(tree);
     open_file("");
     for (size_t i = 0; i < N_TENSORS; i++) {
         berth_named_tensor named;
@@ -179,10 +178,8 @@ Test(sums, a_fetch_with_checks_asks_the_directory)
     test_write_file(path, file, file_nbytes);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         open_as("debug=off load.check=none");
-        cr_expect_eq(berth_load(checkpoint, NULL, only(methods[i], NULL), &error), BERTH_E_ARCHIVE);
-        cr_expect_not_null(
-            strstr(error.message, "data.pkl names it, but the archive does not hold it"), "%s",
-            error.message);
+        FAILS_SAYING(berth_load(checkpoint, NULL, only(methods[i], NULL), &error), BERTH_E_ARCHIVE,
+                     "data.pkl names it, but the archive does not hold it");
     }
 }
 
@@ -209,10 +206,9 @@ Test(sums, no_memory_for_names_is_told)
             const berth_params *call = only("load.method=read io.threads=1", NULL);
             test_memory_watch();
             assert_ok(berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error));
-            uint64_t before = test_memory_seen().n_allocations;
             test_memory_refuse(nth, false);
             int result = use_names(use);
-            is_over = test_memory_seen().n_allocations - before < nth;
+            is_over = !test_memory_refused();
             test_memory_refuse(0, false);
             cr_expect_eq(result,
                          use == 3  ? BERTH_E_ARGUMENT

@@ -135,15 +135,13 @@ Test(verify, every_bad_record_is_told_in_the_order_of_the_file)
     cr_expect_eq(verify_with("", note, &told), BERTH_E_CHECKSUM);
     cr_expect_eq(strncmp(error.message, path, strlen(path)), 0);
     cr_expect_str_eq(error.record, "data/0");
-    cr_expect_str_eq(
-        told.text,
-        "data/0 bad, data/0 at byte 960: its bytes have CRC 0x10c2f530, the directory "
-        "says 0x91e79017\n"
-        "data/1 unchecked, data/1 at byte 1000: the local header's CRC is 0x00000001, "
-        "the directory's 0xc37f9b13\n"
-        "data/2 bad, data/2 at byte 1216: its bytes have CRC 0x9f62cde3, the directory "
-        "says 0x27deaa86\n",
-        "%s", told.text);
+    cr_expect_str_eq(told.text,
+                     "data/0 bad, data/0 at byte 960: its bytes have CRC 0x10c2f530, the directory "
+                     "says 0x91e79017\n"
+                     "data/1 unchecked, data/1 at byte 1000: the local header's CRC is 0x00000001, "
+                     "the directory's 0xc37f9b13\n"
+                     "data/2 bad, data/2 at byte 1216: its bytes have CRC 0x9f62cde3, the "
+                     "directory says 0x27deaa86\n");
     cr_expect_eq(told.n, sample.n);
     cr_expect_eq(verdict.n_records, sample.n);
     cr_expect_eq(verdict.n_bad, 3);
@@ -190,9 +188,9 @@ Test(verify, a_record_that_reaches_into_the_next_is_told)
     file[HEADER + 28] += LATER, file[EXTRAS + 2] += LATER;
     test_write_file(path, file, file_nbytes);
     cr_expect_eq(verify_with("", NULL, NULL), BERTH_E_ARCHIVE);
-    cr_expect_not_null(strstr(error.message, "data/1 at byte 1120: its 24 bytes overlap what "
-                                             "begins at byte 1128"),
-                       "%s", error.message);
+    cr_expect_not_null(
+        strstr(error.message, "data/1 at byte 1120: its 24 bytes overlap what begins at byte 1128"),
+        "%s", error.message);
 }
 
 /* ---- tiles ---- */
@@ -251,7 +249,7 @@ Test(verify, without_memory_for_a_buffer_says_so_before_it_reads)
     (void)snprintf(expected, sizeof expected,
                    "%s: io.memory_nbytes=65535 is too little for a buffer: 1 bytes are missing",
                    path);
-    cr_expect_str_eq(error.message, expected, "%s", error.message);
+    cr_expect_str_eq(error.message, expected);
     cr_expect_eq(verify_with("load.mmap=off io.memory_nbytes=65536", NULL, NULL), 0, "%s",
                  error.message);
 }

@@ -25,7 +25,8 @@ void begin_jobs(void)
     state = berth_make_dict(tree, BERTH_KIND_ORDERED_DICT);
     berth_storage *storage = berth_storage_new(tree, BERTH_FLOAT32, weights, WEIGHTS_NBYTES, NULL);
     add("weight", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, N_WEIGHTS);
-    add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage}, 100);
+    add("tied", (berth_tensor){.dtype = BERTH_FLOAT32, .storage = storage, .storage_offset = 500},
+        100);
     add("steps", (berth_tensor){.dtype = BERTH_INT64, .data = steps}, 3);
     berth_dict_set(state, "epoch", berth_make_int(tree, 7));
     assert_ok(berth_save_to(TO_MEMORY(&bytes, &expected_nbytes), OF_VALUE(state), NULL, &error));

@@ -280,6 +280,20 @@ static void share_of(joint_share *share, size_t n_writers, size_t writer)
     add_small_of(share, n, i);
 }
 
+size_t joint_write_and_tell(berth_joint *joint, const berth_joint_info *info, size_t writer,
+                            const berth_slice *slices, size_t n, const berth_params *params)
+{
+    berth_error error;
+    void *receipt;
+    size_t nbytes;
+
+    assert_ok(berth_joint_write(info->ticket, info->ticket_nbytes, writer, slices, n, params,
+                                &receipt, &nbytes, &error));
+    assert_ok(berth_joint_add_receipt(joint, receipt, nbytes, &error));
+    berth_free(receipt);
+    return nbytes;
+}
+
 int joint_write_share(const void *ticket, size_t ticket_nbytes, size_t n_writers, size_t writer,
                       void **receipt, size_t *receipt_nbytes, berth_error *error)
 {

@@ -6,6 +6,8 @@
 #ifndef TESTS_SUPPORT_JOINT_SCENE_H
 #define TESTS_SUPPORT_JOINT_SCENE_H
 
+#include <berth/joint.h>
+
 #include "tests/support/support.h"
 
 extern char *expected_path;
@@ -23,6 +25,9 @@ typedef struct joint_state {
 
 /* With its bytes, or as an outline. The bytes live as long as the process. */
 joint_state joint_state_new(bool is_outline);
+/* One writer writes these slices, and the save gets its receipt. Returns the receipt's bytes. */
+size_t joint_write_and_tell(berth_joint *joint, const berth_joint_info *info, size_t writer,
+                            const berth_slice *slices, size_t n, const berth_params *params);
 /* One writer's part, in this process. The receipt is berth_free's. */
 int joint_write_share(const void *ticket, size_t ticket_nbytes, size_t n_writers, size_t writer,
                       void **receipt, size_t *receipt_nbytes, berth_error *error);

@@ -70,6 +70,29 @@ void test_memory_refuse(uint64_t nth, bool for_ever)
     atomic_store(&refuse_at, nth ? atomic_load(&n_allocations) + nth : 0);
 }
 
+bool test_memory_refused(void)
+{
+    uint64_t at = atomic_load(&refuse_at);
+    return at && atomic_load(&n_allocations) >= at;
+}
+
+bool test_refuse_next(struct test_refusals *each)
+{
+    if (each->nth > 0) {
+        bool is_over = !test_memory_refused();
+        if (atomic_load(&live_nbytes) > 0)
+            test_give_up("after allocation %llu was refused, %llu bytes leak",
+                         (unsigned long long)each->nth,
+                         (unsigned long long)atomic_load(&live_nbytes));
+        test_memory_unwatch();
+        if (is_over)
+            return false;
+    }
+    test_memory_watch();
+    test_memory_refuse(++each->nth, each->for_ever);
+    return true;
+}
+
 struct test_memory test_memory_seen(void)
 {
     return (struct test_memory){

@@ -26,9 +26,22 @@ struct test_memory {
 void test_memory_watch(void);
 /* Refuses the nth allocation from now on (1: the next); with for_ever all after it, too. */
 void test_memory_refuse(uint64_t nth, bool for_ever);
+/* Whether the one that is to be refused was asked for. */
+bool test_memory_refused(void);
 struct test_memory test_memory_seen(void);
 /* The C library's allocator again. */
 void test_memory_unwatch(void);
+
+/*
+ * for (struct test_refusals each = {0}; test_refuse_next(&each);): what follows is done again and
+ * again, under a watch; its first allocation is refused, its second one, and so on until none is.
+ * Each time nothing may leak. At the end `nth` is one more than there are.
+ */
+struct test_refusals {
+    uint64_t nth;
+    bool for_ever; /* all behind it, too */
+};
+bool test_refuse_next(struct test_refusals *each);
 
 /* ---- values ---- */
 
@@ -82,6 +95,24 @@ bool test_is_long(void);
 
 /* The call succeeds, or the test ends with the sentence in `error`. */
 #define assert_ok(call) cr_assert_eq(call, 0, "%s", error.message)
+
+/* The call fails with this code, and `error` has just this sentence; or has it in its own. */
+#define FAILS(call, code, sentence)                                                                \
+    do {                                                                                           \
+        cr_expect_eq(call, code, "%s", error.message);                                             \
+        cr_expect_str_eq(error.message, sentence);                                                 \
+    } while (0)
+#define FAILS_SAYING(call, code, part)                                                             \
+    do {                                                                                           \
+        cr_expect_eq(call, code, "%s", error.message);                                             \
+        cr_expect(strstr(error.message, part), "%s, without: %s", error.message, part);            \
+    } while (0)
+/* And the next call begins without an error, as the functions of the rooms want it. */
+#define FAILS_ONCE(call, code, sentence)                                                           \
+    do {                                                                                           \
+        FAILS(call, code, sentence);                                                               \
+        error = (berth_error){0};                                                                  \
+    } while (0)
 
 /* Ends the process. */
 _Noreturn void test_give_up(const char *format, ...) __attribute__((format(printf, 1, 2)));

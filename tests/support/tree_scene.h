@@ -10,4 +10,7 @@ extern berth_tree *tree;
 void begin_tree(void);
 void end_tree(void);
 
+/* What was to be made is NULL, and the tree has failed with this. A new tree takes its place. */
+void expect_tree_failure(const void *made, int code, const char *message);
+
 #endif

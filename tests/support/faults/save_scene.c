@@ -141,7 +141,7 @@ bool make_expected(const scene *tried)
     }
     free(expected);
     fault_set(FAULT_open, 0, 0, false);
-    cr_assert_eq(save(tried, path, &error), 0, "%s", error.message);
+    assert_ok(save(tried, path, &error));
     fault_clear();
     scene_unpatch(tried);
     expected = test_read_file(path, &expected_nbytes);
@@ -156,9 +156,8 @@ bool direct_writes_work(void)
     const berth_params call = {.stats = &stats};
     const berth_new_record record = {.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."};
 
-    cr_assert_eq(berth_config_patch("save.method=direct", &error), 0, "%s", error.message);
-    cr_assert_eq(berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, 0), &call, &error), 0, "%s",
-                 error.message);
+    assert_ok(berth_config_patch("save.method=direct", &error));
+    assert_ok(berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, 0), &call, &error));
     berth_config_unpatch(NULL);
     return strcmp(stats.method, "direct") == 0;
 }
@@ -235,7 +234,7 @@ bool try_fault(const scene *tried, enum fault_row row, unsigned nth, int system_
     char about[200];
 
     prepare_folder(tried);
-    cr_assert_eq(scene_patch(tried, &error), 0, "%s", error.message);
+    assert_ok(scene_patch(tried, &error));
     fault_set(row, nth, system_errno, for_ever);
     if (tried->no_fallocate && row != FAULT_fallocate)
         bth_system.fallocate = no_fallocate;

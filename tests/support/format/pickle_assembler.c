@@ -177,13 +177,30 @@ void refuses_by(bth_pickle_rules rules, const char *source, int code, const char
     free(pickle.bytes);
 }
 
-void refuses(const char *source, int code, const char *sentence)
+void refuses_as(int code, const char *source, const char *sentence)
 {
     refuses_by(NO_RULES, source, code, sentence);
 }
 
-void refuses_each(const char *const *sources, int code, const char *sentence)
+void refuses(const char *source, const char *sentence)
+{
+    refuses_as(BERTH_E_PICKLE, source, sentence);
+}
+
+void gives_by(bth_pickle_rules rules, const char *source, const char *text)
+{
+    ACCEPTS_BY(read, rules, source);
+    expect_value(read.root, text);
+    free_reading(&read);
+}
+
+void gives(const char *source, const char *text)
+{
+    gives_by(NO_RULES, source, text);
+}
+
+void refuses_each(const char *const *sources, const char *sentence)
 {
     for (; *sources; sources++)
-        refuses(*sources, code, sentence);
+        refuses(*sources, sentence);
 }

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "format/pickle/pickle_machine.h"
+#include "tests/support/format/value_text.h"
 #include "tests/support/support.h"
 
 struct pickle {
@@ -52,11 +53,15 @@ void free_reading(struct reading *reading);
 
 /* Fails the test unless the words are refused at their `!` with exactly this code and sentence. */
 void refuses_by(bth_pickle_rules rules, const char *source, int code, const char *sentence);
-void refuses(const char *source, int code, const char *sentence);
-/* The same of each of these. */
-void refuses_each(const char *const *sources, int code, const char *sentence);
-#define REFUSES_EACH(code, sentence, ...)                                                          \
-    refuses_each((const char *const[]){__VA_ARGS__, NULL}, code, sentence)
+void refuses_as(int code, const char *source, const char *sentence);
+/* As a bad pickle, BERTH_E_PICKLE; and each of these. */
+void refuses(const char *source, const char *sentence);
+void refuses_each(const char *const *sources, const char *sentence);
+#define REFUSES_EACH(sentence, ...) refuses_each((const char *const[]){__VA_ARGS__, NULL}, sentence)
+
+/* The words are accepted, and give this (value_text.h). */
+void gives_by(bth_pickle_rules rules, const char *source, const char *text);
+void gives(const char *source, const char *text);
 
 /* Declares `name`, read from words that must be accepted. */
 #define ACCEPTS_BY(name, rules, source)                                                            \

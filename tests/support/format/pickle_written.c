@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/format/pickle_written.h"
+#include "tests/support/tree_scene.h"
 
 bth_pickled must_write(const berth_value *value)
 {
@@ -42,7 +43,15 @@ void check_write_refused(const berth_value *value, bool foreign, int code, const
     bth_pickled_free(&pickled);
 }
 
-berth_value *make_text(berth_tree *tree, const char *string)
+berth_value *make_text(const char *string)
 {
     return berth_make_str(tree, string, strlen(string));
+}
+
+berth_value *list_of(size_t n, berth_value *const *items)
+{
+    berth_value *list = berth_make_list(tree);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(berth_list_append(list, items[i]), 0);
+    return list;
 }

@@ -21,6 +21,12 @@ void check_pickled_sum(const berth_value *value, size_t n, size_t nbytes, uint32
 
 /* The whole message of a refusal. */
 void check_write_refused(const berth_value *value, bool foreign, int code, const char *message);
-berth_value *make_text(berth_tree *tree, const char *string);
+berth_value *make_text(const char *string);
+
+/* A list of these values, in the tree of the scene. */
+#define LIST(...)                                                                                  \
+    list_of(sizeof((berth_value *[]){__VA_ARGS__}) / sizeof(berth_value *),                        \
+            (berth_value *[]){__VA_ARGS__})
+berth_value *list_of(size_t n, berth_value *const *items);
 
 #endif

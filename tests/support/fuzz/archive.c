@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/fuzz/archive.h"
-#include "tests/support/fuzz/image.h"
+#include "tests/support/fuzz/repack_archive.h"
 
 #define MAX_ARCHIVE_NBYTES ((size_t)1 << 18)
 
@@ -22,122 +22,36 @@ struct room {
     size_t nbytes;
 };
 
-static uint32_t sum_of(const struct part *part, const struct style *style)
-{
-    if (!style->has_sums)
-        return 0;
-    return part->method == 0 ? bth_crc32(0, part->data, part->nbytes) : part->crc32;
-}
-
-static uint32_t flags_of(const struct part *part, const struct style *style)
-{
-    return style->has_descriptors && part->nbytes > 0 && !part->is_told ? 0x0808 : 0x0800;
-}
-
-static void put_padding(struct image *out, const struct part *part, uint32_t alignment)
-{
-    static const char letters[] = "ZZZZZZZZZZZZZZZZ";
-    size_t at = out->nbytes + 2 + part->name_nbytes + (alignment ? 4 : 0);
-    size_t n = alignment ? (alignment - at % alignment) % alignment + part->more_padding : 0;
-
-    put_number(out, alignment ? n + 4 : 0, 2);
-    put_bytes(out, part->name, part->name_nbytes);
-    if (alignment == 0)
-        return;
-    put_bytes(out, "FB", 2);
-    put_number(out, n, 2);
-    for (; n > 0 && !out->is_full; n -= n < 16 ? n : 16)
-        put_bytes(out, letters, n < 16 ? n : 16);
-}
-
-static void put_local(struct image *out, struct part *part, const struct style *style)
-{
-    uint32_t flags = flags_of(part, style);
-    bool is_told = !(flags & 8);
-    uint64_t crc32 = sum_of(part, style), size = part->method == 0 ? part->nbytes : part->n;
-    const uint64_t header[] = {0x04034b50,
-                               0,
-                               flags,
-                               part->method,
-                               0,
-                               0,
-                               is_told ? crc32 : 0,
-                               is_told ? part->nbytes : 0,
-                               is_told ? size : 0,
-                               part->name_nbytes};
-
-    part->header_at = out->nbytes;
-    put_numbers(out, "4222224442", header);
-    put_padding(out, part, style->alignment);
-    put_bytes(out, part->data, part->nbytes);
-    const uint64_t descriptor[] = {0x08074b50, crc32, part->nbytes, size};
-    if (!is_told)
-        put_numbers(out, "4444", descriptor);
-    for (uint32_t i = 0; i < part->gap; i++)
-        put_number(out, 0, 1);
-}
-
-static void put_central(struct image *out, const struct part *part, const struct style *style)
-{
-    unsigned large = style->large_fields;
-    const uint64_t wide[] = {part->method == 0 ? part->nbytes : part->n, part->nbytes,
-                             part->header_at};
-    uint64_t n_wide = (large & 1) + (large >> 1 & 1) + (large >> 2 & 1) + style->has_surplus;
-    const uint64_t entry[] = {0x02014b50,
-                              0,
-                              0,
-                              flags_of(part, style),
-                              part->method,
-                              0,
-                              0,
-                              sum_of(part, style),
-                              large & 2 ? SATURATED : wide[1],
-                              large & 1 ? SATURATED : wide[0],
-                              part->name_nbytes,
-                              n_wide ? 4 + 8 * n_wide : 0,
-                              0,
-                              0,
-                              0,
-                              0,
-                              large & 4 ? SATURATED : wide[2]};
-
-    put_numbers(out, "42222224442222244", entry);
-    put_bytes(out, part->name, part->name_nbytes);
-    if (n_wide == 0)
-        return;
-    put_number(out, 1, 2);
-    put_number(out, 8 * n_wide, 2);
-    for (unsigned i = 0; i < 3; i++)
-        if (large & 1u << i)
-            put_number(out, wide[i], 8);
-    if (style->has_surplus)
-        put_number(out, 0, 8);
-}
-
-static void put_end(struct image *out, const struct style *style, size_t n, size_t begin)
-{
-    uint64_t end = out->nbytes, size = out->nbytes - begin;
-    const uint64_t large[] = {0x06064b50, 44,   0x31e, 45,         0, 0,   n,
-                              n,          size, begin, 0x07064b50, 0, end, 1};
-    const uint64_t small[] = {0x06054b50, 0, 0, n, n, size, begin, 0};
-
-    if (style->has_large_end)
-        put_numbers(out, "48224488884484", large);
-    put_numbers(out, "42222442", small);
-}
-
 /* The bytes, or 0 where they are more than `most`. */
-static size_t put_together(struct parts *parts, const struct style *style, uint8_t *bytes,
+static size_t put_together(const struct parts *parts, const struct style *style, uint8_t *bytes,
                            size_t most)
 {
+    static struct repack_archive archive;
     struct image out = {.bytes = bytes, .most = most};
 
-    for (size_t i = 0; i < parts->n; i++)
-        put_local(&out, &parts->list[i], style);
-    size_t begin = out.nbytes;
-    for (size_t i = 0; i < parts->n; i++)
-        put_central(&out, &parts->list[i], style);
-    put_end(&out, style, parts->n, begin);
+    archive = (struct repack_archive){.n = parts->n, .has_wide_end = style->has_large_end};
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct part *part = &parts->list[i];
+        bool is_late = style->has_descriptors && part->nbytes > 0 && !part->is_told;
+        uint32_t sum = part->method == 0 ? bth_crc32(0, part->data, part->nbytes) : part->crc32;
+        struct repack_entry *entry = &archive.entries[i];
+        *entry = (struct repack_entry){.name_nbytes = part->name_nbytes,
+                                       .data = part->data,
+                                       .nbytes = part->nbytes,
+                                       .n = part->method == 0 ? part->nbytes : part->n,
+                                       .crc32 = style->has_sums ? sum : 0,
+                                       .flags = REPACK_UTF8 | (is_late ? REPACK_DESCRIPTOR : 0),
+                                       .method = part->method,
+                                       .alignment = style->alignment,
+                                       .more_padding = part->more_padding,
+                                       .gap_behind = part->gap,
+                                       .is_told_late = is_late,
+                                       .wide_central = style->large_fields,
+                                       .has_surplus = style->has_surplus};
+        memcpy(entry->name, part->name, part->name_nbytes);
+        archive.listed[i] = (uint8_t)i;
+    }
+    repack_archive_write(&archive, &out);
     return out.is_full ? 0 : out.nbytes;
 }
 

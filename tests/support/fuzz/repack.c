@@ -62,73 +62,37 @@ static void archive_begin(struct repack_archive *archive, const uint8_t *bytes, 
     }
 }
 
-/* ---- honest steps ---- */
+/* ---- steps ---- */
 
-static void entries_swap(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                         uint8_t more)
+static void swap(struct repack_entry *a, struct repack_entry *b)
 {
-    struct repack_entry *other = &archive->entries[how % archive->n], kept = *entry;
+    struct repack_entry kept = *a;
 
-    (void)more;
-    *entry = *other;
-    *other = kept;
+    *a = *b;
+    *b = kept;
 }
 
-static void listed_swap(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                        uint8_t more)
-{
-    size_t i = (size_t)(entry - archive->entries), k = how % archive->n;
-    uint8_t kept = archive->listed[i];
-
-    (void)more;
-    archive->listed[i] = archive->listed[k];
-    archive->listed[k] = kept;
-}
-
-/* Behind all others. False: there is one of this name, or no room. */
-static struct repack_entry *entry_add(struct repack_archive *archive, const char *record,
-                                      size_t nbytes)
+/* Behind all others, unless there is one of this name, or no room. `attributes`: of a folder. */
+static void entry_add(struct repack_archive *archive, const char *record, size_t nbytes,
+                      uint32_t attributes)
 {
     const struct repack_entry *first = &archive->entries[0];
     size_t top = (size_t)((const char *)memchr(first->name, '/', first->name_nbytes) - first->name);
-    struct repack_entry *entry = &archive->entries[archive->n], made = {0};
+    struct repack_entry made = {0};
 
     int n = snprintf(made.name, sizeof made.name, "%.*s/%s", (int)top, first->name, record);
     if (archive->n == REPACK_MAX_ENTRIES || n < 0 || (size_t)n >= sizeof made.name)
-        return NULL;
+        return;
     made.name_nbytes = (uint32_t)n;
     for (size_t i = 0; i < archive->n; i++)
         if (strcasecmp(archive->entries[i].name, made.name) == 0)
-            return NULL;
+            return;
     made.data = zeros;
     made.nbytes = made.n = (uint32_t)nbytes;
     made.crc32 = bth_crc32(0, made.data, made.nbytes);
-    *entry = made;
+    made.attributes = attributes;
     archive->listed[archive->n] = (uint8_t)archive->n;
-    archive->n++;
-    return entry;
-}
-
-static void folder_add(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                       uint8_t more)
-{
-    static const char *const names[] = {"", "data/", ".data/", "data/more/", "notes/"};
-    struct repack_entry *made = entry_add(archive, names[how % 5], 0);
-
-    (void)entry;
-    if (made)
-        made->attributes = more & 1 ? 0x10 : (uint32_t)0040755 << 16 | 0x10;
-}
-
-static void foreign_add(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                        uint8_t more)
-{
-    static const char *const names[] = {".DS_Store",   "data/.DS_Store", "README.md",
-                                        "data/0 (1)",  "data/Thumbs.db", "._version",
-                                        "notes/today", "data.pkl.orig",  "data/00"};
-
-    (void)entry;
-    (void)entry_add(archive, names[how % 9], more);
+    archive->entries[archive->n++] = made;
 }
 
 static bool entry_is(const struct repack_entry *entry, const char *record)
@@ -140,57 +104,15 @@ static bool entry_is(const struct repack_entry *entry, const char *record)
 }
 
 /* What can be left out without a change of what is read. */
-static void entry_drop(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                       uint8_t more)
+static bool entry_is_needless(const struct repack_entry *entry)
 {
-    static const char *const needless[] = {".data/serialization_id", ".format_version",
-                                           ".storage_alignment", "byteorder"};
-
-    (void)archive, (void)how, (void)more;
-    for (size_t i = 0; i < sizeof needless / sizeof *needless; i++)
-        if (entry_is(entry, needless[i]))
-            entry->is_dropped = true;
-}
-
-static void local_extra_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                            uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->local_extra = how % 8;
-}
-
-static void central_extra_set(struct repack_archive *archive, struct repack_entry *entry,
-                              uint8_t how, uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->central_extra = how % 8;
-}
-
-static void alignment_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                          uint8_t more)
-{
-    static const uint32_t alignments[] = {0, 1, 2, 8, 64, 64, 64, 100, 512, 4096};
-
-    (void)archive, (void)more;
-    entry->alignment = alignments[how % 10];
-}
-
-static void descriptor_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                           uint8_t more)
-{
-    (void)archive;
-    if (entry->name[entry->name_nbytes - 1] == '/')
-        return;
-    entry->flags |= REPACK_DESCRIPTOR;
-    entry->descriptor = how % 4;
-    entry->is_told_late = more & 1;
+    return entry_is(entry, ".data/serialization_id") || entry_is(entry, ".format_version") ||
+           entry_is(entry, ".storage_alignment") || entry_is(entry, "byteorder");
 }
 
 /* As PyTorch writes it: what has bytes has a descriptor, and data are aligned. */
-static void entry_as_pytorch(struct repack_archive *archive, struct repack_entry *entry,
-                             uint8_t how, uint8_t more)
+static void entry_as_pytorch(struct repack_entry *entry)
 {
-    (void)archive, (void)how, (void)more;
     entry->flags = REPACK_UTF8 | (entry->nbytes > 0 ? REPACK_DESCRIPTOR : 0);
     entry->is_told_late = true;
     entry->descriptor = 0;
@@ -199,78 +121,16 @@ static void entry_as_pytorch(struct repack_archive *archive, struct repack_entry
     entry->is_wide_local = false;
 }
 
-static void time_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                     uint8_t more)
+/* Two entries with each other's names: what is listed differs from what it was. */
+static void names_swap(struct repack_entry *a, struct repack_entry *b)
 {
-    (void)archive;
-    entry->time = (uint32_t)how << 24 | (uint32_t)more << 8;
+    const struct repack_entry kept = *a;
+
+    memcpy(a->name, b->name, sizeof a->name);
+    a->name_nbytes = b->name_nbytes;
+    memcpy(b->name, kept.name, sizeof kept.name);
+    b->name_nbytes = kept.name_nbytes;
 }
-
-/* What made it, and on which system. */
-static void maker_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                      uint8_t more)
-{
-    bool is_folder = entry->name[entry->name_nbytes - 1] == '/';
-
-    (void)archive;
-    entry->made_by = (uint32_t)how << 8 | more;
-    entry->attributes = is_folder ? (uint32_t)0040755 << 16 | 0x10 : (uint32_t)0100644 << 16;
-}
-
-static void comment_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                        uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->comment_nbytes = how % 64;
-}
-
-static void utf8_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                     uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->flags = (entry->flags & ~REPACK_UTF8) | (how & 1 ? REPACK_UTF8 : 0);
-}
-
-/* Z10: it was not computed. */
-static void sum_leave_out(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                          uint8_t more)
-{
-    (void)archive, (void)how, (void)more;
-    entry->crc32 = 0;
-}
-
-static void local_widen(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                        uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->is_wide_local = how & 1;
-}
-
-static void central_widen(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                          uint8_t more)
-{
-    (void)archive, (void)more;
-    entry->wide_central = how % 8;
-}
-
-static void end_set(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                    uint8_t more)
-{
-    (void)entry;
-    archive->has_wide_end = how & 1;
-    archive->comment_nbytes = more % 128;
-}
-
-static void top_rename(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                       uint8_t more)
-{
-    static const char *const tops[] = {"m", "archive", "my model (1)", "data", "a-long-name-of-it"};
-
-    (void)entry, (void)more;
-    (void)snprintf(archive->top, sizeof archive->top, "%s", tops[how % 5]);
-}
-
-/* ---- lies ---- */
 
 static void lie_set(uint8_t *lie, uint8_t at, uint8_t by)
 {
@@ -278,99 +138,131 @@ static void lie_set(uint8_t *lie, uint8_t at, uint8_t by)
     lie[1] = by ? by : 1;
 }
 
-static void local_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                      uint8_t more)
+enum { N_HONEST_STEPS = 19, N_STEPS = 27 };
+#define FOLDER_ATTRIBUTES ((uint32_t)0040755 << 16 | 0x10)
+
+static void honest_step(struct repack_archive *archive, struct repack_entry *entry, uint8_t step,
+                        uint8_t how, uint8_t more)
 {
-    archive->is_honest = false;
-    lie_set(entry->local_lie, how % (30 + 64), more);
+    static const char *const folders[] = {"", "data/", ".data/", "data/more/", "notes/"};
+    static const char *const foreign[] = {".DS_Store",   "data/.DS_Store", "README.md",
+                                          "data/0 (1)",  "data/Thumbs.db", "._version",
+                                          "notes/today", "data.pkl.orig",  "data/00"};
+    static const uint32_t alignments[] = {0, 1, 2, 8, 64, 64, 64, 100, 512, 4096};
+    static const char *const tops[] = {"m", "archive", "my model (1)", "data", "a-long-name-of-it"};
+    bool is_folder = entry->name[entry->name_nbytes - 1] == '/';
+    uint8_t *listed = &archive->listed[entry - archive->entries], kept = *listed;
+
+    switch (step) {
+    case 0:
+        swap(entry, &archive->entries[how % archive->n]);
+        break;
+    case 1:
+        *listed = archive->listed[how % archive->n];
+        archive->listed[how % archive->n] = kept;
+        break;
+    case 2:
+        entry_add(archive, folders[how % 5], 0, more & 1 ? 0x10 : FOLDER_ATTRIBUTES);
+        break;
+    case 3:
+        entry_add(archive, foreign[how % 9], more, 0);
+        break;
+    case 4:
+        entry->is_dropped |= entry_is_needless(entry);
+        break;
+    case 5:
+        entry->local_extra = how % 8;
+        break;
+    case 6:
+        entry->alignment = alignments[how % 10];
+        break;
+    case 7:
+        entry->flags |= is_folder ? 0 : REPACK_DESCRIPTOR;
+        entry->descriptor = how % 4;
+        entry->is_told_late = !is_folder && more & 1;
+        break;
+    case 8:
+        entry->central_extra = how % 8;
+        break;
+    case 9:
+        entry_as_pytorch(entry);
+        break;
+    case 10:
+        entry->time = (uint32_t)how << 24 | (uint32_t)more << 8;
+        break;
+    case 11: /* what made it, and on which system */
+        entry->made_by = (uint32_t)how << 8 | more;
+        entry->attributes = is_folder ? FOLDER_ATTRIBUTES : (uint32_t)0100644 << 16;
+        break;
+    case 12:
+        entry->comment_nbytes = how % 64;
+        break;
+    case 13:
+        entry->flags = (entry->flags & ~REPACK_UTF8) | (how & 1 ? REPACK_UTF8 : 0);
+        break;
+    case 14: /* Z10: it was not computed */
+        entry->crc32 = 0;
+        break;
+    case 15:
+        entry->is_wide_local = how & 1;
+        break;
+    case 16:
+        entry->wide_central = how % 8;
+        break;
+    case 17:
+        archive->has_wide_end = how & 1;
+        archive->comment_nbytes = more % 128;
+        break;
+    default:
+        (void)snprintf(archive->top, sizeof archive->top, "%s", tops[how % 5]);
+    }
 }
 
-static void central_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                        uint8_t more)
+static void lying_step(struct repack_archive *archive, struct repack_entry *entry, uint8_t step,
+                       uint8_t how, uint8_t more)
 {
     archive->is_honest = false;
-    lie_set(entry->central_lie, how % (46 + 64), more);
+    switch (step) {
+    case 19:
+        lie_set(entry->local_lie, how % (30 + 64), more);
+        break;
+    case 20:
+        lie_set(entry->central_lie, how % (46 + 64), more);
+        break;
+    case 21:
+        lie_set(entry->descriptor_lie, how % 24, more);
+        break;
+    case 22:
+        lie_set(archive->end_lie, how % 98, more);
+        break;
+    case 23: /* any byte of the file */
+        archive->image_lie[0] = (uint8_t)(entry - archive->entries);
+        lie_set(archive->image_lie + 1, how, more);
+        break;
+    case 24:
+        entry->gap = how;
+        break;
+    case 25: /* it lies there, and no directory lists it */
+        entry->is_hidden = true;
+        break;
+    default:
+        names_swap(entry, &archive->entries[how % archive->n]);
+    }
 }
-
-static void descriptor_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                           uint8_t more)
-{
-    archive->is_honest = false;
-    lie_set(entry->descriptor_lie, how % 24, more);
-}
-
-static void end_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                    uint8_t more)
-{
-    (void)entry;
-    archive->is_honest = false;
-    lie_set(archive->end_lie, how % 98, more);
-}
-
-/* Any byte of the file. */
-static void image_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                      uint8_t more)
-{
-    archive->is_honest = false;
-    archive->image_lie[0] = (uint8_t)(entry - archive->entries);
-    archive->image_lie[1] = how;
-    archive->image_lie[2] = more ? more : 1;
-}
-
-static void gap_lie(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                    uint8_t more)
-{
-    (void)more;
-    archive->is_honest = false;
-    entry->gap = how;
-}
-
-/* It lies there, and no directory lists it. */
-static void entry_hide(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                       uint8_t more)
-{
-    (void)how, (void)more;
-    archive->is_honest = false;
-    entry->is_hidden = true;
-}
-
-/* Two entries with each other's names: what is listed differs from what it was. */
-static void names_swap(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                       uint8_t more)
-{
-    struct repack_entry *other = &archive->entries[how % archive->n], kept = *entry;
-
-    (void)more;
-    archive->is_honest = false;
-    memcpy(entry->name, other->name, sizeof entry->name);
-    entry->name_nbytes = other->name_nbytes;
-    memcpy(other->name, kept.name, sizeof kept.name);
-    other->name_nbytes = kept.name_nbytes;
-}
-
-typedef void repack_step(struct repack_archive *archive, struct repack_entry *entry, uint8_t how,
-                         uint8_t more);
-
-static repack_step *const steps[] = {
-    entries_swap,    listed_swap,    folder_add,     foreign_add,       entry_drop,
-    local_extra_set, alignment_set,  descriptor_set, central_extra_set, entry_as_pytorch,
-    time_set,        maker_set,      comment_set,    utf8_set,          sum_leave_out,
-    local_widen,     central_widen,  end_set,        top_rename,        local_lie,
-    central_lie,     descriptor_lie, end_lie,        image_lie,         gap_lie,
-    entry_hide,      names_swap,
-};
 
 /* To one entry, or to all. */
 static void archive_follow(struct repack_archive *archive, const uint8_t *step)
 {
-    repack_step *follow = steps[step[0] % (sizeof steps / sizeof *steps)];
+    uint8_t which = step[0] % N_STEPS;
     bool is_for_all = step[1] >= RECIPE_ALL;
     size_t n = archive->n;
 
-    if (!is_for_all)
-        follow(archive, &archive->entries[step[1] % n], step[2], step[3]);
-    for (size_t i = 0; is_for_all && i < n; i++)
-        follow(archive, &archive->entries[i], step[2], step[3]);
+    for (size_t i = is_for_all ? 0 : step[1] % n; i < n; i++) {
+        (which < N_HONEST_STEPS ? honest_step : lying_step)(archive, &archive->entries[i], which,
+                                                            step[2], step[3]);
+        if (!is_for_all)
+            return;
+    }
 }
 
 bool repack(const uint8_t *recipe, size_t nbytes, struct repacked *file)

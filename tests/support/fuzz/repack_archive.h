@@ -6,7 +6,7 @@
 #include "tests/support/fuzz/image.h"
 #include "tests/support/fuzz/plain.h"
 
-#define REPACK_MAX_ENTRIES 48
+#define REPACK_MAX_ENTRIES MAX_PARTS
 #define REPACK_DESCRIPTOR 8u
 #define REPACK_UTF8 0x800u
 
@@ -19,11 +19,13 @@ struct repack_entry {
     uint32_t n, crc32, flags, method;
     uint32_t time, made_by, attributes, comment_nbytes;
     uint32_t alignment; /* of its data, by an extra field of padding; 0: none */
-    uint32_t gap;       /* bytes before its header: a lie */
+    uint32_t more_padding;
+    uint32_t gap, gap_behind; /* bytes before its header, and behind it: lies */
     unsigned local_extra, central_extra;
     unsigned descriptor;              /* its form, where flags say that it has one */
     bool is_wide_local, is_told_late; /* sizes in ZIP64; sizes and sum only in the descriptor */
     unsigned wide_central;      /* fields of the directory in ZIP64: size 1, other 2, place 4 */
+    bool has_surplus;           /* one value more there than these fields need */
     bool is_dropped, is_hidden; /* it lies nowhere; it lies there, and is not listed */
     size_t header_at, data_at, central_at;
     /* A byte of its header, its entry of the directory and its descriptor: changed by what. */

@@ -60,7 +60,7 @@ static void put_local_extra(struct image *out, const struct repack_entry *entry,
         return;
     size_t n = (at + out->nbytes + 4) % entry->alignment;
     put_number(out, 0x4246, 2);
-    n = n ? entry->alignment - n : 0;
+    n = (n ? entry->alignment - n : 0) + entry->more_padding;
     put_number(out, n, 2);
     for (; n > 0; n--)
         put_number(out, 'Z', 1);
@@ -111,6 +111,7 @@ static void put_local(struct image *out, struct repack_entry *entry)
     entry->data_at = out->nbytes;
     put_bytes(out, entry->data, entry->nbytes);
     put_descriptor(out, entry);
+    put_bytes(out, zeros, entry->gap_behind);
     out->is_full = out->is_full || extra.is_full;
     lie_tell(out, entry->header_at, entry->local_lie);
     lie_tell(out, entry->data_at + entry->nbytes, entry->descriptor_lie);
@@ -119,8 +120,8 @@ static void put_local(struct image *out, struct repack_entry *entry)
 static void put_central_extra(struct image *out, const struct repack_entry *entry)
 {
     const uint64_t wide[] = {entry->n, entry->nbytes, entry->header_at};
-    unsigned n =
-        (entry->wide_central & 1) + (entry->wide_central >> 1 & 1) + (entry->wide_central >> 2 & 1);
+    unsigned n = (entry->wide_central & 1) + (entry->wide_central >> 1 & 1) +
+                 (entry->wide_central >> 2 & 1) + entry->has_surplus;
 
     put_foreign_fields(out, entry, entry->central_extra, false);
     if (n == 0)
@@ -130,6 +131,8 @@ static void put_central_extra(struct image *out, const struct repack_entry *entr
     for (unsigned i = 0; i < 3; i++)
         if (entry->wide_central & 1u << i)
             put_number(out, wide[i], 8);
+    if (entry->has_surplus)
+        put_number(out, 0, 8);
 }
 
 static void put_central(struct image *out, struct repack_entry *entry)
@@ -178,11 +181,13 @@ static void put_end(struct image *out, const struct repack_archive *archive, siz
 
 static void entry_rename_top(struct repack_entry *entry, const char *top)
 {
-    const char *slash = memchr(entry->name, '/', entry->name_nbytes);
+    const char *slash = *top ? memchr(entry->name, '/', entry->name_nbytes) : NULL;
     char name[MAX_NAME_NBYTES];
-    size_t rest = entry->name_nbytes - (size_t)(slash - entry->name), n = strlen(top);
 
-    if (n == 0 || n + rest >= sizeof name)
+    if (!slash)
+        return;
+    size_t rest = entry->name_nbytes - (size_t)(slash - entry->name), n = strlen(top);
+    if (n + rest >= sizeof name)
         return;
     memcpy(name, top, n);
     memcpy(name + n, slash, rest);

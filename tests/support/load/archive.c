@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "tests/support/load/archive.h"
 
+#include "format/values/value.h"
+
 struct archive sample;
 uint8_t *file;
 size_t file_nbytes;
@@ -167,7 +169,7 @@ uint8_t *find_entry(const char *record)
 
 /* ---- opening ---- */
 
-void save_file(const berth_value *root, const char *options)
+void save_file(berth_value *root, const char *options)
 {
     void *saved;
 
@@ -176,6 +178,7 @@ void save_file(const berth_value *root, const char *options)
     free(file);
     file = memcpy(malloc(file_nbytes), saved, file_nbytes);
     berth_free(saved);
+    berth_tree_free(bth_value_tree(root));
 }
 
 void read_file(const char *name)
@@ -201,21 +204,14 @@ int try_file(const char *options)
 
 void expect_clean_failing_allocations(const char *options, uint64_t min)
 {
-    uint64_t nth = 0;
+    struct test_refusals each = {0};
 
-    for (bool refused = true; refused;) {
-        const berth_params *call = only(options, NULL);
-        test_memory_watch();
-        test_memory_refuse(++nth, false);
+    for (const berth_params *call = only(options, NULL); test_refuse_next(&each); close_opened()) {
         int code = berth_open_source(FROM_MEMORY(file, file_nbytes), call, &checkpoint, &error);
-        refused = test_memory_seen().n_allocations >= nth;
-        cr_expect_eq(code, refused ? BERTH_E_MEMORY : 0, "allocation %zu: %s", (size_t)nth,
-                     error.message);
-        close_opened();
-        cr_expect_eq(test_memory_seen().live_nbytes, 0, "allocation %zu", (size_t)nth);
-        test_memory_unwatch();
+        cr_expect_eq(code, test_memory_refused() ? BERTH_E_MEMORY : 0, "allocation %zu: %s",
+                     (size_t)each.nth, error.message);
     }
-    cr_expect_gt(nth, min);
+    cr_expect_gt(each.nth, min);
 }
 
 void open_file(const char *options)

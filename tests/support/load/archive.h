@@ -75,8 +75,8 @@ berth_tree *sample_tree(berth_value **root);
 /* The file, by the layout; `lie` may be NULL. */
 void build(const struct lie *lie);
 void build_with(uint32_t alignment, bool with_crc, const struct lie *lie);
-/* A value saved with these options, in its place. */
-void save_file(const berth_value *root, const char *options);
+/* A value saved with these options, in its place. Frees the value's tree. */
+void save_file(berth_value *root, const char *options);
 /* A file of tests/data/ in its place. */
 void read_file(const char *name);
 
