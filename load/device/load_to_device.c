@@ -325,8 +325,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
         return bth_error_in_checkpoint(checkpoint, error);
     }
     *address = 0;
-    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-        bth_tensor_find_first_byte(tensor, &offset, error) == 0) {
+    if (bth_checkpoint_find_caller_tensor(checkpoint, tensor, &offset, error) == 0) {
         const berth_storage *storage = tensor->storage, *root = bth_storage_root(storage);
         bth_load_request request = {.config = &checkpoint->config, .at_once = true};
         bth_storage_target target = bth_storage_get_target(checkpoint, root);
