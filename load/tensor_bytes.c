@@ -113,8 +113,6 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
 }
 
-/* ---- elements ---- */
-
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */

@@ -8,7 +8,6 @@
 #include "base/trace.h"
 #include "berth/device.h"
 #include "io/device/staging_buffers.h"
-#include "io/memory_region.h"
 #include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
