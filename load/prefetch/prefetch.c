@@ -560,6 +560,7 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     }
     if (bth_error_in_tensor(prefetch->checkpoint, tensor, error) < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+    assert(tensor); /* it was checked */
     if (!prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return 0;
     return prefetch_consume_to_offset_and_wait(prefetch, end, error);
