@@ -15,11 +15,6 @@ void bth_trace_enter_outermost(bth_trace_scope *scope, int64_t option, const cha
         bth_wing_trace.enter(scope, option, name, path, 0);
 }
 
-double bth_trace_seconds(void)
-{
-    return bth_trace_current() ? bth_seconds() : 0;
-}
-
 /* ---- calls of the public interface ---- */
 
 const berth_params *bth_traced_call_begin(bth_traced_call *call, int64_t option, const char *name,

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/clock.h"
 #include "berth.h"
 #include "berth/more.h"
 
@@ -143,7 +144,10 @@ static inline void bth_trace_enter_worker(bth_trace_scope *scope, const bth_trac
     while (0)
 
 /* The clock, if this thread is traced, for the beginning of a span that no statistics have. */
-double bth_trace_seconds(void);
+static inline double bth_trace_seconds(void)
+{
+    return bth_trace_current() ? bth_seconds() : 0;
+}
 
 /*
  * Requests are counted: how many are in flight, how many bytes are done. The sums of all requests

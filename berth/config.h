@@ -47,18 +47,13 @@ extern "C" {
  * Sets the program's value of one option, for all threads. If a patch of this thread has the
  * option, the value becomes the patch's: it is in force at once on this thread, and goes with the
  * patch.
- * Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct".
+ * Parameters: name: of the option, or an alias. text: "off", "4096", "1MiB", "direct". source:
+ * where the program has it from, such as "--set", for berth_config_describe and messages; NULL:
+ * "program". The library copies it, and keeps some thousand different ones; berth_config_describe
+ * says "program" for the others.
  */
-BERTH_API int berth_config_set(const char *name, const char *text, berth_error *error);
-
-/*
- * The same, and says where the program has the value from.
- * Parameters: source: for berth_config_describe and messages, such as "--set". The library copies
- * it, and keeps some thousand different ones; berth_config_describe says "program" for the others.
- * NULL: "program".
- */
-BERTH_API int berth_config_set_from(const char *name, const char *text, const char *source,
-                                    berth_error *error);
+BERTH_API int berth_config_set(const char *name, const char *text, const char *source,
+                               berth_error *error);
 
 /*
  * Removes the program's value of one option. If a patch of this thread has the option, the patch
@@ -96,7 +91,7 @@ typedef struct berth_option {
     const char *help;      /* one paragraph */
     const char *aliases;   /* other names, separated by spaces; or "" */
     const char *source;    /* "default", "environment BERTH_...", "file ...", "patch", "force ...",
-                              "program" or what berth_config_set_from was told */
+                              "program" or what berth_config_set was told */
     char value[64];        /* in force on this thread, as text; a long one is cut */
     const char *successor; /* of a deprecated name: the option that it stands for; else "" */
     int64_t number;   /* the value: of a bool 0 or 1, of an enum its index in the bounds, of flags
@@ -173,11 +168,11 @@ BERTH_API int64_t berth_config_print(const berth_config *config, berth_config_fo
                                      size_t text_nbytes, berth_error *error);
 
 /*
- * Sets the values of portable text, each as berth_config_set_from does. All take effect, or none
+ * Sets the values of portable text, each as berth_config_set does. All take effect, or none
  * does.
  * Parameters: text: lines "name=value", as berth_config_print writes them. `#` starts a comment.
  * Unknown options are logged and skipped: the text may be of another version. source: of the text,
- * such as "file x.conf", as in berth_config_set_from; NULL: "program".
+ * such as "file x.conf", as in berth_config_set; NULL: "program".
  * Errors: BERTH_E_OPTION: the message names the option and the line.
  */
 BERTH_API int berth_config_parse(const char *text, const char *source, berth_error *error);
@@ -281,17 +276,17 @@ BERTH_API void berth_config_close_scope(berth_config_scope *scope);
  */
 static inline int berth_set_crc32_options(bool compute_crc32, berth_error *error)
 {
-    return berth_config_set("save.compute_crc32", compute_crc32 ? "on" : "off", error);
+    return berth_config_set("save.compute_crc32", compute_crc32 ? "on" : "off", NULL, error);
 }
 
 static inline int berth_set_default_mmap_options(const char *flags, berth_error *error)
 {
-    return berth_config_set("load.mmap_flags", flags, error);
+    return berth_config_set("load.mmap_flags", flags, NULL, error);
 }
 
 static inline int berth_set_default_load_endianness(const char *endianness, berth_error *error)
 {
-    return berth_config_set("load.endianness", endianness, error);
+    return berth_config_set("load.endianness", endianness, NULL, error);
 }
 
 /* ---- what some options mean ---- */

@@ -769,7 +769,7 @@ BERTH_API void berth_close_descriptors(berth_checkpoint *checkpoint);
 
 /*
  * What the file says about itself.
- * Lifetime: texts live as long as the checkpoint.
+ * Lifetime: texts and the dict live as long as the checkpoint.
  */
 typedef struct berth_info {
     const char *archive;       /* the folder in the archive; "" if it is no zip */
@@ -792,7 +792,9 @@ typedef struct berth_info {
                           whole (load.inflate). Saving the values again mends it */
     uint64_t behind_nbytes; /* of the legacy format: bytes of further objects that torch.save wrote
                                to the same file. Berth reads the first, as torch.load(path) does */
-    uint64_t reserved[6];
+    const berth_value *metadata; /* of safetensors: the texts of __metadata__, a dict; NULL: the
+                                    file has none */
+    uint64_t reserved[5];
 } berth_info;
 
 /*
@@ -801,14 +803,6 @@ typedef struct berth_info {
  * Threads: any.
  */
 BERTH_API int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *error);
-
-/*
- * The texts of __metadata__ in a safetensors file.
- * Lifetime: that of the checkpoint.
- * Returns: a dict of texts; NULL: the file has none, or is of another format.
- * Threads: any.
- */
-BERTH_API const berth_value *berth_metadata(const berth_checkpoint *checkpoint);
 
 /*
  * Checks the indices of all sparse tensors in a value, as torch.load does while

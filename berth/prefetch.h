@@ -64,31 +64,18 @@ BERTH_API BERTH_MUST_CHECK int berth_prefetch_begin(berth_checkpoint *checkpoint
  * in the file. Waits until their bytes are there, and lets one pass behind them be loaded. Returns
  * at once for tensors that are not part of the prefetch. Tensors may be used in any order. The
  * furthest one used so far decides what is ahead.
- * Parameters: first, n: elements [first, first + n) in row-major order; n < 0: all from `first` on.
- * If the tensor is not contiguous, all of it.
- * Errors: BERTH_E_CANCELLED, or what went wrong. Then nothing more is loaded; the tensor can still
- * be used, as without a prefetch.
+ * Parameters: tensor: NULL, with first 0 and n -1: all that is left is loaded, as if it were one
+ * pass, and waited for. first, n: elements [first, first + n) in row-major order; n < 0: all from
+ * `first` on. If the tensor is not contiguous, all of it.
+ * Errors: what went wrong. Then nothing more is loaded; the tensor can still be used, as without a
+ * prefetch.
  */
 BERTH_API int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
                                      int64_t first, int64_t n, berth_error *error);
 
 /*
- * Loads all that is left, as if it were one pass, and waits for it.
- * Errors: as for berth_prefetch_advance.
- */
-BERTH_API int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error);
-
-/*
- * Stops a prefetch: no request begins any more, and calls that wait return BERTH_E_CANCELLED. It
- * does not wait for requests that have begun.
- * Parameters: prefetch: NULL: does nothing.
- * Threads: any.
- */
-BERTH_API void berth_prefetch_cancel(berth_prefetch *prefetch);
-
-/*
- * Cancels a prefetch, waits for what is being loaded (one request per thread at most), and frees
- * it. An error that no call has returned goes to the log.
+ * Ends a prefetch: no request begins any more; waits for those that have begun (one per thread at
+ * most), and frees it. An error that no call has returned goes to the log.
  * Parameters: prefetch: NULL: does nothing.
  * Threads: the last call on a prefetch.
  */
@@ -112,7 +99,7 @@ typedef struct berth_prefetch_stats {
     uint64_t peak_ahead_nbytes; /* loaded or being loaded ahead of the consumer, at most */
     uint64_t n_requests;        /* advices and reads */
     uint64_t n_threads;
-    double wait_seconds; /* in berth_prefetch_advance and berth_prefetch_wait, of all threads */
+    double wait_seconds; /* in berth_prefetch_advance, of all threads */
     const char *method;  /* "populate", "advise", "read", "populate, then read",
                             "advise, then read", "none" */
     const char *reason;  /* why this method */

@@ -122,7 +122,7 @@ static void writer_append_option(writer *out, const bth_option_row *row, int64_t
         writer_append_formatted(out, "berth_config_set(\"%s\", \"", row->name);
         for (; *whole; whole++) /* as in C */
             writer_append_formatted(out, *whole == '"' || *whole == '\\' ? "\\%c" : "%c", *whole);
-        writer_append_formatted(out, "\", &error);\n");
+        writer_append_formatted(out, "\", NULL, &error);\n");
     } else if (form == BERTH_CONFIG_VARIABLES) {
         bth_option_print_variable(row, variable, sizeof variable);
         writer_append_formatted(out, "BERTH_%s=%s\n", variable, whole);

@@ -432,8 +432,7 @@ static const char *source_copy(const char *source)
     return number < 0 ? "program" : bth_option_text(number);
 }
 
-int berth_config_set_from(const char *name, const char *text, const char *source,
-                          berth_error *error)
+int berth_config_set(const char *name, const char *text, const char *source, berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     const bth_option_row *row = bth_option_find_or_fail(name, error);
@@ -451,11 +450,6 @@ int berth_config_set_from(const char *name, const char *text, const char *source
     changes.source[bth_option_index(row)] = source_copy(source);
     program_set_values(&changes);
     return 0;
-}
-
-int berth_config_set(const char *name, const char *text, berth_error *error)
-{
-    return berth_config_set_from(name, text, NULL, error);
 }
 
 /* In a patch an option gets the value that it would have without the program. */

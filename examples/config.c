@@ -72,7 +72,7 @@ static int set_option(const char *word)
         return 2;
     }
     (void)snprintf(name, sizeof name, "%.*s", (int)(equals - begin), begin);
-    return berth_config_set(name, equals + 1, &error) < 0 ? fail(&error) : 0;
+    return berth_config_set(name, equals + 1, NULL, &error) < 0 ? fail(&error) : 0;
 }
 
 /* Sets the variables that give a child the values in force here. */

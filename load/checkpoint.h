@@ -114,6 +114,20 @@ static inline void bth_checkpoint_reset_if_forked(berth_checkpoint *checkpoint)
     bth_checkpoint_unlock(checkpoint);
 }
 
+/* ---- storages ---- */
+
+/* The storage that has the bytes, from `root_offset` on; of a root in a file that is 0. */
+static inline const berth_storage *bth_storage_root(const berth_storage *storage)
+{
+    return storage->root ? storage->root : storage;
+}
+/* Its memory, or NULL if it is not loaded. Thread-safe. */
+static inline const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
+{
+    bth_checkpoint_reset_if_forked(checkpoint);
+    return atomic_load(&checkpoint->storages.stored[index].memory);
+}
+
 /* ---- the checkpoint's own prefetch ---- */
 
 /* The functions of the wing load/prefetch/. Without it they are NULL. */
@@ -128,9 +142,9 @@ typedef struct bth_prefetch_functions {
 extern const bth_prefetch_functions bth_wing_prefetch;
 
 /*
- * Elements [first, first + n) of a tensor in the storage are used now, or the whole storage if the
- * tensor is NULL: the checkpoint's own prefetch may load more bytes after them. Does not wait.
- * Thread-safe.
+ * Elements [first, first + n) of a tensor in the storage are used now (n < 0: all), or the whole
+ * storage if the tensor is NULL: the checkpoint's own prefetch may load more bytes after them. Does
+ * not wait. Thread-safe.
  */
 static inline void bth_prefetch_consume(const berth_checkpoint *checkpoint,
                                         const berth_storage *storage, const berth_tensor *tensor,

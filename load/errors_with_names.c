@@ -33,15 +33,18 @@ int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
     return bth_tensor_check(tensor, error);
 }
 
-bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset)
+int bth_checkpoint_find_caller_tensor(const berth_checkpoint *checkpoint,
+                                      const berth_tensor *tensor, uint64_t *offset,
+                                      berth_error *error)
 {
-    uint64_t elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
-
-    *offset = 0;
-    if (berth_tensor_numel(tensor) == 0)
-        return true; /* T2: its offset may lie outside */
-    *offset = (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
-    return (uint64_t)tensor->storage_offset % elements == 0;
+    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) < 0)
+        return error->code;
+    if (bth_tensor_begins_at_whole_byte(tensor, offset))
+        return 0;
+    return bth_fail_status(
+        error, BERTH_E_UNSUPPORTED,
+        "elements of %s are smaller than a byte: this tensor begins within a byte",
+        berth_dtype_name(tensor->dtype));
 }
 
 /* ---- names ---- */

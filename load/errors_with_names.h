@@ -5,12 +5,6 @@
 
 #include "load/checkpoint.h"
 
-/* The storage that has the bytes, from `root_offset` on; of a root in a file that is 0. */
-static inline const berth_storage *bth_storage_root(const berth_storage *storage)
-{
-    return storage->root ? storage->root : storage;
-}
-
 /*
  * Checks that the storage belongs to this checkpoint: only then its context is a bth_storage_state.
  */
@@ -22,8 +16,11 @@ int bth_checkpoint_check_caller_storage(const berth_checkpoint *checkpoint,
  */
 int bth_checkpoint_check_caller_tensor(const berth_checkpoint *checkpoint,
                                        const berth_tensor *tensor, berth_error *error);
-/* *offset: the byte of the first element in the storage. False: the element begins inside it. */
-bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
+/* The same. *offset: the byte of its first element in the storage. BERTH_E_UNSUPPORTED: it begins
+ * within one. */
+int bth_checkpoint_find_caller_tensor(const berth_checkpoint *checkpoint,
+                                      const berth_tensor *tensor, uint64_t *offset,
+                                      berth_error *error);
 
 /* The names of all tensors, made at the first call. NULL after an error. */
 const bth_names *bth_checkpoint_names(const berth_checkpoint *checkpoint, berth_error *error);

@@ -358,11 +358,6 @@ int berth_tensor_at(berth_checkpoint *checkpoint, size_t i, berth_named_tensor *
 
 /* ---- information about the file ---- */
 
-const berth_value *berth_metadata(const berth_checkpoint *checkpoint)
-{
-    return checkpoint ? checkpoint->contents.metadata : NULL;
-}
-
 const berth_storage *berth_storage_next(const berth_checkpoint *checkpoint,
                                         const berth_storage *previous)
 {
@@ -414,7 +409,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
                          .calculated_offsets = checkpoint->contents.calculated_offsets,
                          .repacked = checkpoint->contents.repacked,
                          .n_deflated = checkpoint->contents.n_deflated,
-                         .behind_nbytes = checkpoint->contents.behind_nbytes};
+                         .behind_nbytes = checkpoint->contents.behind_nbytes,
+                         .metadata = checkpoint->contents.metadata};
     for (const berth_storage *storage = berth_storage_next(checkpoint, NULL); storage;
          storage = berth_storage_next(checkpoint, storage)) {
         info->n_storages++;

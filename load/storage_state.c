@@ -196,18 +196,16 @@ bth_choice bth_storage_choose(berth_checkpoint *checkpoint, const struct berth_c
         stored->chosen_by ? stored->chosen : (berth_load_method)config->load_method;
     uintptr_t address =
         (uintptr_t)checkpoint->source.reader.memory + root->offset; /* maps: page-aligned */
-    bth_choice choice = bth_access_choose(&checkpoint->source.access, config, conditions, requested,
-                                          stored->chosen_by);
+    bool is_aligned = address % bth_storage_alignment(root) == 0;
 
     if (stored->deflated)
         return bth_choice_for_deflated();
-    if (choice.method != BERTH_LOAD_MAP)
+    bth_choice choice = bth_access_choose(&checkpoint->source.access, config, conditions, requested,
+                                          stored->chosen_by);
+    if (choice.method != BERTH_LOAD_MAP || (stored->unit <= 1 && is_aligned))
         return choice;
-    if (stored->unit > 1)
-        return (bth_choice){BERTH_LOAD_READ, "it is in the other byte order"};
-    if (address % bth_storage_alignment(root) != 0)
-        return (bth_choice){BERTH_LOAD_READ, "it is not aligned for its elements"};
-    return choice;
+    return (bth_choice){BERTH_LOAD_READ, stored->unit > 1 ? "it is in the other byte order"
+                                                          : "it is not aligned for its elements"};
 }
 
 bool bth_storage_will_be_mapped(berth_checkpoint *checkpoint, const berth_storage *root)
@@ -239,8 +237,6 @@ int bth_storage_load_and_get_memory(berth_checkpoint *checkpoint, const berth_st
     const berth_storage *root = bth_storage_root(storage);
     bth_load_request request = {.config = &checkpoint->config};
 
-    /* load.check=data may read the directory. */
-    BTH_HOLD_CANCEL(checkpoint->config.load_check >= BTH_CHECK_DATA);
     *memory = bth_storage_memory_or_null(checkpoint, storage->index);
     if (*memory)
         return 0;

@@ -22,12 +22,6 @@ bool bth_storage_is_loaded_or_will_be_mapped(berth_checkpoint *checkpoint,
 /* The alignment of its address (T5). That of a complex number is that of its parts. */
 size_t bth_storage_alignment(const berth_storage *storage);
 int bth_storage_fail_ambiguous_swap(const berth_storage *storage, berth_error *error);
-/* Its memory, or NULL if it is not loaded. Thread-safe. */
-static inline const uint8_t *bth_storage_memory_or_null(berth_checkpoint *checkpoint, size_t index)
-{
-    bth_checkpoint_reset_if_forked(checkpoint);
-    return atomic_load(&checkpoint->storages.stored[index].memory);
-}
 /* A copy. Its device is NULL if the storage is loaded to the host. Thread-safe. */
 bth_storage_target bth_storage_get_target(berth_checkpoint *checkpoint, const berth_storage *root);
 /* Under the lock: the I/O method for a storage that is not loaded yet. Respects T5. */
@@ -68,9 +62,6 @@ int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *requ
 
 /* ---- tensor_bytes.c ---- */
 
-/* *offset: the byte of the first element in its storage. BERTH_E_UNSUPPORTED: it begins within one.
- */
-int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error);
 /* berth_tensor_read with checked arguments. */
 int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, int64_t first,
                     int64_t n, void *buffer, berth_error *error);

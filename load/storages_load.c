@@ -258,8 +258,10 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
     }
     if (phase->request->at_once)
         bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
-    if (phase->checks_crc32)
+    if (phase->checks_crc32) {
+        BTH_HOLD_CANCEL(true); /* it may be read */
         (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+    }
     for (size_t i = 0; i < n && error->code == 0; i++)
         if (phase_claim_storage(phase, roots[i], error) < 0)
             failed = roots[i];
@@ -496,6 +498,7 @@ int bth_storages_load(berth_checkpoint *checkpoint, const bth_load_request *requ
         (void)pthread_cond_broadcast(&checkpoint->storages.finished);
         bth_checkpoint_unlock(checkpoint);
     }
-    bth_release(n > 1 ? ranges : NULL);
+    if (n > 1)
+        bth_release(ranges);
     return error->code;
 }

@@ -11,20 +11,6 @@
 
 /* ---- addresses ---- */
 
-/* `why`: what is impossible for elements smaller than a byte. */
-static int tensor_fail_subbyte(const berth_tensor *tensor, const char *why, berth_error *error)
-{
-    return bth_fail_status(error, BERTH_E_UNSUPPORTED, "elements of %s are smaller than a byte: %s",
-                           berth_dtype_name(tensor->dtype), why);
-}
-
-int bth_tensor_find_first_byte(const berth_tensor *tensor, uint64_t *offset, berth_error *error)
-{
-    if (bth_tensor_begins_at_whole_byte(tensor, offset))
-        return 0;
-    return tensor_fail_subbyte(tensor, "this tensor begins within a byte", error);
-}
-
 const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *tensor,
                               berth_error *error)
 {
@@ -32,10 +18,9 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
     uint64_t offset = 0;
 
     BTH_ERROR_BEGIN_QUICKLY(error);
-    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0) {
-        bth_prefetch_consume(checkpoint, tensor->storage, tensor, 0, berth_tensor_numel(tensor));
-        if (bth_tensor_find_first_byte(tensor, &offset, error) == 0 &&
-            bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
+    if (bth_checkpoint_find_caller_tensor(checkpoint, tensor, &offset, error) == 0) {
+        bth_prefetch_consume(checkpoint, tensor->storage, tensor, 0, -1);
+        if (bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
             /* T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at
              * any byte of it. */
             size_t unit = bth_dtype_swap_nbytes(tensor->dtype);
@@ -128,8 +113,6 @@ const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage
     return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
 }
 
-/* ---- elements ---- */
-
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */
@@ -188,8 +171,10 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
         uint64_t offset;
         if (!bth_tensor_begins_at_whole_byte(tensor, &offset) || first != 0 ||
             n != berth_tensor_numel(tensor) || !is_contiguous)
-            return tensor_fail_subbyte(tensor, "only the whole of a contiguous tensor can be read",
-                                       error);
+            return bth_fail_status(error, BERTH_E_UNSUPPORTED,
+                                   "elements of %s are smaller than a byte: only the whole of a "
+                                   "contiguous tensor can be read",
+                                   berth_dtype_name(tensor->dtype));
         return bth_storage_read(checkpoint, tensor->storage, buffer, berth_tensor_nbytes(tensor),
                                 offset, error);
     }

@@ -180,7 +180,7 @@ static int verify_finish_entry(verification *v, size_t i, berth_error *error)
         /* This record and those after it are not at their computed offsets: their CRCs say nothing.
          */
         if (record->wants_header && entry->data_offset != record->offset) {
-            if (bth_layout_check(&v->checkpoint->contents, error) == 0)
+            if (bth_layout_check(&v->checkpoint->contents, false, error) == 0)
                 (void)bth_fail(error, BERTH_E_OFFSETS, entry->record, record->offset,
                                "its data are not at the computed offset");
             verify_count_and_report_record(v, record, BERTH_CRC_UNCHECKED, error);
@@ -238,7 +238,7 @@ static int verify_zip(verification *v, berth_error *error)
     if (v->first.code < 0)
         return 0;
     /* All records are good: their offsets, and that there are no other records (Z7). */
-    if (contents && contents->calculated_offsets && bth_layout_check(contents, error) < 0)
+    if (contents && contents->calculated_offsets && bth_layout_check(contents, false, error) < 0)
         return error->code;
     return bth_zip_check_no_gaps(&v->container->directory, &v->container->end, 0, 0, error);
 }

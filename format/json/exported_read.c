@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/memory.h"
 #include "format/json/exported.h"
 #include "format/json/json_parse.h"
 #include "format/values/value.h"

@@ -38,7 +38,7 @@ static bool tensor_elements_nbytes(berth_dtype dtype, uint64_t n, uint64_t *nbyt
 {
     uint64_t per_item = (uint64_t)bth_dtype_elements_per_item(dtype);
     uint64_t items = per_item == 1 ? n : n / per_item + (n % per_item != 0);
-    return bth_try_multiply(items, berth_dtype_nbytes(dtype), nbytes);
+    return !__builtin_mul_overflow(items, berth_dtype_nbytes(dtype), nbytes);
 }
 
 uint64_t berth_tensor_nbytes(const berth_tensor *tensor)
@@ -59,12 +59,24 @@ bool bth_tensor_compute_end_in_storage(const berth_tensor *tensor, uint64_t *nby
             return true;
     for (int32_t i = 0; i < tensor->rank; i++) {
         uint64_t reach;
-        if (!bth_try_multiply((uint64_t)tensor->shape[i] - 1, (uint64_t)tensor->stride[i],
-                              &reach) ||
-            !bth_try_add(last, reach, &last))
+        if (__builtin_mul_overflow((uint64_t)tensor->shape[i] - 1, (uint64_t)tensor->stride[i],
+                                   &reach) ||
+            __builtin_add_overflow(last, reach, &last))
             return false;
     }
-    return bth_try_add(last, 1, &last) && tensor_elements_nbytes(tensor->dtype, last, nbytes);
+    return !__builtin_add_overflow(last, 1, &last) &&
+           tensor_elements_nbytes(tensor->dtype, last, nbytes);
+}
+
+bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset)
+{
+    uint64_t elements = (uint64_t)bth_dtype_elements_per_item(tensor->dtype);
+
+    *offset = 0;
+    if (berth_tensor_numel(tensor) == 0)
+        return true; /* T2: its offset may lie outside */
+    *offset = (uint64_t)tensor->storage_offset / elements * berth_dtype_nbytes(tensor->dtype);
+    return (uint64_t)tensor->storage_offset % elements == 0;
 }
 
 const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset)

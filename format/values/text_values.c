@@ -223,13 +223,6 @@ berth_value *berth_make_str(berth_tree *tree, const char *text, size_t nbytes)
     return text_new(tree, BERTH_KIND_STR, text, nbytes);
 }
 
-static berth_value *bytes_new(berth_tree *tree, const void *bytes, size_t nbytes)
-{
-    if (!tree || (!bytes && nbytes))
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
-    return text_new(tree, BERTH_KIND_BYTES, bytes, nbytes);
-}
-
 berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 {
     assert(bth_value_tree(value) == tree && value->kind == BERTH_KIND_STR);
@@ -263,17 +256,21 @@ berth_value *bth_bytes_from_latin1(berth_tree *tree, berth_value *value)
 berth_value *bth_bytearray_from_bytes(berth_tree *tree, berth_value *bytes)
 {
     assert(!bytes || (bth_value_tree(bytes) == tree && bytes->kind == BERTH_KIND_BYTES));
-    return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY,
-                                bytes ? bytes : bytes_new(tree, NULL, 0));
+    if (!bytes)
+        return berth_make_bytes(tree, BERTH_KIND_BYTEARRAY, NULL, 0);
+    return bth_wrapper_node_new(tree, BERTH_KIND_BYTEARRAY, bytes);
 }
 
 berth_value *berth_make_bytes(berth_tree *tree, berth_kind kind, const void *bytes, size_t nbytes)
 {
     const uint8_t *digits = bytes;
-    if (kind == BERTH_KIND_BYTES)
-        return bytes_new(tree, bytes, nbytes);
-    if (kind == BERTH_KIND_BYTEARRAY)
-        return bth_wrapper_node_new(tree, kind, bytes_new(tree, bytes, nbytes));
+    bool is_array = kind == BERTH_KIND_BYTEARRAY;
+    if (kind == BERTH_KIND_BYTES || is_array) {
+        if (!tree || (!bytes && nbytes))
+            return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "the bytes are NULL");
+        berth_value *value = text_new(tree, BERTH_KIND_BYTES, bytes, nbytes);
+        return is_array ? bth_wrapper_node_new(tree, kind, value) : value;
+    }
     if (kind != BERTH_KIND_INT)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s (%d) is not made of bytes",
                                berth_kind_name(kind), (int)kind);

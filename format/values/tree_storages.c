@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Storages of a tree: the bytes that tensors view. */
-#include "base/memory.h"
 #include "format/values/node.h"
 
 #include <inttypes.h>

@@ -165,6 +165,8 @@ int bth_tensor_check(const berth_tensor *tensor, berth_error *error);
 /* Bytes from the storage's start to the end of the last element; 0 for an empty tensor. False: it
  * overflows. Shape, stride and offset must be >= 0. */
 bool bth_tensor_compute_end_in_storage(const berth_tensor *tensor, uint64_t *nbytes);
+/* *offset: the byte of the first element in the storage. False: the element begins inside it. */
+bool bth_tensor_begins_at_whole_byte(const berth_tensor *tensor, uint64_t *offset);
 /* The storage that a tensor is saved on, and its offset there. A view of another storage (legacy
  * format) is saved as that storage, so that shared memory stays shared. Not for meta tensors. */
 const berth_storage *bth_tensor_saved_storage(const berth_tensor *tensor, int64_t *storage_offset);

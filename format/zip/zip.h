@@ -161,6 +161,8 @@ size_t bth_zip_local_nbytes(const uint8_t *bytes);
  * 30 + 2 x 65535 always suffice. */
 int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t header_offset,
                                bth_zip_local *local, berth_error *error);
+/* Whether its name is "<archive>/<record>". */
+bool bth_zip_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
 
 /*
  * The record check compares one record's local header and descriptor with an entry: one of the

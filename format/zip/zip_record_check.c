@@ -119,6 +119,15 @@ int bth_zip_parse_local_header(const uint8_t *bytes, size_t nbytes, uint64_t hea
     return BERTH_OK;
 }
 
+bool bth_zip_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
+{
+    size_t archive_nbytes = strlen(archive), record_nbytes = strlen(record);
+    return local->name_nbytes == archive_nbytes + 1 + record_nbytes &&
+           memcmp(local->name, archive, archive_nbytes) == 0 &&
+           local->name[archive_nbytes] == '/' &&
+           memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
+}
+
 /* ---- the local header against the directory (Z5) ---- */
 
 /* `is_late`: with bit 3 the field may be 0, because the descriptor has the value. */

@@ -8,7 +8,6 @@
 #include "base/trace.h"
 #include "berth/device.h"
 #include "io/device/staging_buffers.h"
-#include "io/memory_region.h"
 #include "io/thread_pool.h"
 #include "load/errors_with_names.h"
 #include "load/storage_state.h"
@@ -325,8 +324,7 @@ int berth_tensor_device_address(berth_checkpoint *checkpoint, const berth_tensor
         return bth_error_in_checkpoint(checkpoint, error);
     }
     *address = 0;
-    if (bth_checkpoint_check_caller_tensor(checkpoint, tensor, error) == 0 &&
-        bth_tensor_find_first_byte(tensor, &offset, error) == 0) {
+    if (bth_checkpoint_find_caller_tensor(checkpoint, tensor, &offset, error) == 0) {
         const berth_storage *storage = tensor->storage, *root = bth_storage_root(storage);
         bth_load_request request = {.config = &checkpoint->config, .at_once = true};
         bth_storage_target target = bth_storage_get_target(checkpoint, root);

@@ -134,14 +134,19 @@ static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
 
     if (contents->format_version < 1)
         return 0;
-    contents->repacked = bth_layout_check_directory(contents, error) == BERTH_E_OFFSETS;
+    /* With the directory alone, as load.check=directory does: the same file gets the same result,
+     * whichever local headers were read. T1: the layout has no place for storages behind a record
+     * that is longer than its elements. */
+    (void)(contents->has_longer_record ? bth_layout_check_small_records_listed(contents, error)
+                                       : bth_layout_check(contents, true, error));
+    contents->repacked = error->code == BERTH_E_OFFSETS;
     if (!config->load_calculate_storage_offsets) {
         /* Only the directory counts. Debug mode logs how the layout differs. */
         if (error->code == BERTH_E_MEMORY)
             return error->code;
         bth_error_clear(error);
         if (!config->debug || contents->has_longer_record ||
-            bth_layout_check(contents, error) == 0 || error->code == BERTH_E_MEMORY)
+            bth_layout_check(contents, false, error) == 0 || error->code == BERTH_E_MEMORY)
             return error->code;
         bth_log("%s: %s", opening->cache.reader->name, error->message);
         bth_error_clear(error);
@@ -152,7 +157,7 @@ static int opening_compare_with_layout(bth_opening *opening, berth_error *error)
             *error = opening->difference;
         if (error->code < 0 || config->load_check < BTH_CHECK_DIRECTORY)
             return error->code;
-        return bth_layout_check(contents, error);
+        return bth_layout_check(contents, false, error);
     }
     /* Z13: it has one reading if every local header and descriptor agrees with the directory. */
     if (opening->difference.code == 0)
@@ -279,17 +284,17 @@ static int contents_check_computed_offsets(bth_opening *opening, berth_error *er
      * Compares the layout with the directory first: that message is the clearest. If they differ,
      * local headers that are checked may show an earlier difference.
      */
-    if (bth_layout_check(contents, error) == BERTH_E_OFFSETS && checks_headers) {
+    if (bth_layout_check(contents, false, error) == BERTH_E_OFFSETS && checks_headers) {
         bth_error_clear(&ignored);
         (void)opening_check_records(opening, BTH_CHECK_NONE, &ignored);
         bth_error_clear(error);
-        (void)bth_layout_check(contents, error);
+        (void)bth_layout_check(contents, false, error);
     }
     if (error->code < 0)
         return error->code;
     if (checks_headers) {
         if (opening_check_records(opening, opening->config->load_check, error) < 0 ||
-            bth_layout_check(contents, error) < 0)
+            bth_layout_check(contents, false, error) < 0)
             return error->code;
     } else { /* only the records after those of the layout */
         size_t n_known = bth_tree_n_storages(contents->tree);

@@ -80,16 +80,6 @@ bth_zip_entry *bth_container_find(const bth_container *container, const char *re
     return bth_zip_find(&container->directory, record, strlen(record));
 }
 
-bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record)
-{
-    size_t archive_nbytes = strlen(archive), record_nbytes = strlen(record);
-
-    return local->name_nbytes == archive_nbytes + 1 + record_nbytes &&
-           memcmp(local->name, archive, archive_nbytes) == 0 &&
-           local->name[archive_nbytes] == '/' &&
-           memcmp(local->name + archive_nbytes + 1, record, record_nbytes) == 0;
-}
-
 /* Usually enough for a local header. */
 static uint64_t header_estimate_nbytes(const bth_zip_entry *entry)
 {

@@ -184,8 +184,8 @@ int bth_head_read(bth_opening *opening, uint64_t *next_offset, const char **reas
         uint8_t text[TEXT_MAX_NBYTES];
         if (head_record_read_header(opening, *next_offset, &record, error) < 0)
             return error->code;
-        bool found = record.is_good &&
-                     bth_local_has_name(&record.local, contents->archive, bth_small_names[which]);
+        bool found = record.is_good && bth_zip_local_has_name(&record.local, contents->archive,
+                                                              bth_small_names[which]);
         if (found) {
             uint64_t at = record.local.data_offset, left = opening->cache.reader->nbytes - at;
             size_t n = 0, most = left < sizeof text ? (size_t)left : sizeof text;

@@ -408,7 +408,7 @@ static int storage_compare_header(const layout_walk *walk, const bth_head_cache 
     if (bth_zip_parse_local_header(cache->head + at, cache->head_nbytes - at, at, &local, error) <
         0)
         return error->code;
-    if (!bth_local_has_name(&local, walk->contents->archive, record))
+    if (!bth_zip_local_has_name(&local, walk->contents->archive, record))
         return bth_fail(error, BERTH_E_OFFSETS, record, at,
                         "the layout puts its header here, but here is %.*s; "
                         "load.calculate_storage_offsets=off uses the directory",
@@ -560,7 +560,7 @@ int bth_layout_check_small_records_listed(const bth_contents *contents, berth_er
 }
 
 /* Small records, then storages. */
-static int layout_compare_all(const bth_contents *contents, bool ignores_local, berth_error *error)
+int bth_layout_check(const bth_contents *contents, bool ignores_local, berth_error *error)
 {
     layout_walk walk = layout_walk_begin(contents, 0);
 
@@ -574,18 +574,6 @@ static int layout_compare_all(const bth_contents *contents, bool ignores_local, 
         layout_compare_previous_entry_end(&walk, walk.layout.next_offset, error) < 0)
         return error->code;
     return layout_check_storages_are_stored(contents, error);
-}
-
-int bth_layout_check(const bth_contents *contents, berth_error *error)
-{
-    return layout_compare_all(contents, false, error);
-}
-
-int bth_layout_check_directory(const bth_contents *contents, berth_error *error)
-{
-    /* T1: the layout has no place for storages behind a record that is longer than its elements. */
-    return contents->has_longer_record ? bth_layout_check_small_records_listed(contents, error)
-                                       : layout_compare_all(contents, true, error);
 }
 
 /* ---- storages and their entries ---- */

@@ -89,8 +89,6 @@ static inline bth_zip_entry *bth_container_entry_in_file_order(const bth_contain
     return &container->directory.entries[container->directory.by_offset[i]];
 }
 
-/* Whether a local header's name is "<archive>/<record>". */
-bool bth_local_has_name(const bth_zip_local *local, const char *archive, const char *record);
 /*
  * Compares local headers (Z5) and descriptors (Z6) with their entries, from by_offset[first] on. No
  * record may overlap the next one (Z7). As load.check does: below BTH_CHECK_HEADERS no descriptors
@@ -235,10 +233,10 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
 int bth_entries_find_storages(const bth_contents *contents, const berth_storage **storages,
                               berth_error *error);
 /*
- * Compares the layout with the directory, and with the local headers that were read: first small
- * records, then storages. The first difference is BERTH_E_OFFSETS.
+ * Compares the layout with the directory, and with the local headers that were read, unless it
+ * ignores them: first small records, then storages. The first difference is BERTH_E_OFFSETS.
  */
-int bth_layout_check(const bth_contents *contents, berth_error *error);
+int bth_layout_check(const bth_contents *contents, bool ignores_local, berth_error *error);
 /* Counts the records. Under the lock. */
 int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
 

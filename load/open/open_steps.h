@@ -35,11 +35,6 @@ int bth_layout_check_small_records(const bth_contents *contents, uint64_t cursor
                                    berth_error *error);
 /* The same with the directory, for a file whose storages do not follow the layout (FORMAT.md 6). */
 int bth_layout_check_small_records_listed(const bth_contents *contents, berth_error *error);
-/*
- * Compares the layout with the directory alone, as load.check=directory does: the same file gets
- * the same result, whichever local headers were read. BERTH_E_OFFSETS: it was repacked (Z13).
- */
-int bth_layout_check_directory(const bth_contents *contents, berth_error *error);
 /* Compares the local header of the first storage, if it is in the head. */
 int bth_layout_check_first_storage(const bth_opening *opening, uint64_t cursor, berth_error *error);
 /*

@@ -449,18 +449,6 @@ int berth_prefetch_begin(berth_checkpoint *checkpoint, const berth_selection *wh
     return error->code < 0 ? bth_error_prefix(error, checkpoint->source.reader.name) : 0;
 }
 
-void berth_prefetch_cancel(berth_prefetch *prefetch)
-{
-    BTH_HOLD_CANCEL(true);
-    if (!prefetch || !prefetch_is_of_this_process(prefetch))
-        return;
-    bth_prefetches *all = &prefetch->checkpoint->prefetches;
-    bth_prefetches_lock(all);
-    prefetch->is_cancelled = true;
-    (void)pthread_cond_broadcast(&all->changed);
-    bth_lock_release(&all->lock);
-}
-
 void berth_prefetch_free(berth_prefetch *prefetch)
 {
     BTH_HOLD_CANCEL(true);
@@ -469,7 +457,10 @@ void berth_prefetch_free(berth_prefetch *prefetch)
     if (prefetch_is_of_this_process(prefetch)) { /* X11: a child does not inherit locks of pages */
         bth_prefetches *all = &prefetch->checkpoint->prefetches;
         berth_prefetch **at = &all->first;
-        berth_prefetch_cancel(prefetch);
+        bth_prefetches_lock(all);
+        prefetch->is_stopped = true;
+        (void)pthread_cond_broadcast(&all->changed);
+        bth_lock_release(&all->lock);
         for (unsigned i = 0; i < prefetch->n_helpers; i++)
             (void)pthread_join(prefetch->helpers[i].thread, NULL);
         bth_prefetches_lock(all);
@@ -529,16 +520,12 @@ static int prefetch_consume_to_offset_and_wait(berth_prefetch *prefetch, uint64_
 
     bth_prefetches_lock(all);
     uint64_t position = prefetch_consume_to_offset(prefetch, end);
-    while (prefetch_loaded_position(prefetch) < position && !prefetch->is_cancelled)
+    while (prefetch_loaded_position(prefetch) < position && !prefetch->is_stopped)
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
     prefetch->stats.wait_seconds += bth_seconds() - begin_seconds;
     if (prefetch_loaded_position(prefetch) < position) {
         prefetch->is_reported = true;
         *error = prefetch->error;
-        if (error->code == BERTH_OK) {
-            (void)bth_fail(error, BERTH_E_CANCELLED, NULL, BERTH_NO_OFFSET, "cancelled");
-            (void)bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
-        }
     }
     bth_lock_release(&all->lock);
     return error->code;
@@ -559,6 +546,8 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     BTH_ERROR_BEGIN(error);
     if (prefetch_check_handle(prefetch, error) < 0)
         return error->code;
+    if (!tensor && first == 0 && n < 0)
+        return prefetch_consume_to_offset_and_wait(prefetch, UINT64_MAX, error);
     if (bth_checkpoint_check_caller_tensor(prefetch->checkpoint, tensor, error) == 0) {
         int64_t numel = berth_tensor_numel(tensor);
         if (n < 0 && first >= 0 && first <= numel)
@@ -571,17 +560,10 @@ int berth_prefetch_advance(berth_prefetch *prefetch, const berth_tensor *tensor,
     }
     if (bth_error_in_tensor(prefetch->checkpoint, tensor, error) < 0)
         return bth_error_prefix(error, prefetch->checkpoint->source.reader.name);
+    assert(tensor); /* it was checked */
     if (!prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return 0;
     return prefetch_consume_to_offset_and_wait(prefetch, end, error);
-}
-
-int berth_prefetch_wait(berth_prefetch *prefetch, berth_error *error)
-{
-    BTH_ERROR_BEGIN(error);
-    if (prefetch_check_handle(prefetch, error) < 0)
-        return error->code;
-    return prefetch_consume_to_offset_and_wait(prefetch, UINT64_MAX, error);
 }
 
 int berth_prefetch_get_stats(berth_prefetch *prefetch, berth_prefetch_stats *stats,

@@ -82,7 +82,7 @@ struct berth_prefetch {
     uint64_t counted; /* position: cached bytes before it have been counted */
     uint64_t done_nbytes;
     uint64_t consumed; /* position: the consumer used all bytes before it, or waits for them */
-    bool is_cancelled; /* no new window is begun */
+    bool is_stopped;   /* no new window is begun */
     bool is_reported;  /* the error was returned to a caller */
     atomic_bool has_fallen_back;
     berth_error error;

@@ -146,7 +146,7 @@ static void prefetch_wait_and_count_cached(berth_prefetch *prefetch,
     prefetch->counted = bth_max(at, end);
     for (;;) { /* of what others load, counts what was still missing */
         bth_prefetch_range shared = prefetch_window_find_shared_range(prefetch, window);
-        if (shared.nbytes == 0 || prefetch->is_cancelled)
+        if (shared.nbytes == 0 || prefetch->is_stopped)
             break;
         shared_nbytes += shared.nbytes - prefetch_window_count_cached(prefetch, &shared);
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
@@ -169,10 +169,10 @@ static bool prefetch_helper_claim_window(bth_prefetch_helper *helper)
     bth_prefetches *all = &prefetch->checkpoint->prefetches;
     bth_prefetch_range window;
 
-    while (!prefetch->is_cancelled && prefetch->begun < prefetch->plan.nbytes &&
+    while (!prefetch->is_stopped && prefetch->begun < prefetch->plan.nbytes &&
            !prefetch_find_window_to_claim(prefetch, &window))
         (void)pthread_cond_wait(&all->changed, &all->lock.mutex);
-    if (prefetch->is_cancelled || prefetch->begun >= prefetch->plan.nbytes)
+    if (prefetch->is_stopped || prefetch->begun >= prefetch->plan.nbytes)
         return false;
     helper->window = window;
     prefetch->begun += window.nbytes;
@@ -182,7 +182,7 @@ static bool prefetch_helper_claim_window(bth_prefetch_helper *helper)
     if (end > prefetch->consumed)
         *peak = bth_max(*peak, end - prefetch->consumed);
     prefetch_wait_and_count_cached(prefetch, &window);
-    helper->is_loading = !prefetch->is_cancelled;
+    helper->is_loading = !prefetch->is_stopped;
     return helper->is_loading;
 }
 
@@ -214,7 +214,7 @@ static void *prefetch_helper_run(void *argument)
             prefetch->done_nbytes += helper->window.nbytes;
             helper->window.nbytes = 0;
         } else { /* the frontier stays before this window */
-            prefetch->is_cancelled = true;
+            prefetch->is_stopped = true;
             if (prefetch->error.code == BERTH_OK) {
                 prefetch->error = error;
                 (void)bth_error_prefix(&prefetch->error, prefetch->checkpoint->source.reader.name);

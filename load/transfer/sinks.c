@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "format/layout.h"
 #include "io/thread_pool.h"
 
 /* ---- a long range to the caller's memory ---- */

@@ -107,7 +107,6 @@ Test(nothing, in_a_checkpoint)
     REFUSES(berth_get_info(NULL, &info, &error));
     REFUSES(berth_get_info(checkpoint, NULL, &error));
     GIVES_NOTHING(berth_root(NULL));
-    GIVES_NOTHING(berth_metadata(NULL));
     GIVES_NOTHING(berth_storage_next(NULL, NULL));
     cr_expect_eq(berth_tensor_count(NULL), 0);
     berth_close_descriptors(NULL);
@@ -330,10 +329,9 @@ Test(nothing, in_rows_and_prefetches)
     assert_ok(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error));
     REFUSES(berth_prefetch_advance(NULL, tensor, 0, 1, &error));
     REFUSES(berth_prefetch_advance(prefetch, NULL, 0, 1, &error));
-    REFUSES(berth_prefetch_wait(NULL, &error));
+    REFUSES(berth_prefetch_advance(NULL, NULL, 0, -1, &error));
     REFUSES(berth_prefetch_get_stats(NULL, &prefetch_stats, &error));
     REFUSES(berth_prefetch_get_stats(prefetch, NULL, &error));
-    berth_prefetch_cancel(NULL);
     berth_prefetch_free(prefetch);
     berth_prefetch_free(NULL);
 }
@@ -343,8 +341,8 @@ Test(nothing, in_options)
     berth_option option;
     char line[100];
 
-    cr_expect_eq(berth_config_set(NULL, "1", &error), BERTH_E_OPTION);
-    REFUSES(berth_config_set("load.check", NULL, &error));
+    cr_expect_eq(berth_config_set(NULL, "1", NULL, &error), BERTH_E_OPTION);
+    REFUSES(berth_config_set("load.check", NULL, NULL, &error));
     REFUSES(berth_config_patch(NULL, &error));
     cr_expect_eq(berth_config_describe(NULL, NULL, &option, &error), BERTH_E_OPTION);
     REFUSES(berth_config_describe(NULL, "load.check", NULL, &error));

@@ -21,9 +21,9 @@ static void set_up(void)
 {
     begin_jobs();
     trace_path = test_path(folder, "trace.json");
-    assert_ok(berth_config_set("trace", trace_path, &error));
-    assert_ok(berth_config_set("io.threads", "3", &error));
-    assert_ok(berth_config_set("io.chunk_nbytes", "1000", &error));
+    assert_ok(berth_config_set("trace", trace_path, NULL, &error));
+    assert_ok(berth_config_set("io.threads", "3", NULL, &error));
+    assert_ok(berth_config_set("io.chunk_nbytes", "1000", NULL, &error));
 }
 
 static void tear_down(void)
@@ -146,11 +146,11 @@ Test(trace, of_loads_has_the_sums_of_their_statistics)
     float *into = malloc(WEIGHTS_NBYTES);
     int operation = 0;
 
-    assert_ok(berth_config_set("trace", "", &error));
+    assert_ok(berth_config_set("trace", "", NULL, &error));
     assert_ok(berth_save(path, state, NULL, &error));
-    assert_ok(berth_config_set("trace", trace_path, &error));
+    assert_ok(berth_config_set("trace", trace_path, NULL, &error));
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        assert_ok(berth_config_set("load.method", methods[i], &error));
+        assert_ok(berth_config_set("load.method", methods[i], NULL, &error));
         assert_ok(berth_open(path, &open_params, &checkpoint, &error));
         sums all = sums_of(trace_path, ++operation);
         all.disk_us = opened.disk_seconds; /* opening does not count it */
@@ -179,7 +179,7 @@ Test(trace, of_short_reads_is_complete_when_the_checkpoint_is_closed)
     float element;
 
     assert_ok(berth_save(path, state, NULL, &error));
-    assert_ok(berth_config_set("load.method", "read", &error));
+    assert_ok(berth_config_set("load.method", "read", NULL, &error));
     assert_ok(berth_open(path, NULL, &checkpoint, &error));
     const berth_tensor *weight = berth_find_tensor(checkpoint, "weight", &error);
     sums before = sums_of(trace_path, 0);
@@ -285,7 +285,7 @@ Test(trace, stays_where_the_program_was)
     char before[400];
 
     cr_assert(getcwd(before, sizeof before) && chdir(folder) == 0);
-    assert_ok(berth_config_set("trace", "relative.json", &error));
+    assert_ok(berth_config_set("trace", "relative.json", NULL, &error));
     assert_ok(berth_save(path, state, NULL, &error));
     cr_assert_eq(chdir("/"), 0);
     assert_ok(berth_save(path, state, NULL, &error));
@@ -299,7 +299,7 @@ static int child_saves(const char *name)
 {
     char own[400];
 
-    assert_ok(berth_config_set("trace", name, &error));
+    assert_ok(berth_config_set("trace", name, NULL, &error));
     assert_ok(berth_save(path, state, NULL, &error));
     n_logged = 0;
     pid_t child = fork();

@@ -37,7 +37,7 @@ static void expect(const char *name, const char *value, const char *source)
 
 static void set(const char *name, const char *value)
 {
-    assert_ok(berth_config_set(name, value, &error));
+    assert_ok(berth_config_set(name, value, NULL, &error));
 }
 
 /* The log, one line after another. */

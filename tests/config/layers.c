@@ -40,7 +40,7 @@ static void expect(const char *name, const char *value, const char *source)
 
 static void set(const char *name, const char *value)
 {
-    assert_ok(berth_config_set(name, value, &error));
+    assert_ok(berth_config_set(name, value, NULL, &error));
 }
 
 static void patch(const char *assignments)
@@ -369,18 +369,18 @@ Test(program, says_where_it_has_a_value_from)
 {
     char source[] = "--set";
 
-    cr_assert_eq(berth_config_set_from("io.threads", "3", source, &error), 0);
+    cr_assert_eq(berth_config_set("io.threads", "3", source, &error), 0);
     memset(source, 'x', sizeof source - 1); /* the library has copied it */
     cr_assert_eq(berth_config_parse("load.mmap=on\n", "file x.conf", &error), 0);
     expect("io.threads", "3", "--set");
     expect("load.mmap", "on", "file x.conf"); /* also of a value that is the default */
-    cr_assert_eq(berth_config_set_from("io.threads", "3", NULL, &error), 0);
+    cr_assert_eq(berth_config_set("io.threads", "3", NULL, &error), 0);
     expect("io.threads", "3", "program");
-    cr_assert_eq(berth_config_set_from("io.threads", "x", "--set", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("io.threads", "x", "--set", &error), BERTH_E_OPTION);
     cr_assert(strstr(error.message, "(--set)"), "%s", error.message);
     patch("load.mmap=off");
     expect("load.mmap", "off", "patch");
-    cr_assert_eq(berth_config_set_from("load.mmap", "on", "--set", &error), 0);
+    cr_assert_eq(berth_config_set("load.mmap", "on", "--set", &error), 0);
     expect("load.mmap", "on", "patch");
     unpatch();
     expect("load.mmap", "on", "file x.conf");
@@ -393,10 +393,10 @@ Test(program, keeps_so_many_different_sources)
 {
     char source[32];
 
-    cr_assert_eq(berth_config_set_from("load.mmap", "off", "--set", &error), 0);
+    cr_assert_eq(berth_config_set("load.mmap", "off", "--set", &error), 0);
     for (int i = 0; i < 5000; i++) {
         (void)snprintf(source, sizeof source, "step %d", i);
-        cr_assert_eq(berth_config_set_from("io.threads", "3", source, &error), 0);
+        cr_assert_eq(berth_config_set("io.threads", "3", source, &error), 0);
         if (i == 1000)
             expect("io.threads", "3", "step 1000");
     }

@@ -87,13 +87,13 @@ Test(registered, behave_as_the_library_s_own)
     expect("trainer.interval", "10", "default");
     expect("trainer.budget", "1MiB", "environment BERTH_TRAINER_BUDGET");
     expect("trainer.keep", "all", "force BERTH_FORCE_TRAINER_KEEP");
-    assert_ok(berth_config_set("ckpt_interval", "20", &error));
+    assert_ok(berth_config_set("ckpt_interval", "20", NULL, &error));
     assert_ok(berth_config_patch("trainer.interval=30 trainer.log=loud,times", &error));
     expect("trainer.interval", "30", "patch");
     expect("trainer.log", "loud,times", "patch");
     assert_ok(berth_config_unpatch(&error));
     expect("trainer.interval", "20", "program");
-    cr_assert_eq(berth_config_set("trainer.interval", "0", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("trainer.interval", "0", NULL, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "trainer.interval = 0: must be 1 to 1000, in digits (set by "
                                     "the program)");
     assert_ok(berth_config_describe(NULL, "trainer.interval", &option, &error));
@@ -116,7 +116,7 @@ Test(registered, are_in_texts_and_hashes)
     cr_assert_gt(berth_config_print(NULL, BERTH_CONFIG_VARIABLES, text, sizeof text, &error), 0);
     cr_assert_str_eq(text, "BERTH_TRAINER_INTERVAL=5\nBERTH_TRAINER_STRICT=off\n");
     cr_assert_eq(berth_config_hash(NULL, BERTH_CLASS_ACCEPTANCE), before);
-    assert_ok(berth_config_set("trainer.keep", "all", &error));
+    assert_ok(berth_config_set("trainer.keep", "all", NULL, &error));
     cr_assert_neq(berth_config_hash(NULL, BERTH_CLASS_ACCEPTANCE), before);
 }
 
@@ -137,7 +137,7 @@ Test(registered, under_a_deprecated_name_set_the_successor_and_are_logged_once)
     berth_option option;
 
     register_trainer();
-    assert_ok(berth_config_set("old_trainer.every", "7", &error));
+    assert_ok(berth_config_set("old_trainer.every", "7", NULL, &error));
     assert_ok(berth_config_patch("old_trainer.every=8", &error));
     expect("trainer.interval", "8", "patch");
     assert_ok(berth_config_unpatch(&error));
@@ -229,7 +229,7 @@ Test(registered, are_all_there_or_none)
     cr_assert_eq(berth_config_register("t", two, 2, &error), BERTH_E_ARGUMENT);
     cr_assert_str_eq(error.message, "t.interval: the name, or BERTH_T_INTERVAL, is an option "
                                     "already");
-    cr_assert_eq(berth_config_set("t.interval", "1", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("t.interval", "1", NULL, &error), BERTH_E_OPTION);
     for (int i = 0; i < 129; i++) {
         many[i] = (berth_option_row)INT_ROW(.name = names[i]);
         (void)snprintf(names[i], sizeof names[i], "a%d", i);
@@ -269,7 +269,7 @@ static void set_again(void *context, const berth_option *option)
 
     (void)context;
     if (option->number < 5)
-        (void)berth_config_set("io.threads", next, NULL);
+        (void)berth_config_set("io.threads", next, NULL, NULL);
 }
 
 Test(watches, are_told_what_changes)
@@ -278,8 +278,8 @@ Test(watches, are_told_what_changes)
 
     assert_ok(berth_config_watch("io.threads", write_change, one, &error));
     assert_ok(berth_config_watch(NULL, write_change, all, &error));
-    assert_ok(berth_config_set("io.threads", "3", &error));
-    assert_ok(berth_config_set("io.threads", "3", &error));
+    assert_ok(berth_config_set("io.threads", "3", NULL, &error));
+    assert_ok(berth_config_set("io.threads", "3", NULL, &error));
     assert_ok(berth_config_patch("io.threads=4 load.mmap=off", &error));
     assert_ok(berth_config_unpatch(&error));
     assert_ok(berth_config_parse("load.mmap=off\n", NULL, &error));
@@ -292,14 +292,14 @@ Test(watches, are_told_what_changes)
     one[0] = all[0] = '\0';
     assert_ok(berth_config_watch("io.threads", NULL, one, &error));
     assert_ok(berth_config_watch(NULL, NULL, all, &error));
-    assert_ok(berth_config_set("io.threads", "3", &error));
+    assert_ok(berth_config_set("io.threads", "3", NULL, &error));
     cr_assert(!one[0] && !all[0]);
 }
 
 Test(watches, may_set_options)
 {
     assert_ok(berth_config_watch("io.threads", set_again, NULL, &error));
-    assert_ok(berth_config_set("io.threads", "1", &error));
+    assert_ok(berth_config_set("io.threads", "1", NULL, &error));
     expect("io.threads", "5", "program");
 }
 

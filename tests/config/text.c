@@ -66,7 +66,7 @@ Test(text, in_portable_form_is_complete_and_reads_back)
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
     bth_config_forget_environment();
     cr_assert_eq(berth_config_reset(NULL, &error), 0);
-    cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
+    cr_assert_eq(berth_config_set("io.threads", "7", NULL, &error), 0);
     load(portable);
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_PORTABLE), portable);
 }
@@ -76,7 +76,7 @@ Test(text, tells_what_is_in_force_whoever_set_it)
     (void)setenv("BERTH_LOAD_CHECK", "data", 1);
     (void)setenv("BERTH_FORCE_IO_THREADS", "2", 1);
     bth_config_forget_environment();
-    cr_assert_eq(berth_config_set("io.threads", "7", &error), 0);
+    cr_assert_eq(berth_config_set("io.threads", "7", NULL, &error), 0);
     cr_assert_eq(berth_config_patch("debug=on", &error), 0);
     cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CHANGED),
                      "debug=on\nload.check=data\nio.threads=2\n");
@@ -88,17 +88,18 @@ Test(text, of_a_file_name_comes_back_from_every_form)
     static const char name[] = "/tmp/a \"b\\c\" %p \xff '$x'.json";
     berth_option option;
 
-    assert_ok(berth_config_set("trace", name, &error));
-    cr_assert_str_eq(printed(NULL, BERTH_CONFIG_CODE),
-                     "berth_config_set(\"trace\", \"/tmp/a \\\"b\\\\c\\\" %p \xff '$x'.json\", "
-                     "&error);\n");
+    assert_ok(berth_config_set("trace", name, NULL, &error));
+    cr_assert_str_eq(
+        printed(NULL, BERTH_CONFIG_CODE),
+        "berth_config_set(\"trace\", \"/tmp/a \\\"b\\\\c\\\" %p \xff '$x'.json\", NULL, "
+        "&error);\n");
     const char *variable = printed(NULL, BERTH_CONFIG_VARIABLES);
     cr_assert_eq(strncmp(variable, "BERTH_TRACE=", 12), 0);
     cr_assert_eq(strncmp(variable + 12, name, strlen(name)), 0);
     static char lines[1000];
     strcpy(lines, printed(NULL, BERTH_CONFIG_PORTABLE));
     uint64_t hash = berth_config_hash(NULL, BERTH_CLASS_ALL);
-    assert_ok(berth_config_set("trace", "", &error));
+    assert_ok(berth_config_set("trace", "", NULL, &error));
     cr_assert_neq(berth_config_hash(NULL, BERTH_CLASS_ALL), hash);
     load(lines);
     assert_ok(berth_config_describe(NULL, "trace", &option, &error));
@@ -112,8 +113,8 @@ Test(text, as_code_makes_the_same_changes)
 
     cr_assert_eq(berth_config_apply(config, "save.method=buffered io.chunk_nbytes=64K", &error), 0);
     cr_assert_str_eq(printed(config, BERTH_CONFIG_CODE),
-                     "berth_config_set(\"save.method\", \"buffered\", "
-                     "&error);\nberth_config_set(\"io.chunk_nbytes\", \"64KiB\", &error);\n");
+                     "berth_config_set(\"save.method\", \"buffered\", NULL, "
+                     "&error);\nberth_config_set(\"io.chunk_nbytes\", \"64KiB\", NULL, &error);\n");
     berth_config_free(config);
 }
 

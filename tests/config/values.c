@@ -27,7 +27,7 @@ static const char *got(const char *name)
 
 static void expect_set(const char *name, const char *value, const char *printed)
 {
-    assert_ok(berth_config_set(name, value, &error));
+    assert_ok(berth_config_set(name, value, NULL, &error));
     cr_assert_str_eq(got(name), printed);
 }
 
@@ -36,7 +36,7 @@ static void expect_code(int code, const char *name, const char *value, const cha
     char before[64];
 
     strcpy(before, got(name));
-    cr_assert_eq(berth_config_set(name, value, &error), code);
+    cr_assert_eq(berth_config_set(name, value, NULL, &error), code);
     cr_assert_str_eq(error.message, sentence);
     cr_assert_str_eq(got(name), before);
 }
@@ -188,7 +188,7 @@ Test(values, are_shown_as_integers_too)
     berth_option option;
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_ok(berth_config_set(rows[i].name, rows[i].text, &error));
+        assert_ok(berth_config_set(rows[i].name, rows[i].text, NULL, &error));
         assert_ok(berth_config_describe(NULL, rows[i].name, &option, &error));
         cr_assert_eq(option.number, rows[i].number, "%s", rows[i].name);
     }
@@ -198,21 +198,21 @@ Test(values, names_that_are_none_are_refused)
 {
     berth_option option;
 
-    cr_assert_eq(berth_config_set("save.metod", "auto", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("save.metod", "auto", NULL, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "save.metod: no such option; the nearest is save.method");
-    cr_assert_eq(berth_config_set("durability", "full", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("durability", "full", NULL, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "durability: no such option; the nearest is save.durability");
-    cr_assert_eq(berth_config_set("laod.mmap", "on", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("laod.mmap", "on", NULL, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "laod.mmap: no such option; the nearest is load.mmap");
-    cr_assert_eq(berth_config_set("trainer.interval", "1", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("trainer.interval", "1", NULL, &error), BERTH_E_OPTION);
     cr_assert_str_eq(error.message, "trainer.interval: no such option");
-    cr_assert_eq(berth_config_set("Debug", "on", &error), BERTH_E_OPTION);
+    cr_assert_eq(berth_config_set("Debug", "on", NULL, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_describe(NULL, "", &option, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_describe(NULL, "SAVE_METHOD", &option, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_reset("save", &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_describe(NULL, "save.", &option, &error), BERTH_E_OPTION);
     cr_assert_eq(berth_config_describe(NULL, NULL, &option, NULL), BERTH_E_OPTION);
-    cr_assert_eq(berth_config_set("debug", NULL, &error), BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_config_set("debug", NULL, NULL, &error), BERTH_E_ARGUMENT);
 }
 
 Test(values, texts_are_names_that_fit_a_line)
@@ -223,21 +223,21 @@ Test(values, texts_are_names_that_fit_a_line)
 
     memset(longest, 'x', sizeof longest - 1);
     memset(longer, 'x', sizeof longer - 1);
-    assert_ok(berth_config_set("trace", longest, &error));
+    assert_ok(berth_config_set("trace", longest, NULL, &error));
     assert_ok(berth_config_describe(NULL, "trace", &option, &error));
     cr_assert_str_eq(option.text, longest);
     cr_assert_eq(strlen(option.value), sizeof option.value - 1, "it is cut");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        cr_assert_eq(berth_config_set("trace", bad[i], &error), BERTH_E_OPTION, "%s", bad[i]);
+        cr_assert_eq(berth_config_set("trace", bad[i], NULL, &error), BERTH_E_OPTION, "%s", bad[i]);
         cr_assert(strstr(error.message, "must be a text of at most 4095 bytes, without #"), "%s",
                   error.message);
     }
     /* Equal texts have one number. */
-    assert_ok(berth_config_set("trace", "a.json", &error));
+    assert_ok(berth_config_set("trace", "a.json", NULL, &error));
     assert_ok(berth_config_describe(NULL, "trace", &option, &error));
     int64_t number = option.number;
-    assert_ok(berth_config_set("trace", "b.json", &error));
-    assert_ok(berth_config_set("trace", "a.json", &error));
+    assert_ok(berth_config_set("trace", "b.json", NULL, &error));
+    assert_ok(berth_config_set("trace", "a.json", NULL, &error));
     assert_ok(berth_config_describe(NULL, "trace", &option, &error));
     cr_assert_eq(option.number, number);
     assert_ok(berth_config_describe(NULL, "debug", &option, &error));
@@ -262,7 +262,7 @@ Test(values, every_option_is_described)
         for (size_t k = 0; k < sizeof units / sizeof *units; k++)
             unit_is_known |= strcmp(option.unit, units[k]) == 0;
         cr_assert(unit_is_known, "%s", option.unit);
-        cr_assert_eq(berth_config_set(option.name, option.initial, &error), 0);
+        cr_assert_eq(berth_config_set(option.name, option.initial, NULL, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
     cr_assert(berth_config_name(37) && !berth_config_name(38) && !berth_config_name(SIZE_MAX));

@@ -87,7 +87,7 @@ static void load_in_all_ways(void)
     expect(berth_open(path, NULL, &checkpoint, &error) == 0, "an open", &error);
     read_all(checkpoint);
     expect(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &prefetch, &error) == 0, "p", &error);
-    expect(berth_prefetch_wait(prefetch, &error) == 0, "a wait", &error);
+    expect(berth_prefetch_advance(prefetch, NULL, 0, -1, &error) == 0, "a wait", &error);
     berth_prefetch_free(prefetch);
     berth_close(checkpoint);
     expect(berth_open_source(&source, NULL, &checkpoint, &error) == 0, "a source", &error);

@@ -40,7 +40,7 @@ static void set_up(void)
     begin_faults();
     elements = malloc(N_FLOATS * sizeof *elements);
     copy_path = test_path(folder, "copy.pt");
-    cr_assert_eq(berth_config_set("save.durability", "none", NULL), 0);
+    cr_assert_eq(berth_config_set("save.durability", "none", NULL, NULL), 0);
     cr_assert_eq(save_floats(2, &error), 0, "%s", error.message);
     new_file = test_read_file(path, &new_nbytes);
     cr_assert_eq(save_floats(1, &error), 0, "%s", error.message);

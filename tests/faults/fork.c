@@ -191,7 +191,7 @@ static void use_options(const char *value)
     berth_option option;
     berth_error error;
 
-    expect(berth_config_set("io.memory_nbytes", value, &error) == 0, "set", &error);
+    expect(berth_config_set("io.memory_nbytes", value, NULL, &error) == 0, "set", &error);
     expect(berth_config_patch("io.memory_nbytes=1GiB", &error) == 0, "patch", &error);
     expect(berth_config_describe(NULL, "io.memory_nbytes", &option, &error) == 0, "get", &error);
     expect(berth_config_unpatch(&error) == 0, "unpatch", &error);
@@ -290,14 +290,14 @@ static void check_refused(void)
     expect_refused(berth_rows_add(rows, shared, tensor, &table, &error), &error,
                    REFUSED("row cache"));
     expect_refused(berth_rows_get_stats(rows, &stats, &error), &error, REFUSED("row cache"));
-    expect_refused(berth_prefetch_wait(prefetch, &error), &error, REFUSED("prefetch"));
+    expect_refused(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), &error,
+                   REFUSED("prefetch"));
     expect_refused(berth_prefetch_advance(prefetch, tensor, 0, -1, &error), &error,
                    REFUSED("prefetch"));
     expect_refused(berth_prefetch_advance(prefetch, tensor, 0, 1, &error), &error,
                    REFUSED("prefetch"));
     expect_refused(berth_prefetch_get_stats(prefetch, &prefetch_stats, &error), &error,
                    REFUSED("prefetch"));
-    berth_prefetch_cancel(prefetch);
 }
 
 /* What the parent has open is there. */
@@ -335,7 +335,7 @@ static void prefetch_anew(void)
     berth_error error;
 
     expect(berth_prefetch_begin(shared, NULL, 0, NULL, &mine, &error) == 0, "prefetch", &error);
-    expect(berth_prefetch_wait(mine, &error) == 0, "wait", &error);
+    expect(berth_prefetch_advance(mine, NULL, 0, -1, &error) == 0, "wait", &error);
     berth_prefetch_free(mine);
 }
 

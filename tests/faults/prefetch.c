@@ -82,7 +82,7 @@ static void consume(berth_checkpoint *checkpoint, berth_prefetch *prefetch, bert
             *error = unasked;
     }
     if (error->code == 0)
-        (void)berth_prefetch_wait(prefetch, error);
+        (void)berth_prefetch_advance(prefetch, NULL, 0, -1, error);
 }
 
 /* Users without privileges may not lock much. */

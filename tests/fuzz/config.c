@@ -164,16 +164,16 @@ static void check_values(const char *text)
         berth_option option;
         MUST(berth_config_describe(NULL, berth_config_name(i), &option, &error) == 0, "%s",
              error.message);
-        int result = berth_config_set(option.name, text, &error);
+        int result = berth_config_set(option.name, text, NULL, &error);
         check_result(result, &error);
         if (result == 0) {
             MUST(berth_config_describe(NULL, option.name, &option, &error) == 0 &&
-                     berth_config_set(option.name, option.value, &error) == 0,
+                     berth_config_set(option.name, option.value, NULL, &error) == 0,
                  "%s=%s: %s", option.name, option.value, error.message);
             MUST(berth_config_reset(option.name, &error) == 0, "%s", error.message);
         }
     }
-    check_result(berth_config_set(text, "off", &error), &error);
+    check_result(berth_config_set(text, "off", NULL, &error), &error);
     (void)berth_config_reset(NULL, &error);
 }
 

@@ -134,14 +134,17 @@ static bool is_small(berth_checkpoint *checkpoint)
 
 static void check_written(berth_checkpoint *checkpoint, uint32_t flags)
 {
-    const berth_content values = berth_of_value(berth_root(checkpoint));
-    const berth_content tensors =
-        berth_of_safetensors(berth_root(checkpoint), berth_metadata(checkpoint), flags);
+    berth_info info;
+    berth_error error;
 
     if (!is_small(checkpoint))
         return;
+    MUST(berth_get_info(checkpoint, &info, &error) == 0, "%s", error.message);
+    const berth_content values = berth_of_value(berth_root(checkpoint));
+    const berth_content tensors =
+        berth_of_safetensors(berth_root(checkpoint), info.metadata, flags);
     check_saved(checkpoint, &tensors);
-    if (berth_metadata(checkpoint) || flags & BERTH_COPY_TIES)
+    if (info.metadata || flags & BERTH_COPY_TIES)
         check_saved(checkpoint, &values);
 }
 

@@ -194,7 +194,7 @@ static void set_up(void)
     findings =
         mmap(NULL, sizeof *findings, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     cr_assert_neq((void *)findings, MAP_FAILED);
-    cr_assert_eq(berth_config_set("load.mmap", "off", &error), 0);
+    cr_assert_eq(berth_config_set("load.mmap", "off", NULL, &error), 0);
 }
 
 static void tear_down(void)

@@ -85,7 +85,7 @@ Test(prefetch_faults, interrupted_advice_is_repeated_w3)
 static void expect_error(const char *options, int code, const char *sentence)
 {
     begin_prefetch(options);
-    cr_expect_eq(berth_prefetch_wait(prefetch, &error), code, "%s", error.message);
+    cr_expect_eq(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), code, "%s", error.message);
     cr_expect(strncmp(error.message, path, strlen(path)) == 0, "%s", error.message);
     cr_expect(strstr(error.message, sentence), "%s", error.message);
     cr_expect_eq(berth_prefetch_advance(prefetch, tensor_at(N_TENSORS - 1), 0, -1, &error), code);
@@ -168,7 +168,8 @@ static void expect_truncation(const char *options)
     cr_assert_eq(berth_prefetch_advance(prefetch, tensor_at(1), 0, -1, &error), 0);
     wait_until_idle();
     cr_assert_eq(truncate(path, nbytes), 0);
-    cr_expect_eq(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "%s", error.message);
+    cr_expect_eq(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), BERTH_E_TRUNCATED, "%s",
+                 error.message);
     (void)snprintf(expected, sizeof expected,
                    ": the file had %llu bytes when it was opened, and now has %lld",
                    (unsigned long long)size, (long long)nbytes);
@@ -203,7 +204,8 @@ Test(prefetch_faults, a_file_that_shrinks_under_the_pages_is_told_f2)
     open_path("");
     bth_system.madvise = truncating_madvise;
     begin_prefetch("load.prefetch=populate");
-    FAILS_SAYING(berth_prefetch_wait(prefetch, &error), BERTH_E_TRUNCATED, "and now has 4096");
+    FAILS_SAYING(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), BERTH_E_TRUNCATED,
+                 "and now has 4096");
 }
 
 /* ---- nobody tells ---- */
@@ -283,7 +285,7 @@ Test(prefetch_faults, every_allocation_that_is_refused_fails_the_begin_and_leaks
             if (result < 0)
                 cr_assert_eq(error.code, BERTH_E_MEMORY, "%s", error.message);
             else
-                cr_assert_eq(berth_prefetch_wait(prefetch, &error), 0);
+                cr_assert_eq(berth_prefetch_advance(prefetch, NULL, 0, -1, &error), 0);
             free_prefetch();
         }
         close_opened();

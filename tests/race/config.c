@@ -50,7 +50,7 @@ static void change_in_patch(int own)
 
     BERTH_WITH_CONFIG("io.threads=2 save.durability=none")
     {
-        expect(berth_config_set("io.threads", text, &error) == 0, error.message);
+        expect(berth_config_set("io.threads", text, NULL, &error) == 0, error.message);
         expect(berth_config_describe(NULL, "io.threads", &option, &error) == 0, error.message);
         expect(option.number == own, "another thread's value is in this thread's patch");
     }
@@ -81,7 +81,7 @@ static void *change_often(void *context)
     for (int i = 0; i < N_ROUNDS; i++) {
         expect(berth_config_watch("io.chunk_nbytes", count_change, context, &error) == 0,
                error.message);
-        expect(berth_config_set("io.chunk_nbytes", chunks[(i + thread) % 5], &error) == 0,
+        expect(berth_config_set("io.chunk_nbytes", chunks[(i + thread) % 5], NULL, &error) == 0,
                error.message);
         change_in_patch(1 + thread % 4);
         if (i % 20 == 0)
@@ -121,7 +121,7 @@ int main(void)
     berth_error error;
 
     expect(mkdtemp(path) != NULL, "no folder");
-    expect(berth_config_set("save.durability", "none", &error) == 0, error.message);
+    expect(berth_config_set("save.durability", "none", NULL, &error) == 0, error.message);
     for (int i = 0; i < N_CHANGERS + 2; i++) {
         numbers[i] = i;
         expect(pthread_create(&threads[i], NULL, i < N_CHANGERS ? change_often : save_and_load,

@@ -40,7 +40,7 @@ static int use_options(void *context, uint64_t task, unsigned worker, berth_erro
 
     (void)context, (void)worker;
     if (berth_config_patch("io.threads=3", error) < 0 ||
-        berth_config_set("io.chunk_nbytes", task % 2 ? "4096" : "8192", error) < 0 ||
+        berth_config_set("io.chunk_nbytes", task % 2 ? "4096" : "8192", NULL, error) < 0 ||
         bth_config_copy_for_operation(NULL, &config, error) < 0 ||
         berth_config_describe(NULL, berth_config_name(task % 25), &option, error) < 0 ||
         berth_config_unpatch(error) < 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Prefetches under the thread sanitizer: several of one checkpoint at once, each with consumers on
- * threads of their own, one that asks what is done, and one that cancels; beside the checkpoint's
- * own (load.prefetch).
+ * threads of their own, and one that asks what is done; some are freed at once; beside the
+ * checkpoint's own (load.prefetch).
  */
 #include <berth.h>
 #include <berth/config.h>
@@ -26,8 +26,7 @@ static berth_checkpoint *checkpoint;
 
 struct player {
     berth_prefetch *prefetch;
-    bool is_cancelled;
-    pthread_t threads[N_CONSUMERS + 2];
+    pthread_t threads[N_CONSUMERS + 1];
 };
 
 static void save(void)
@@ -37,11 +36,6 @@ static void save(void)
     for (int k = 0; k < N_ELEMENTS; k++)
         elements[k] = (float)k;
     save_float_tensors(path, N_TENSORS, elements, N_ELEMENTS, 0);
-}
-
-static bool may_be(const struct player *player, int status)
-{
-    return status == 0 || (player->is_cancelled && status == BERTH_E_CANCELLED);
 }
 
 /* Goes through all tensors, in parts of them, and uses each. */
@@ -57,7 +51,7 @@ static void *consume(void *context)
         int status = i % 2 ? berth_prefetch_advance(player->prefetch, tensor, 0, -1, &error)
                            : berth_prefetch_advance(player->prefetch, tensor, 5000,
                                                     N_ELEMENTS - 5000, &error);
-        expect(may_be(player, status), error.message);
+        expect(status == 0, error.message);
         const float *data = berth_tensor_data(checkpoint, tensor, &error);
         expect(data != NULL, error.message);
         expect(data[N_ELEMENTS - 1] == (float)(N_ELEMENTS - 1), "an element");
@@ -78,17 +72,7 @@ static void *ask(void *context)
         expect(stats.peak_ahead_nbytes <= stats.pass_nbytes, "more than a pass ahead");
         (void)usleep(100);
     }
-    expect(may_be(player, berth_prefetch_wait(player->prefetch, &error)), error.message);
-    return NULL;
-}
-
-static void *maybe_cancel(void *context)
-{
-    struct player *player = context;
-
-    (void)usleep(1000);
-    if (player->is_cancelled)
-        berth_prefetch_cancel(player->prefetch);
+    expect(berth_prefetch_advance(player->prefetch, NULL, 0, -1, &error) == 0, error.message);
     return NULL;
 }
 
@@ -102,15 +86,15 @@ static void begin(struct player *player, const char *options, int round)
                                 NULL, &player->prefetch, &error) == 0,
            error.message);
     expect(berth_config_unpatch(&error) == 0, error.message);
-    for (int i = 0; i < N_CONSUMERS + 2; i++) {
-        void *(*function)(void *) = i == 0 ? ask : i == 1 ? maybe_cancel : consume;
+    for (int i = 0; i < N_CONSUMERS + 1; i++) {
+        void *(*function)(void *) = i == 0 ? ask : consume;
         expect(pthread_create(&player->threads[i], NULL, function, player) == 0, "no thread");
     }
 }
 
 static void end(struct player *player)
 {
-    for (int i = 0; i < N_CONSUMERS + 2; i++)
+    for (int i = 0; i < N_CONSUMERS + 1; i++)
         (void)pthread_join(player->threads[i], NULL);
     berth_prefetch_free(player->prefetch);
 }
@@ -126,10 +110,8 @@ static void play(const char *options, int round)
         open_with_options(path, round % 2 ? "load.prefetch=populate load.prefetch_passes=5 "
                                             "load.prefetch_window_nbytes=16KiB"
                                           : "load.prefetch=off");
-    for (int i = 0; i < N_PREFETCHES; i++) {
-        players[i].is_cancelled = (i + round) % 3 == 0;
+    for (int i = 0; i < N_PREFETCHES; i++)
         begin(&players[i], options, round);
-    }
     for (int i = 0; i < 5; i++) {
         expect(berth_prefetch_begin(checkpoint, NULL, 0, NULL, &short_lived, &error) == 0,
                error.message);

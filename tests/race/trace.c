@@ -53,7 +53,7 @@ static void *turn_off_and_on(void *context)
 
     (void)context;
     for (int i = 0; i < 10 * N_ROUNDS; i++) {
-        expect(berth_config_set("trace", i % 3 ? trace : "", &error) == 0, error.message);
+        expect(berth_config_set("trace", i % 3 ? trace : "", NULL, &error) == 0, error.message);
         (void)usleep(1000);
     }
     return NULL;
@@ -86,7 +86,7 @@ int main(void)
                               "load.method=read",
                               NULL, &error) == 0,
            error.message);
-    expect(berth_config_set("trace", trace, &error) == 0, error.message);
+    expect(berth_config_set("trace", trace, NULL, &error) == 0, error.message);
     run_threads(4, roles, NULL);
     count_lines(trace);
     free(trace);

@@ -165,7 +165,7 @@ static int option_fail_set(const char *name, size_t n, const char *value)
     berth_error error;
 
     snprintf(own_name, sizeof own_name, "%.*s", (int)n, name); /* none is so long */
-    if (berth_config_set_from(own_name, value, "berth config", &error) < 0)
+    if (berth_config_set(own_name, value, "berth config", &error) < 0)
         return fail(&error);
     bool is_long = strlen(own_name) + strlen(value) + 2 > sizeof whole;
     snprintf(whole, sizeof whole, "%s=%s", own_name, is_long ? "VALUE" : value);

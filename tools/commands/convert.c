@@ -80,7 +80,8 @@ typedef struct conversion {
     const char *in, *out;
     convert_options *options;
     berth_checkpoint *checkpoint;
-    const berth_value *value;    /* what is written */
+    const berth_value *value; /* what is written */
+    berth_info info;
     const berth_value *metadata; /* of safetensors */
     berth_tree *metadata_tree;   /* that it is of, if it is not the file's */
     berth_tree *modules_tree;    /* that it is of with --state-dict */
@@ -105,16 +106,16 @@ static int conversion_save(const conversion *c, const berth_params *params, bert
 }
 
 /* Texts of __metadata__ that say neither the usual "format" nor which tensors are tied. */
-static size_t checkpoint_count_other_metadata(const berth_checkpoint *checkpoint)
+static size_t conversion_count_other_metadata(const conversion *c)
 {
-    const berth_value *metadata = berth_metadata(checkpoint);
+    const berth_value *metadata = c->info.metadata;
     size_t n = 0;
 
     for (size_t i = 0; i < berth_value_count(metadata); i++) {
         berth_value *key, *text;
         (void)berth_dict_at(metadata, i, &key, &text);
         const char *name = berth_as_text(key, NULL);
-        n += strcmp(name, "format") != 0 && !berth_dict_get(berth_root(checkpoint), name);
+        n += strcmp(name, "format") != 0 && !berth_dict_get(berth_root(c->checkpoint), name);
     }
     return n;
 }
@@ -122,7 +123,7 @@ static size_t checkpoint_count_other_metadata(const berth_checkpoint *checkpoint
 /* What the new file does not hold. */
 static void conversion_tell_what_is_left_out(const conversion *c, const berth_stats *stats)
 {
-    size_t n_texts = c->to_safetensors ? 0 : checkpoint_count_other_metadata(c->checkpoint);
+    size_t n_texts = c->to_safetensors ? 0 : conversion_count_other_metadata(c);
 
     if (c->options->selected.common.quiet)
         return;
@@ -197,14 +198,8 @@ static int conversion_run(const conversion *c)
 /* Safetensors holds only the bytes of its tensors. */
 static int conversion_check_compact(const conversion *c)
 {
-    berth_info info;
-    berth_error error;
-
-    if (!c->options->compact)
-        return 0;
-    if (berth_get_info(c->checkpoint, &info, &error) < 0)
-        return fail(&error);
-    if (!c->to_safetensors && strcmp(info.container, "safetensors") != 0)
+    if (!c->options->compact ||
+        (!c->to_safetensors && strcmp(c->info.container, "safetensors") != 0))
         return 0;
     return print_trouble("--compact does not apply: safetensors holds only the bytes of its "
                          "tensors");
@@ -213,7 +208,7 @@ static int conversion_check_compact(const conversion *c)
 /* Entries that name tied tensors are written anew: of those that were left out, none may be. */
 static int conversion_set_metadata(conversion *c)
 {
-    const berth_value *all = berth_metadata(c->checkpoint);
+    const berth_value *all = c->info.metadata;
     berth_error error;
 
     c->metadata = all;
@@ -246,6 +241,8 @@ static int conversion_open_and_run(conversion *c)
     int code = input_open_selected(c->in, NULL, &c->options->selected, &opened);
     limit_readers_of(c->out);
     c->checkpoint = opened.checkpoint;
+    if (!code && berth_get_info(c->checkpoint, &c->info, &error) < 0)
+        code = fail(&error);
     if (!code)
         code = conversion_check_compact(c);
     if (!code)

@@ -263,13 +263,12 @@ static void print_refused(const char *path, const named_globals *globals)
 
 static int print_info_report(files *all, const file_set *set, const berth_info *info,
                              const device_summary *devices, size_t n, const berth_stats *stats,
-                             const common *options, const refused_file *refused,
-                             const berth_value *metadata)
+                             const common *options, const refused_file *refused)
 {
     if (options->json) {
         json_t *report = set ? set_info_json(set_get_facts(set), info) : info_json(info);
-        if (metadata)
-            json_object_set_new(report, "metadata", metadata_json(metadata));
+        if (info->metadata)
+            json_object_set_new(report, "metadata", metadata_json(info->metadata));
         json_object_set_new(report, "devices", devices_json(devices, n));
         json_object_set_new(report, "allowed", json_boolean(!refused->why));
         if (refused->why) {
@@ -286,7 +285,7 @@ static int print_info_report(files *all, const file_set *set, const berth_info *
     else
         print_info(all->path, info);
     print_storages_by_device(devices, n);
-    print_metadata(metadata);
+    print_metadata(info->metadata);
     if (refused->why)
         print_refused(all->path, &refused->globals);
     return print_stats_if_requested(options, stats, finish_output(EXIT_YES));
@@ -432,8 +431,7 @@ static int info_of_file(void *context, files *all)
         code = fail(&error);
     else if ((code = list_devices_of_storages(opened.checkpoint, info.n_storages, &devices, &n)) ==
              EXIT_YES)
-        code = print_info_report(all, opened.set, &info, devices, n, &stats, options, &refused,
-                                 berth_metadata(opened.checkpoint));
+        code = print_info_report(all, opened.set, &info, devices, n, &stats, options, &refused);
     info.nbytes = opened.set ? set_get_facts(opened.set)->nbytes : info.nbytes;
     if (code == EXIT_YES)
         report_add(report, &info);

@@ -62,7 +62,7 @@ static void set_option(const char *assignment, struct argp_state *state)
     else {
         memcpy(name, assignment, (size_t)(equals - assignment));
         name[equals - assignment] = '\0';
-        if (berth_config_set_from(name, equals + 1, "--set", &error) < 0)
+        if (berth_config_set(name, equals + 1, "--set", &error) < 0)
             print_usage_error_and_exit(state, "%s", error.message);
     }
 }
@@ -112,7 +112,7 @@ static error_t parse_common(int key, char *word, struct argp_state *state)
         options->stats = true;
         return 0;
     case KEY_TRACE:
-        if (berth_config_set_from("trace", word, "--trace", &error) < 0)
+        if (berth_config_set("trace", word, "--trace", &error) < 0)
             print_usage_error_and_exit(state, "%s", error.message);
         return 0;
     case 'q':
@@ -175,7 +175,7 @@ bool option_is_default(const char *name)
 void option_set_default(const char *name, const char *value)
 {
     if (option_is_default(name))
-        (void)berth_config_set(name, value, NULL); /* a valid value */
+        (void)berth_config_set(name, value, NULL, NULL); /* a valid value */
 }
 
 error_t parse_positional(int key, char *word, struct argp_state *state, positional *words)

@@ -299,11 +299,12 @@ static int shards_add_value(const shard_set *shards, file_set *s, berth_value *r
 static int shards_add_ties(const shard_set *shards, file_set *s, berth_value *root,
                            berth_value *const *roots, size_t i)
 {
-    const berth_value *metadata = berth_metadata(shards->checkpoints[i]);
     berth_value *key, *text;
-    int code = 0;
+    berth_error error;
+    berth_info info;
+    int code = berth_get_info(shards->checkpoints[i], &info, &error) < 0 ? fail(&error) : 0;
 
-    for (size_t k = 0; !code && berth_dict_at(metadata, k, &key, &text); k++) {
+    for (size_t k = 0; !code && berth_dict_at(info.metadata, k, &key, &text); k++) {
         const char *name = berth_as_text(key, NULL);
         const char *in = json_string_value(json_object_get(shards->map, berth_as_text(text, NULL)));
         bool is_tie = in && !strcmp(in, shards->files[i]) && !json_object_get(shards->map, name) &&

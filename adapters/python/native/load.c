@@ -394,12 +394,15 @@ static PyObject *checkpoint_is_legacy(bpy_held *held, PyObject *unused)
 static PyObject *checkpoint_metadata(bpy_held *held, PyObject *unused)
 {
     (void)unused;
-    const berth_value *metadata = berth_metadata(((bpy_checkpoint *)held)->handle);
-    if (!metadata)
+    berth_info info;
+    berth_error error;
+    if (berth_get_info(((bpy_checkpoint *)held)->handle, &info, &error) < 0)
+        return bpy_raise(&error);
+    if (!info.metadata)
         Py_RETURN_NONE;
     PyObject *texts = PyDict_New();
     berth_value *key, *item;
-    for (size_t i = 0; texts && berth_dict_at(metadata, i, &key, &item); i++) {
+    for (size_t i = 0; texts && berth_dict_at(info.metadata, i, &key, &item); i++) {
         PyObject *name = text_object(berth_as_text(key, NULL));
         PyObject *text = text_object(berth_as_text(item, NULL));
         if (!name || !text || PyDict_SetItem(texts, name, text) < 0)

@@ -67,9 +67,9 @@ static PyObject *option_set(PyObject *module, PyObject *arguments)
     PyObject *name = bpy_text(objects[0], NAME);
     PyObject *text = name ? bpy_text(objects[1], "the value of an option") : NULL;
     PyObject *result =
-        text
-            ? done(berth_config_set(PyBytes_AsString(name), PyBytes_AsString(text), &error), &error)
-            : NULL;
+        text ? done(berth_config_set(PyBytes_AsString(name), PyBytes_AsString(text), NULL, &error),
+                    &error)
+             : NULL;
     Py_XDECREF(name);
     Py_XDECREF(text);
     return result;
