@@ -20,7 +20,7 @@ from berth._dcp_outline import (
 )
 from berth._errors import shown
 from berth._save import is_safetensors
-from berth._source import is_path, path_bytes
+from berth._source import Url, from_caller, is_path, name_of, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
 os.register_at_fork(after_in_child=_workers.clear)  # it is the parent's
@@ -84,27 +84,29 @@ class Saving:
     """One save, on one rank."""
 
     def __init__(self, state, path, group, is_snapshot=False):
-        self._path, self._rank, self._n_ranks = path, group.rank, group.size
+        self._path, self._rank, self._n_ranks = from_caller(path), group.rank, group.size
         self._outline = self._joint = None
         self._slices = []
         self._tree = group.step(lambda: self._begin(state, is_snapshot), lambda _: tree_of(self._outline))
 
     def run(self, group):
         try:
-            ticket, plan = group.step(self._extras, self._plan)
+            ticket, is_url, plan = group.step(self._extras, self._plan)
             group.step(lambda: self._choose(plan), lambda _: None)
             exchange = Exchange(group)
-            group.step(lambda: self._write(ticket, exchange), self._finish, exchange)
-        finally:
-            if self._joint:
-                self._joint.abort()
+            group.step(lambda: self._write(ticket, is_url, exchange), self._finish, exchange)
+        except BaseException as error:
+            left = self._joint and self._joint.abort()  # what is left then is told with the reason
+            if left:
+                error.add_note(left)
+            raise
         count("save", "values")
 
     def _begin(self, state, is_snapshot):
         if not is_path(self._path):
             raise TypeError("berth.dcp.save saves to a path")
         if is_safetensors(self._path):
-            raise TypeError(f"{shown(os.fsdecode(self._path))}: berth.dcp.save writes the file of torch.save, not "
+            raise TypeError(f"{shown(name_of(self._path))}: berth.dcp.save writes the file of torch.save, not "
                             "safetensors. Name it .pt; berth.save(berth.load(path), NEW) makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
@@ -123,12 +125,13 @@ class Saving:
 
     def _plan(self, extras):
         self._merge(map(unpickled, extras))
-        self._joint = _native.joint_begin(self._outline, path_bytes(self._path), self._n_ranks, Elsewhere)
+        to = str(self._path) if isinstance(self._path, Url) else path_bytes(self._path)
+        self._joint = _native.joint_begin(self._outline, to, self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:
                 by_storage.setdefault(tensor.facts[-1], Entry(name, tensor))
-        return self._joint.ticket(), list(by_storage.values())
+        return self._joint.ticket(), isinstance(self._path, Url), list(by_storage.values())
 
     def _choose(self, plan):
         """Finds this rank's slices.
@@ -142,12 +145,12 @@ class Saving:
                 for box, data in mine.pieces:
                     self._slices += _slices(index, entry.name, mine, box, data)
 
-    def _write(self, ticket, exchange):
-        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
+    def _write(self, ticket, is_url, exchange):
+        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange, self._joint, is_url)
 
     def _finish(self, receipts):
-        for receipt in receipts:
-            self._joint.add_receipt(receipt)
+        for rank, receipt in enumerate(receipts):
+            self._joint.add_receipt(rank, receipt)
         self._joint.finish()
 
 
