@@ -86,8 +86,13 @@ def main():
             signal.signal(signal.SIGINT, signal.default_int_handler)
             run(rank, n, seconds, folder, text)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    stopped = set()
+    while children:
+        child, status = os.waitpid(-1, os.WUNTRACED)
+        (stopped.add if os.WIFSTOPPED(status) else children.remove)(child)
+        if stopped.issuperset(children):
+            for each in children:
+                os.kill(each, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 import builtins
 import functools
+import re
 import signal
 import threading
 
@@ -117,8 +118,9 @@ class Group:
     Every method is called by all of them, in the same order.
     """
 
-    def __init__(self, process_group=None, purpose=None, interrupts=None):
-        self._group, self.rank, self.size = None, 0, 1
+    def __init__(self, process_group=None, purpose=None, interrupts=None, watches=False):
+        """watches: a rank that does not come is named, after the timeout of the group."""
+        self._group, self._watch, self.rank, self.size = None, None, 0, 1
         self._run = (interrupts or Interrupts()).run
         if not dist.is_available() or not dist.is_initialized():
             if process_group is not None:
@@ -130,6 +132,8 @@ class Group:
             raise ValueError(f"this process, rank {dist.get_rank()}, is not in the process group")
         self._group = _group_for_bytes(group, purpose)
         self._root = dist.get_global_rank(self._group, 0)
+        if watches:  # with connections of its own: those of a group end with the first message that fails
+            self._watch = _group_for_bytes(group, f"watching {purpose}")
 
     @property
     def is_coordinator(self):
@@ -180,7 +184,21 @@ class Group:
         else:
             dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
 
+    def _meet(self):
+        """All come, or the coordinator names those that do not: after the timeout, or at once if they died."""
+        try:
+            dist.monitored_barrier(self._watch, _timeout_of(self._watch), wait_all_ranks=True)
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            if found := re.search(r"Ranks? ([0-9, ]+?) failed to pass.* in (\d+) ms", said):
+                said = f"rank {found[1]} of {self.size} is missing: it has died, or not come within {int(found[2]) / 1000:g} s"
+            elif not self.is_coordinator:
+                said = "rank 0 has died, or waits for another rank and says for which"
+            raise RuntimeError(said) from error
+
     def _gather(self, part):
+        if self._watch:
+            self._meet()
         parts = [None] * self.size if self.is_coordinator else None
         dist.gather_object(part, parts, dst=self._root, group=self._group)
         return parts

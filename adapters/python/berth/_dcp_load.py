@@ -12,7 +12,7 @@ from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense, items_of
 from berth._errors import load_alone, of_file, shown
 from berth._load import MAPPED, READ
-from berth._source import from_caller, is_path, name_of, source_of
+from berth._source import from_caller, is_path, is_url, name_of, source_of
 
 
 class Keys(NamedTuple):
@@ -48,7 +48,7 @@ def load(state, path, *, process_group=None, strict=True):
     loading = Loading(state, path, strict)
 
     def run(interrupts):
-        group = Group(process_group, interrupts=interrupts)
+        group = Group(process_group, interrupts=interrupts, watches=is_url(path))
         group.step(loading.plan, lambda _: None)
         group.step(loading.read, lambda _: None)
 

@@ -20,7 +20,7 @@ from berth._dcp_outline import (
 )
 from berth._errors import shown
 from berth._save import is_safetensors
-from berth._source import Url, from_caller, is_path, name_of, path_bytes
+from berth._source import from_caller, is_path, is_url, name_of, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
 os.register_at_fork(after_in_child=_workers.clear)  # it is the parent's
@@ -74,7 +74,7 @@ def save(state, path, *, process_group=None):
     Threads: one at a time for one process group.
     """
     def run(interrupts):
-        group = Group(process_group, interrupts=interrupts)
+        group = Group(process_group, interrupts=interrupts, watches=is_url(path))
         Saving(state, path, group).run(group)
 
     Interrupts().around(run)
@@ -125,13 +125,13 @@ class Saving:
 
     def _plan(self, extras):
         self._merge(map(unpickled, extras))
-        to = str(self._path) if isinstance(self._path, Url) else path_bytes(self._path)
+        to = str(self._path) if is_url(self._path) else path_bytes(self._path)
         self._joint = _native.joint_begin(self._outline, to, self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:
                 by_storage.setdefault(tensor.facts[-1], Entry(name, tensor))
-        return self._joint.ticket(), isinstance(self._path, Url), list(by_storage.values())
+        return self._joint.ticket(), is_url(self._path), list(by_storage.values())
 
     def _choose(self, plan):
         """Finds this rank's slices.
@@ -182,8 +182,9 @@ def async_save(state, path, *, process_group=None):
     Raises, on all ranks, before anything is written: what copying raises.
     """
     def begin(interrupts):
-        saving = Saving(state, path, Group(process_group, interrupts=interrupts), is_snapshot=True)
-        group = Group(process_group, "asynchronous saves")
+        first = Group(process_group, interrupts=interrupts, watches=is_url(path))
+        saving = Saving(state, path, first, is_snapshot=True)
+        group = Group(process_group, "asynchronous saves", watches=is_url(path))
         worker = _workers.get(process_group)
         if worker is None:
             worker = _workers[process_group] = concurrent.futures.ThreadPoolExecutor(

@@ -35,6 +35,11 @@ def from_caller(f):
     return Url(f) if type(f) is str and f.lower().startswith(("https://", "http://", "s3://")) else f
 
 
+def is_url(f):
+    """Of what a caller gave, or of what from_caller made of it."""
+    return isinstance(from_caller(f), Url)
+
+
 def is_path(f):
     return isinstance(f, (str, bytes, os.PathLike))
 
