@@ -277,7 +277,9 @@ typedef struct berth_joint_object {
  * Begins a joint save to an object store in the coordinator, as berth_joint_begin does one to a
  * file. Nothing is written by it.
  * Parameters: name: for messages; the archive's name is that of its last part, as of a path.
- * Otherwise, and Lifetime, Errors: as for berth_joint_begin; *joint ends with berth_joint_abort.
+ * outline, n_writers, params, joint, info: as for berth_joint_begin.
+ * Lifetime: as there, but *joint ends with berth_joint_abort.
+ * Errors: as for berth_joint_begin.
  */
 BERTH_API BERTH_MUST_CHECK int
 berth_joint_begin_object(const char *name, const berth_value *outline, size_t n_writers,

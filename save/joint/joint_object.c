@@ -182,7 +182,7 @@ static uint64_t dealt_place(const bth_exchange *exchange, uint64_t n_items, uint
 /*
  * Each writer sends its version of each item to the one to which it belongs: *received is n
  * versions of its items, one writer's after the other. Or back: each writer sends its own items to
- * writer 0, or to all, who get the items of all, in order of their places.
+ * writer 0, or to all (`send` has them once for each), who get the items of all, by their places.
  */
 typedef enum dealing { DEAL_OUT, DEAL_TO_FIRST, DEAL_TO_ALL } dealing;
 
@@ -191,7 +191,6 @@ static int items_exchange(bth_exchange *exchange, dealing kind, uint64_t n_items
                           berth_error *error)
 {
     const uint64_t own = dealt_count(exchange, n_items, exchange->number) * item_nbytes;
-    uint8_t *copies = NULL;
 
     for (uint32_t i = 0; i < exchange->n; i++) {
         const uint64_t theirs = dealt_count(exchange, n_items, i) * item_nbytes;
@@ -200,19 +199,7 @@ static int items_exchange(bth_exchange *exchange, dealing kind, uint64_t n_items
         exchange->send_nbytes[i] = kind == DEAL_OUT ? theirs : sends ? own : 0;
         exchange->receive_nbytes[i] = kind == DEAL_OUT ? own : receives ? theirs : 0;
     }
-    if (kind == DEAL_TO_ALL) { /* the same for each */
-        size_t nbytes = bth_array_nbytes(exchange->n, (size_t)own + 1);
-        copies = bth_allocate(nbytes);
-        if (!copies) {
-            exchange->is_over = true; /* others wait for these bytes */
-            return bth_fail_memory(error, nbytes);
-        }
-        for (uint32_t i = 0; i < exchange->n; i++)
-            memcpy(copies + i * own, send, (size_t)own);
-    }
-    (void)bth_exchange_call(exchange, copies ? copies : send, receive, error);
-    bth_release(copies);
-    return error->code;
+    return bth_exchange_call(exchange, send, receive, error);
 }
 
 /* ---- sums, put together ---- */
@@ -361,10 +348,12 @@ static int sender_choose_owners(object_sender *sender, berth_error *error)
     const uint64_t n = sender->n_parts, own = dealt_count(exchange, n, exchange->number);
     size_t nbytes = bth_array_nbytes((size_t)n + exchange->n, 8);
     uint64_t *counts = bth_allocate_zeroed(nbytes);
+    const size_t to_all_nbytes = bth_array_nbytes((size_t)own * exchange->n + 1, 4);
     uint8_t *mine = bth_allocate(nbytes), *theirs = bth_allocate(nbytes);
+    uint8_t *to_all = bth_allocate(to_all_nbytes);
 
-    if (!counts || !mine || !theirs)
-        (void)bth_fail_memory(error, nbytes);
+    if (!counts || !mine || !theirs || !to_all)
+        (void)bth_fail_memory(error, bth_max(nbytes, to_all_nbytes));
     for (size_t i = 0; i < parts->n_fragments && error->code == BERTH_OK; i++)
         counts_add(sender, counts, parts->fragments[i].part.at, parts->fragments[i].part.nbytes,
                    1 << 16);
@@ -379,13 +368,16 @@ static int sender_choose_owners(object_sender *sender, berth_error *error)
     if (bth_exchange_tell(exchange, BTH_PEER_SENDS, NULL, error) == 0 &&
         items_exchange(exchange, DEAL_OUT, n, 8, mine, theirs, error) == 0) {
         for (uint64_t i = 0; i < own; i++)
-            (void)bth_put_u32(mine + i * 4, part_choose_owner(sender, theirs, i));
-        if (items_exchange(exchange, DEAL_TO_ALL, n, 4, mine, theirs, error) == 0)
+            (void)bth_put_u32(to_all + i * 4, part_choose_owner(sender, theirs, i));
+        for (uint32_t i = 1; i < exchange->n; i++)
+            memcpy(to_all + i * own * 4, to_all, (size_t)own * 4);
+        if (items_exchange(exchange, DEAL_TO_ALL, n, 4, to_all, theirs, error) == 0)
             (void)sender_sort_owners(sender, theirs, error);
     }
     bth_release(counts);
     bth_release(mine);
     bth_release(theirs);
+    bth_release(to_all);
     return error->code;
 }
 
@@ -399,6 +391,7 @@ static int sender_send_window(void *context, const bth_joint_window *window, ber
     const bth_ticket *ticket = &sender->ticket;
     uint64_t gap = bth_joint_window_find_gap(window);
 
+    /* J3 */
     if (gap != UINT64_MAX) {
         size_t storage = bth_ticket_find_storage(ticket, gap);
         bool is_named = storage < ticket->n_storages;

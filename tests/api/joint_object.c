@@ -81,6 +81,8 @@ static void send_slices(group_seat *seat, const berth_slice *slices, size_t n)
     out->status = berth_joint_send(info.ticket, info.ticket_nbytes, seat->number, slices, n,
                                    &object, &params, &out->error);
     out->n_calls = seat->n_calls;
+    if (out->status < 0 && seat->n_calls == 0)
+        group_break(seat->group);
 }
 
 static void run(size_t n, void (*write)(group_seat *seat))
@@ -171,4 +173,225 @@ Test(joint_object, parts_are_those_of_the_file_of_one_process)
         berth_tree_free(outline);
         unset_options();
     }
+}
+
+/* ---- who sends what ---- */
+
+enum { N = 4, SIDE = 1024, COUNT = N * SIDE * SIDE }; /* 4 MiB for each writer */
+static uint32_t *numbers;
+
+static berth_value *numbers_outline(berth_tree *tree)
+{
+    const int64_t shape[] = {COUNT};
+    berth_value *value = berth_make_dict(tree, BERTH_KIND_DICT);
+
+    if (!numbers)
+        numbers = malloc(COUNT * sizeof *numbers);
+    for (uint32_t i = 0; i < COUNT; i++)
+        numbers[i] = i * 2654435761U;
+    berth_dict_set(value, "n", test_tensor(tree, BERTH_UINT32, BERTH_ELSEWHERE, 1, shape));
+    return value;
+}
+
+/* Where the slice of each writer begins and ends, in elements; the same of a second one. */
+static int64_t begins[N], ends[N], more_begins[N], more_ends[N];
+
+static void give_quarters(void)
+{
+    for (int64_t i = 0; i < N; i++) {
+        begins[i] = i * SIDE * SIDE;
+        ends[i] = begins[i] + SIDE * SIDE;
+        more_begins[i] = more_ends[i] = 0;
+    }
+}
+
+static void send_numbers(group_seat *seat)
+{
+    const size_t i = seat->number;
+    const int64_t lengths[] = {ends[i] - begins[i]}, more[] = {more_ends[i] - more_begins[i]};
+    const berth_slice slices[] = {
+        berth_slice_of("n", &begins[i], lengths, numbers + begins[i]),
+        berth_slice_of("n", &more_begins[i], more, numbers + more_begins[i]),
+    };
+
+    send_slices(seat, slices, 2);
+}
+
+static berth_tree *begin_numbers(uint64_t part_nbytes)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+
+    assert_ok(berth_joint_begin_object("s3://bucket/model.pt", numbers_outline(tree), N, NULL,
+                                       &joint, &info, &error));
+    store_begin(part_nbytes);
+    return tree;
+}
+
+static void end_numbers(berth_tree *tree)
+{
+    berth_joint_abort(joint);
+    berth_tree_free(tree);
+}
+
+Test(joint_object, who_has_more_than_half_of_a_part_sends_it)
+{
+    berth_tree *tree = begin_numbers(1 << 20);
+
+    set_options("io.threads=2");
+    give_quarters();
+    run(N, send_numbers);
+    for (size_t i = 0; i < N; i++) /* 4 parts each; the coordinator has the end, too */
+        cr_assert_eq(store.n_of_writer[i], i == 0 ? 5 : 4, "%zu: %u", i, store.n_of_writer[i]);
+    cr_assert_leq(store.most_now, 2 * N);
+    end_numbers(tree);
+    /* One has nearly all, and sends nearly all. */
+    tree = begin_numbers(1 << 20);
+    for (size_t i = 0; i < N; i++) {
+        begins[i] = i == 2 ? 0 : COUNT - 3 + (int64_t)(i - (i > 2));
+        ends[i] = i == 2 ? COUNT - 3 : begins[i] + 1;
+    }
+    run(N, send_numbers);
+    for (size_t i = 0; i < N; i++)
+        cr_assert_eq(results[i].status, 0, "%s", results[i].error.message);
+    cr_assert_eq(store.n_of_writer[2], 16, "%u", store.n_of_writer[2]);
+    end_numbers(tree);
+    unset_options();
+}
+
+/* ---- what fails ---- */
+
+/* One returns `code`, and says `sentence`; all others BERTH_E_PEER. */
+static void check_failed(berth_status code, const char *sentence)
+{
+    size_t n_causes = 0;
+
+    for (size_t i = 0; i < N; i++) {
+        cr_assert(results[i].status == (int)code || results[i].status == BERTH_E_PEER,
+                  "writer %zu: %s", i, results[i].error.message);
+        if (results[i].status == (int)code) {
+            n_causes++;
+            cr_assert(strstr(results[i].error.message, sentence), "%s", results[i].error.message);
+        }
+    }
+    cr_assert_geq(n_causes, 1, "%s", sentence);
+}
+
+/* J3, J8 */
+Test(joint_object, one_that_fails_ends_all)
+{
+    static const struct {
+        const char *sentence;
+        unsigned fails_at, other_size;
+        int64_t end_of_1, more_begin, more_end;
+    } faults[] = {
+        {"s3://bucket/model.pt: at byte", 1, 0, 0, 0, 0},
+        {"s3://bucket/model.pt: at byte", 8, 0, 0, 0, 0},
+        {"s3://bucket/model.pt: at byte", 17, 0, 0, 0, 0}, /* the last one */
+        {"s3://bucket/model.pt: writer 1 has parts of another size", 0, 4096, 0, 0, 0},
+        {"n: no writer has given byte 8388604 of its storage", 0, 0, -1, 0, 0},
+        {"n: writer 1 has byte 12800000 of its storage, and so has another slice", 0, 0, 0, 3200000,
+         3200008},
+        {"n: 2 elements from 4194303 on are not in dimension 0", 0, 0, 0, COUNT - 1, COUNT + 1},
+    };
+
+    set_options("io.threads=2");
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        berth_tree *tree = begin_numbers(1 << 20);
+        give_quarters();
+        store.fails_at = faults[i].fails_at;
+        other_size = faults[i].other_size;
+        ends[1] += faults[i].end_of_1;
+        more_begins[1] = faults[i].more_begin;
+        more_ends[1] = faults[i].more_end;
+        run(N, send_numbers);
+        bool is_size = other_size > 0; /* each finds that of another one */
+        for (size_t j = 0; is_size && j < N; j++)
+            cr_assert_eq(results[j].status, BERTH_E_ARGUMENT);
+        if (!is_size)
+            check_failed(faults[i].fails_at ? BERTH_E_CALLBACK : BERTH_E_ARGUMENT,
+                         faults[i].sentence);
+        other_size = 0;
+        end_numbers(tree);
+    }
+    unset_options();
+}
+
+Test(joint_object, an_exchange_that_breaks_ends_all)
+{
+    set_options("io.threads=2");
+    for (bool is_well = false; !is_well; group.breaks_at++) {
+        berth_tree *tree = begin_numbers(5 << 20);
+        group.breaks_at += group.breaks_at == 0;
+        give_quarters();
+        run(N, send_numbers);
+        is_well = results[0].status == 0;
+        for (size_t i = 0; i < N; i++)
+            cr_assert_eq(results[i].status, is_well ? 0 : BERTH_E_CALLBACK, "%u: %s",
+                         group.breaks_at, results[i].error.message);
+        end_numbers(tree);
+    }
+    cr_assert_gt(group.breaks_at, 10);
+    group.breaks_at = 0;
+    unset_options();
+}
+
+/* W6: each allocation of the group fails once. */
+Test(joint_object, without_memory_all_writers_fail_and_nothing_leaks)
+{
+    size_t n_failed = 0;
+
+    set_options("io.threads=1");
+    give_quarters();
+    begins[0] = 5; /* so that each part has bytes of two */
+    more_ends[3] = 5;
+    test_memory_watch();
+    for (uint64_t nth = 1;; nth++) {
+        berth_tree *tree = begin_numbers(3 << 20);
+        uint64_t live_nbytes = test_memory_seen().live_nbytes;
+        (void)live_nbytes;
+        test_memory_refuse(nth, false);
+        run(N, send_numbers);
+        test_memory_refuse(0, false);
+        bool is_well = results[0].status == 0;
+        for (size_t i = 0; i < N; i++)
+            cr_assert(is_well == (results[i].status == 0), "allocation %zu: writer %zu: %s",
+                      (size_t)nth, i, results[i].error.message);
+        end_numbers(tree);
+        cr_assert_eq(test_memory_seen().live_nbytes, 0);
+        if (is_well)
+            break;
+        n_failed++;
+    }
+    cr_assert_gt(n_failed, 50);
+    test_memory_unwatch();
+    unset_options();
+}
+
+Test(joint_object, what_does_not_fit)
+{
+    const berth_joint_object none = {.part_nbytes = 1 << 20};
+    berth_params params = {.exchange = group_exchange};
+    void *receipt;
+    size_t nbytes;
+    berth_tree *tree = begin_numbers(1 << 20);
+
+    cr_assert_eq(berth_joint_write(info.ticket, info.ticket_nbytes, 0, NULL, 0, NULL, &receipt,
+                                   &nbytes, &error),
+                 BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "the ticket is of an object"), "%s", error.message);
+    cr_assert_eq(berth_joint_add_receipt(joint, "", 0, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "it is of an object, which has no receipts"), "%s",
+              error.message);
+    cr_assert_eq(
+        berth_joint_send(info.ticket, info.ticket_nbytes, N, NULL, 0, &none, &params, &error),
+        BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "there is no writer 4"), "%s", error.message);
+    params.exchange = NULL;
+    cr_assert_eq(
+        berth_joint_send(info.ticket, info.ticket_nbytes, 0, NULL, 0, &none, &params, &error),
+        BERTH_E_ARGUMENT);
+    cr_assert_eq(berth_joint_finish(joint, &error), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "it is of an object, which has no receipts"), "%s",
+              error.message);
+    berth_tree_free(tree);
 }

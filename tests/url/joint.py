@@ -14,6 +14,7 @@ from uploads import PART, Writing
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ranks.py")
 URL = "s3://bucket/model.pt"
+LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
 OLD = b"the old object"
 
 
@@ -54,7 +55,7 @@ class Joint(Writing):
     SAVE = f"berth.dcp.save(shards(whole(), mesh), {URL!r})"
 
     def test_bytes(self):
-        for n in (4, 3, 1):
+        for n in (4, 3, 1) if LONG else (4, 1):
             with self.subTest(n=n):
                 bucket = self.filled()
                 self.assertEqual(self.ranks(bucket, self.SAVE, n), dict.fromkeys(range(n)))
@@ -95,7 +96,7 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
         """One that lasts: the error names the step. One that passes: the object is whole."""
         n_parts = -(-len(self.model) // PART)
         for step, number, says in [("begin", 0, "beginning the upload"), ("complete", 0, "completing the upload")] + [
-                ("part", i, f"part {i + 1} of {n_parts}") for i in range(n_parts)]:
+                ("part", i, f"part {i + 1} of {n_parts}") for i in range(n_parts) if LONG or i == n_parts // 2]:
             with self.subTest(step=step, number=number):
                 def broken(request, step=step, number=number):
                     if request.step == step and int(request.query.get("partNumber", 1)) == number + 1 or (
@@ -156,7 +157,7 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
     def test_kills(self):
         """The others get an error that names it, in time. A coordinator's upload is left, and clean removes it."""
         for rank in (2, 0):
-            for name, kill in self.KILLS.items():
+            for name, kill in self.KILLS.items() if LONG else [(name, self.KILLS[name]) for name in ("sums", "sends")[rank == 0:]]:
                 with self.subTest(rank=rank, place=name):
                     bucket = self.filled()
                     said = self.ranks(bucket, f"state = shards(whole(), mesh)\nif rank == {rank}: {kill}\n"
@@ -164,9 +165,8 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
                     self.assertEqual(sorted(said), [each for each in range(4) if each != rank])
                     self.assertEqual(bucket.objects["model.pt"][0], OLD)
                     for each, why in said.items():
-                        self.assertIsNotNone(why, each)
+                        self.assertIn(f"rank {rank} of 4 is missing", why, each)
                     if rank:
-                        self.assertIn("rank 2 of 4 is missing", said[0])
                         self.assertEqual(bucket.uploads, {})
                         continue
                     self.assertEqual(len(bucket.uploads), name != "begins")
@@ -177,7 +177,7 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
         bucket = self.filled()
         said = self.ranks(bucket, f"state = shards(whole(), mesh)\nif rank == 3: time.sleep(9)\nelse: berth.dcp.save(state, {URL!r})",
                           seconds=3)
-        self.assertIn("rank 3 of 4 is missing: it has died, or not come within 3 s", said[0])
+        self.assertIn("rank 3 of 4 is missing: died, or not come within 3 s", said[0])
         self.assertEqual((said[3], bucket.uploads), (None, {}))
         said = self.ranks(bucket, f"if rank == 3: kill_at(_native, 'joint_write', 1, signal.SIGSTOP)\n{self.SAVE}", seconds=3)
         self.assertIn("rank 3 of 4 is missing", said[0])

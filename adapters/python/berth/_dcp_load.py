@@ -34,7 +34,7 @@ def load(state, path, *, process_group=None, strict=True):
         Other values are replaced by those of the file: dicts by key, lists of the same length by index,
         all else as a whole. Keys that the file does not have stay as they are.
     path: a path (str, bytes, os.PathLike) of a file that berth.save, berth.dcp.save or torch.save wrote,
-        or of a .safetensors file
+        or of a .safetensors file; or a URL, a str, which each rank reads by ranges
     process_group: as of berth.dcp.save: all its ranks call this, and all raise if one of them does.
     strict: True: a key that the file does not have is an error; nothing is loaded then.
 

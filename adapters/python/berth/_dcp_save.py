@@ -60,7 +60,9 @@ def save(state, path, *, process_group=None):
 
     state: a nested dict of plain values, as of berth.save; DTensors may be anywhere in it. Tensors must
         not change until this returns. Those on a device are copied to the host first.
-    path: a path that all ranks see. The coordinator's counts, and its name is the archive's name.
+    path: a path that all ranks see, or s3://bucket/key, a str; all ranks give the same kind. The coordinator's
+        counts, and its name is the archive's name. An object of S3 is sent in parts, each by one rank, which gets
+        from the others what they have of it; a rank that does not come is named, after the timeout of the group.
     process_group: of torch.distributed; None: the default group; without one, this process alone. If it
         carries no bytes of the host (nccl), a gloo group is made beside it.
 
