@@ -72,24 +72,29 @@ typedef struct read_ticket {
 /* Bytes of another process: all is checked. */
 static int ticket_read(const void *bytes, size_t nbytes, read_ticket *ticket, berth_error *error)
 {
-    const char *from = bytes;
+    const char *from = bytes, *text = from ? from + HEAD_NBYTES : NULL;
+    char *end;
     uint32_t n = 0;
-    int url_at = 0;
 
+    *ticket = (read_ticket){0};
     for (unsigned i = 0; from && nbytes > HEAD_NBYTES && i < 4; i++)
         n |= (uint32_t)(uint8_t)from[sizeof MAGIC - 1 + i] << 8 * i;
-    if (n == 0 || memcmp(from, MAGIC, sizeof MAGIC - 1) != 0 || n >= nbytes - HEAD_NBYTES ||
-        memchr(from + HEAD_NBYTES, 0, (size_t)n + 1) != from + HEAD_NBYTES + n ||
-        sscanf(from + HEAD_NBYTES, "%20" SCNu64 " %20" SCNu64 " %1023s %n", &ticket->nbytes,
-               &ticket->many.part_nbytes, ticket->id, &url_at) != 3 ||
-        url_at == 0)
-        return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
-                          "these bytes are no ticket of a joint save to a URL");
-    ticket->url = from + HEAD_NBYTES + url_at;
-    ticket->many.id = ticket->id;
-    ticket->joint = from + HEAD_NBYTES + n + 1;
-    ticket->joint_nbytes = nbytes - HEAD_NBYTES - n - 1;
-    return 0;
+    if (n > 0 && n < nbytes - HEAD_NBYTES && memcmp(from, MAGIC, sizeof MAGIC - 1) == 0 &&
+        memchr(text, 0, (size_t)n + 1) == text + n) {
+        ticket->nbytes = strtoull(text, &end, 10);
+        ticket->many.part_nbytes = strtoull(end, &end, 10);
+        size_t id_nbytes = *end == ' ' ? strcspn(++end, " ") : 0;
+        if (id_nbytes > 0 && id_nbytes < sizeof ticket->id && end[id_nbytes] == ' ') {
+            memcpy(ticket->id, end, id_nbytes);
+            ticket->many.id = ticket->id;
+            ticket->url = end + id_nbytes + 1;
+            ticket->joint = text + n + 1;
+            ticket->joint_nbytes = nbytes - HEAD_NBYTES - n - 1;
+            return 0;
+        }
+    }
+    return bcurl_fail(error, BERTH_E_ARGUMENT, 0,
+                      "these bytes are no ticket of a joint save to a URL");
 }
 
 /* ---- the coordinator ---- */
@@ -136,7 +141,7 @@ int berth_joint_url_begin(const char *url, const berth_value *outline, size_t n_
             (void)fail_memory(&own);
     }
     free(shown);
-    if (own.code == BERTH_OK) {
+    if (made && own.code == BERTH_OK) {
         found.ticket = made->ticket;
         found.ticket_nbytes = made->ticket_nbytes;
         *joint = made;
@@ -207,9 +212,10 @@ int berth_joint_url_write(const void *ticket, size_t ticket_nbytes, size_t write
     *receipt_nbytes = 0;
     how.part_nbytes = 0;
     how.if_match = ""; /* that is the coordinator's */
-    if (ticket_read(ticket, ticket_nbytes, &read, &own) == 0 && !joint)
-        (void)bcurl_upload_begin(read.url, read.nbytes, &how, &read.many, &upload, &own);
-    if (own.code == BERTH_OK) {
+    int status = ticket_read(ticket, ticket_nbytes, &read, &own);
+    if (status == 0 && !joint)
+        status = bcurl_upload_begin(read.url, read.nbytes, &how, &read.many, &upload, &own);
+    if (status == 0) {
         const berth_joint_object object = {.sink = *berth_upload_sink(upload),
                                            .part_nbytes = read.many.part_nbytes,
                                            .joint = joint ? joint->joint : NULL};

@@ -552,7 +552,7 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
         if (strlen(many->id) >= sizeof upload->id || !*many->id || strpbrk(many->id, "&?# "))
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "this is no id of an upload");
         upload->is_joined = true;
-        strcpy(upload->id, many->id);
+        (void)snprintf(upload->id, sizeof upload->id, "%s", many->id);
         return 0;
     }
     return upload->n_parts > 1 || many ? upload_create(upload, error) : 0;
@@ -676,23 +676,23 @@ char *bcurl_upload_print_sent(berth_upload *upload)
 /* Bytes of another process: all is checked. */
 int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *error)
 {
-    char etag[BCURL_TAG_NBYTES];
-    unsigned long number;
-    uint32_t crc32;
-    int n;
+    char etag[BCURL_TAG_NBYTES], *end;
 
-    for (; *text; text += n) {
-        n = 0;
-        if (sscanf(text, "%6lu %8" SCNx32 " %255[^ \n]%n", &number, &crc32, etag, &n) != 3 ||
-            text[n++] != '\n' || number == 0 || number > upload->n_parts || !is_etag(etag))
+    while (*text) {
+        unsigned long number = strtoul(text, &end, 10), crc32 = strtoul(end, &end, 16);
+        const char *tag = *end == ' ' ? end + 1 : end;
+        size_t n = strcspn(tag, "\n");
+        (void)snprintf(etag, sizeof etag, "%.*s", (int)(n < sizeof etag ? n : 0), tag);
+        if (tag[n] != '\n' || number == 0 || number > upload->n_parts || !is_etag(etag))
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "this is no receipt of parts");
+        text = tag + n + 1;
         upload_part *part = &upload->parts[number - 1];
         if (part->etag)
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "part %lu was sent twice", number);
         part->etag = strdup(etag);
         if (!part->etag)
             return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
-        part->crc32 = crc32;
+        part->crc32 = (uint32_t)crc32;
         part->come_nbytes = upload_part_nbytes(upload, number - 1);
         upload->n_sent++;
     }

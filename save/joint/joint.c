@@ -436,7 +436,7 @@ static int joint_divide(berth_joint *joint, const bth_ticket *ticket, const bth_
     uint64_t at = 0, written = 0, kept_nbytes = 0;
     size_t storage = 0;
 
-    joint->rest = bth_allocate(bth_array_nbytes(2 * n, sizeof *joint->rest));
+    joint->rest = bth_allocate_zeroed(bth_array_nbytes(2 * n, sizeof *joint->rest));
     parts->present = bth_allocate(bth_array_nbytes(n, sizeof *parts->present));
     parts->ranges = bth_allocate(bth_array_nbytes(n, sizeof *parts->ranges));
     if (!joint->rest || !parts->present || !parts->ranges)

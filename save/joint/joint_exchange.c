@@ -418,7 +418,7 @@ static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t 
                                 " of its storage, and so has another slice",
                                 writer, offset - window->named->storages[storage].data_offset);
             }
-            memcpy(window->region.bytes + at, piece.bytes + (size_t)i * piece.nbytes, piece.nbytes);
+            memcpy(window->bytes + at, piece.bytes + (size_t)i * piece.nbytes, piece.nbytes);
             at += piece.stride;
         }
     }
@@ -456,7 +456,7 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
                                 "its short slices leave more than %d gaps, one of them before byte "
                                 "%" PRIu64 " of its storage: no writer has given all of them",
                                 MAX_GAPS, part.at);
-            if (bth_slice_parts_append(parts, &part, window->region.bytes + at, error) < 0)
+            if (bth_slice_parts_append(parts, &part, window->bytes + at, error) < 0)
                 return error->code;
             at = bits_find(window->given, behind, end, true);
         }
@@ -485,6 +485,8 @@ typedef struct rounds {
     size_t message_nbytes;   /* the most in a message */
     bth_region sent;
     bth_region received;
+    bth_region memory;    /* of all windows */
+    uint64_t *given;      /* likewise */
     pieces_place *places; /* one a writer */
 } rounds;
 
@@ -596,6 +598,12 @@ static int rounds_step(rounds *all, bool *has_more, berth_error *error)
     return runs_nbytes > 0 ? settings->report(settings->context, runs_nbytes, error) : 0;
 }
 
+/* A bit for each byte of a window. */
+static size_t given_words(const bth_rounds_settings *settings)
+{
+    return (size_t)settings->window_nbytes / 64 + 1;
+}
+
 /* The error of a window's write is known, and told to the others, in a later round. */
 static int rounds_run_one(rounds *all, berth_error *error)
 {
@@ -606,7 +614,7 @@ static int rounds_run_one(rounds *all, berth_error *error)
     bool has_more = true;
 
     if (window->has_any)
-        memset(window->given, 0, (size_t)all->settings->window_nbytes / 8 + 8);
+        memset(window->given, 0, given_words(all->settings) * 8);
     window->has_any = false;
     window->range = rounds_window_of(all, exchange->number);
     memset(all->places, 0, exchange->n * sizeof *all->places);
@@ -629,36 +637,37 @@ static int rounds_run_one(rounds *all, berth_error *error)
                                           "the thread that writes a window cannot be started");
 }
 
-/* Memory for places, messages and windows. */
+/* Memory for places, messages and windows. Each window is as far from a block in memory as in the
+ * file, so that direct writes need no copy. */
 static int rounds_allocate(rounds *all, berth_error *error)
 {
     const bth_rounds_settings *settings = all->settings;
-    const size_t n = all->exchange->n, given_nbytes = (size_t)settings->window_nbytes / 8 + 8;
+    const size_t n = all->exchange->n, n_windows = settings->n_windows;
+    const uint64_t each = bth_round_up(settings->window_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES);
     const uint64_t most =
         bth_min(settings->window_nbytes + MORE_MESSAGES_NBYTES, MAX_MESSAGES_NBYTES);
+    const size_t given_nbytes = bth_array_nbytes(n_windows * given_words(settings), 8);
     bth_pages pages = {.wanted = settings->large_pages};
 
     all->message_nbytes = (size_t)bth_max(most / n, MIN_MESSAGE_NBYTES);
-    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
     all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
-    all->windows = bth_allocate_zeroed(bth_array_nbytes(settings->n_windows, sizeof *all->windows));
-    if (!all->places || !all->windows)
-        return bth_fail_memory(error, bth_array_nbytes(n, sizeof *all->places));
-    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) == 0)
-        (void)bth_region_new(nbytes, 1, false, &pages, &all->received, error);
-    for (size_t i = 0; i < settings->n_windows && error->code == BERTH_OK; i++) {
-        bth_joint_window *window = &all->windows[i].window;
-        window->ticket = settings->ticket;
-        window->named = settings->named;
-        window->given = bth_allocate_zeroed(given_nbytes);
-        /* As far from a block in memory as in the file, so that direct writes need no copy. */
-        if (!window->given)
-            (void)bth_fail_memory(error, given_nbytes);
-        else
-            (void)bth_region_new(settings->window_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES, false,
-                                 &pages, &window->region, error);
-    }
-    return error->code;
+    all->windows = bth_allocate_zeroed(bth_array_nbytes(n_windows, sizeof *all->windows));
+    all->given = bth_allocate_zeroed(given_nbytes);
+    if (!all->places || !all->windows || !all->given)
+        return bth_fail_memory(error, given_nbytes);
+    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
+    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
+        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0 ||
+        bth_region_new(each * n_windows, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages, &all->memory,
+                       error) < 0)
+        return error->code;
+    for (size_t i = 0; i < n_windows; i++)
+        all->windows[i].window =
+            (bth_joint_window){.ticket = settings->ticket,
+                               .named = settings->named,
+                               .bytes = all->memory.bytes + i * each,
+                               .given = all->given + i * given_words(settings)};
+    return 0;
 }
 
 int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
@@ -682,11 +691,10 @@ int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *s
             (void)rounds_run_one(&all, error);
         }
     }
-    for (size_t i = 0; all.windows && i < settings->n_windows; i++) {
+    for (size_t i = 0; all.windows && i < settings->n_windows; i++)
         (void)window_writing_end(&all.windows[i], error);
-        bth_region_free(&all.windows[i].window.region);
-        bth_release(all.windows[i].window.given);
-    }
+    bth_region_free(&all.memory);
+    bth_release(all.given);
     bth_region_free(&all.sent);
     bth_region_free(&all.received);
     bth_release(all.places);

@@ -341,10 +341,27 @@ static int sender_sort_owners(object_sender *sender, const uint8_t *all, berth_e
     return 0;
 }
 
+/* counts: one a part, all 0. dealt: receives them, as they are dealt out. */
+static void sender_count(const object_sender *sender, uint64_t *counts, uint8_t *dealt)
+{
+    const bth_slice_parts *parts = &sender->parts;
+
+    for (size_t i = 0; i < parts->n_fragments; i++)
+        counts_add(sender, counts, parts->fragments[i].part.at, parts->fragments[i].part.nbytes,
+                   1 << 16);
+    for (size_t i = 0; i < parts->n_boxes; i++) {
+        const bth_short_box *box = &parts->boxes[i];
+        const uint64_t span = box->end - box->at, has = box->n_runs * box->run_nbytes;
+        counts_add(sender, counts, box->at, span, has / (span / 65536 + 1));
+    }
+    for (uint64_t i = 0; i < sender->n_parts; i++)
+        (void)bth_put_u64(dealt + dealt_place(&sender->exchange, sender->n_parts, i) * 8,
+                          counts[i]);
+}
+
 static int sender_choose_owners(object_sender *sender, berth_error *error)
 {
     bth_exchange *exchange = &sender->exchange;
-    const bth_slice_parts *parts = &sender->parts;
     const uint64_t n = sender->n_parts, own = dealt_count(exchange, n, exchange->number);
     size_t nbytes = bth_array_nbytes((size_t)n + exchange->n, 8);
     uint64_t *counts = bth_allocate_zeroed(nbytes);
@@ -354,16 +371,8 @@ static int sender_choose_owners(object_sender *sender, berth_error *error)
 
     if (!counts || !mine || !theirs || !to_all)
         (void)bth_fail_memory(error, bth_max(nbytes, to_all_nbytes));
-    for (size_t i = 0; i < parts->n_fragments && error->code == BERTH_OK; i++)
-        counts_add(sender, counts, parts->fragments[i].part.at, parts->fragments[i].part.nbytes,
-                   1 << 16);
-    for (size_t i = 0; i < parts->n_boxes && error->code == BERTH_OK; i++) {
-        const bth_short_box *box = &parts->boxes[i];
-        const uint64_t span = box->end - box->at, has = box->n_runs * box->run_nbytes;
-        counts_add(sender, counts, box->at, span, has / (span / 65536 + 1));
-    }
-    for (uint64_t i = 0; i < n && error->code == BERTH_OK; i++)
-        (void)bth_put_u64(mine + dealt_place(exchange, n, i) * 8, counts[i]);
+    else if (error->code == BERTH_OK)
+        sender_count(sender, counts, mine);
     memset(exchange->to, 0, exchange->n * sizeof *exchange->to);
     if (bth_exchange_tell(exchange, BTH_PEER_SENDS, NULL, error) == 0 &&
         items_exchange(exchange, DEAL_OUT, n, 8, mine, theirs, error) == 0) {
@@ -401,7 +410,7 @@ static int sender_send_window(void *context, const bth_joint_window *window, ber
             (unsigned long long)(gap - (is_named ? ticket->storages[storage].data_offset : 0)));
     }
     double begin = bth_seconds();
-    int failure = sink->write(sink->context, window->region.bytes, (size_t)window->range.nbytes,
+    int failure = sink->write(sink->context, window->bytes, (size_t)window->range.nbytes,
                               window->range.offset);
     double end = bth_seconds();
     BTH_TRACE(.category = "request,write", .name = "send part", .begin_seconds = begin,

@@ -174,7 +174,7 @@ typedef struct bth_joint_window {
     const bth_ticket *ticket;
     const bth_ticket *named; /* for messages */
     bth_range range;         /* of the file */
-    bth_region region;
+    uint8_t *bytes;
     uint64_t *given; /* a bit for each byte */
     bool has_any;
 } bth_joint_window;

@@ -151,7 +151,8 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
         "has a ticket": "kill_at(_dcp_save.Saving, '_choose')",
         "sums": "kill_at(_native, 'joint_write')",
         "exchanges": "kill_at(_dcp_group.Group, 'exchange', 2)",
-        "sends": "kill_at(_dcp_group.Group, 'exchange', 9)",
+        "sends": "kill_at(_dcp_group.Group, 'exchange', 11)",
+        "ends": "kill_at(_dcp_group.Group, 'exchange', 13)",
         "has sent": "kill_at(_dcp_group.Group, '_gather', 4)",
     }
 
