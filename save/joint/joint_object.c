@@ -363,30 +363,29 @@ static int sender_choose_owners(object_sender *sender, berth_error *error)
 {
     bth_exchange *exchange = &sender->exchange;
     const uint64_t n = sender->n_parts, own = dealt_count(exchange, n, exchange->number);
-    size_t nbytes = bth_array_nbytes((size_t)n + exchange->n, 8);
-    uint64_t *counts = bth_allocate_zeroed(nbytes);
-    const size_t to_all_nbytes = bth_array_nbytes((size_t)own * exchange->n + 1, 4);
-    uint8_t *mine = bth_allocate(nbytes), *theirs = bth_allocate(nbytes);
-    uint8_t *to_all = bth_allocate(to_all_nbytes);
+    const size_t nbytes = bth_array_nbytes((size_t)n + exchange->n, 8);
+    /* Counts; those and the owners of all as they are dealt; the own ones, once for each writer. */
+    const size_t all_nbytes = 3 * nbytes + bth_array_nbytes((size_t)own * exchange->n, 4);
+    uint64_t *counts = bth_allocate_zeroed(all_nbytes);
 
-    if (!counts || !mine || !theirs || !to_all)
-        (void)bth_fail_memory(error, bth_max(nbytes, to_all_nbytes));
+    if (!counts)
+        (void)bth_fail_memory(error, all_nbytes);
     else if (error->code == BERTH_OK)
-        sender_count(sender, counts, mine);
+        sender_count(sender, counts, (uint8_t *)counts + nbytes);
     memset(exchange->to, 0, exchange->n * sizeof *exchange->to);
-    if (bth_exchange_tell(exchange, BTH_PEER_SENDS, NULL, error) == 0 &&
-        items_exchange(exchange, DEAL_OUT, n, 8, mine, theirs, error) == 0) {
-        for (uint64_t i = 0; i < own; i++)
-            (void)bth_put_u32(to_all + i * 4, part_choose_owner(sender, theirs, i));
-        for (uint32_t i = 1; i < exchange->n; i++)
-            memcpy(to_all + i * own * 4, to_all, (size_t)own * 4);
-        if (items_exchange(exchange, DEAL_TO_ALL, n, 4, to_all, theirs, error) == 0)
-            (void)sender_sort_owners(sender, theirs, error);
+    if (bth_exchange_tell(exchange, BTH_PEER_SENDS, NULL, error) == 0 && counts) {
+        uint8_t *mine = (uint8_t *)counts + nbytes, *theirs = mine + nbytes;
+        uint8_t *to_all = theirs + nbytes;
+        if (items_exchange(exchange, DEAL_OUT, n, 8, mine, theirs, error) == 0) {
+            for (uint64_t i = 0; i < own; i++)
+                (void)bth_put_u32(to_all + i * 4, part_choose_owner(sender, theirs, i));
+            for (uint32_t i = 1; i < exchange->n; i++)
+                memcpy(to_all + i * own * 4, to_all, (size_t)own * 4);
+            if (items_exchange(exchange, DEAL_TO_ALL, n, 4, to_all, theirs, error) == 0)
+                (void)sender_sort_owners(sender, theirs, error);
+        }
     }
     bth_release(counts);
-    bth_release(mine);
-    bth_release(theirs);
-    bth_release(to_all);
     return error->code;
 }
 
