@@ -177,7 +177,7 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
 
     def test_a_rank_never_comes(self):
         bucket = self.filled()
-        said = self.ranks(bucket, f"state = shards(whole(), mesh)\nif rank == 3: time.sleep(9)\nelse: berth.dcp.save(state, {URL!r})",
+        said = self.ranks(bucket, f"state = shards(whole(), mesh)\nif rank == 3: time.sleep(7)\nelse: berth.dcp.save(state, {URL!r})",
                           seconds=3)
         self.assertIn("rank 3 of 4 is missing: died, or not come within 3 s", said[0])
         self.assertEqual((said[3], bucket.uploads), (None, {}))
@@ -189,6 +189,7 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
 
     # ---- memory, and what is read ----
 
+    @unittest.skipUnless(LONG, "the long form")
     def test_memory(self):
         """At most 64 MiB beside the parts in flight: 5 of 8 MiB."""
         text = f"""
