@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import files
@@ -186,6 +187,22 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
         said = self.ranks(bucket, f"if rank == 3: kill_at(_native, 'joint_write', 1, signal.SIGSTOP)\n{self.SAVE}", seconds=3)
         self.assertIn("rank 3 of 4 is missing", said[0])
         self.assertEqual((bucket.objects["model.pt"][0], bucket.uploads), (OLD, {}))
+
+    def test_interrupts(self):
+        """^C on one rank, while parts are sent: it is raised there, and the others fail with it."""
+        def slow(request):
+            if request.step == "part":
+                request.take()
+                time.sleep(1)
+
+        for rank in (1, 0) if LONG else (1,):
+            with self.subTest(rank=rank):
+                bucket = self.filled(slow)
+                said = self.ranks(bucket, f"state = shards(whole(), mesh)\ndist.barrier()\n"
+                                  f"if rank == {rank}: threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+                                  f"berth.dcp.save(state, {URL!r})")
+                self.assertRegex(said.pop(rank), "^KeyboardInterrupt")
+                self.check_old(bucket, said, f"^RuntimeError: rank {rank}: KeyboardInterrupt")
 
     # ---- memory, and what is read ----
 

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 
 import berth
