@@ -408,20 +408,30 @@ static int sender_send_window(void *context, const bth_joint_window *window, ber
             BERTH_NO_OFFSET, "no writer has given byte %llu of its storage",
             (unsigned long long)(gap - (is_named ? ticket->storages[storage].data_offset : 0)));
     }
-    double begin = bth_seconds();
-    int failure = sink->write(sink->context, window->bytes, (size_t)window->range.nbytes,
-                              window->range.offset);
-    double end = bth_seconds();
-    BTH_TRACE(.category = "request,write", .name = "send part", .begin_seconds = begin,
-              .end_seconds = end, .offset = window->range.offset, .nbytes = window->range.nbytes);
+    const bth_range range = window->range;
+    bth_trace_span request = {.category = "request,write",
+                              .name = "write",
+                              .offset = range.offset,
+                              .n_requests = 1,
+                              .begin_seconds = bth_seconds()};
+    if (bth_trace_current())
+        bth_trace_begin_request();
+    int failure = sink->write(sink->context, window->bytes, (size_t)range.nbytes, range.offset);
+    const double begin = request.begin_seconds, end = bth_seconds();
+    request.nbytes = failure == 0 ? range.nbytes : 0;
+    request.end_seconds = end;
+    if (bth_trace_current())
+        bth_trace_end_request(&request, true);
+    BTH_TRACE(.category = "disk", .name = "send part", .begin_seconds = begin, .end_seconds = end,
+              .offset = range.offset, .nbytes = range.nbytes);
     atomic_fetch_add(&sender->send_nanoseconds, (uint64_t)((end - begin) * 1e9));
     if (failure != 0) {
-        (void)bth_fail_errno(error, failure < 0 ? -failure : failure, NULL, window->range.offset,
+        (void)bth_fail_errno(error, failure < 0 ? -failure : failure, NULL, range.offset,
                              "the sink failed");
         error->code = BERTH_E_CALLBACK;
         return error->code;
     }
-    atomic_fetch_add(&sender->sent_nbytes, window->range.nbytes);
+    atomic_fetch_add(&sender->sent_nbytes, range.nbytes);
     atomic_fetch_add(&sender->n_sent, 1);
     return 0;
 }
