@@ -9,7 +9,7 @@
 #include "load/checkpoint.h"
 #include "tests/support/faults/save_scene.h"
 
-enum { N_ELEMENTS = 50000 };
+enum { N_ELEMENTS = 20000 };
 
 static float *elements;
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import time
@@ -164,6 +165,12 @@ def installed(*arguments, **named):
 
 class Behind(Folder):
     """What is refused although the program has allowed a class of the file, as without it."""
+
+    def setUp(self):
+        """What is let in ends for ever in C: SIGPROF ends the process, and so the test, after 30 s of processor."""
+        super().setUp()
+        signal.setitimer(signal.ITIMER_PROF, 30)
+        self.addCleanup(signal.setitimer, signal.ITIMER_PROF, 0)
 
     def refuse(self, pickle, message):
         data = archive(PROTO + b"(" + pickle + BOX + b"t.", ONE)
