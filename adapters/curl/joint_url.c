@@ -145,8 +145,11 @@ int berth_joint_url_begin(const char *url, const berth_value *outline, size_t n_
         found.ticket = made->ticket;
         found.ticket_nbytes = made->ticket_nbytes;
         *joint = made;
-    } else if (berth_joint_url_abort(made, &left) < 0)
-        bcurl_tell_left(&own, &left);
+    } else {
+        found = (berth_joint_info){0};
+        if (berth_joint_url_abort(made, &left) < 0)
+            bcurl_tell_left(&own, &left);
+    }
     if (info)
         *info = found;
     if (error)
