@@ -552,6 +552,7 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
         if (strlen(many->id) >= sizeof upload->id || !*many->id || strpbrk(many->id, "&?# "))
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "this is no id of an upload");
         upload->is_joined = true;
+        upload->url.is_pinned = true; /* the server has answered the one that began it */
         (void)snprintf(upload->id, sizeof upload->id, "%s", many->id);
         return 0;
     }

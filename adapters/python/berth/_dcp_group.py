@@ -201,7 +201,8 @@ class Group:
         timeout = _timeout_of(group) or USUAL_TIMEOUT
         words = torch.zeros(1 + MOST_NAMED, dtype=torch.int64)  # how many are missing, and the first of them
         if self.is_coordinator:
-            missing, end = [], time.monotonic() + timeout.total_seconds()
+            # One that was in the same exchange comes a timeout later, if its message waited for nobody that died.
+            missing, end = [], time.monotonic() + (timeout + SLACK).total_seconds()
             waits = [(rank, _attempt_message(dist.irecv, torch.zeros(1), self._global(group, rank), group))
                      for rank in range(1, self.size)]
             for rank, work in waits:
@@ -217,7 +218,7 @@ class Group:
             _attempt_message(dist.send, torch.zeros(1), self._global(group, 0), group)
             answer = _attempt_message(dist.irecv, words, self._global(group, 0), group)
             # It has waited for another one as long as this rank may wait for it.
-            if answer is None or _attempt_message(answer.wait, 2 * timeout + SLACK) is None:
+            if answer is None or _attempt_message(answer.wait, 2 * (timeout + SLACK)) is None:
                 raise RuntimeError(f"rank 0 of {self.size} is missing, or has given up waiting for another one, which it names")
         n = int(words[0])
         if n > 0:
