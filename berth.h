@@ -460,7 +460,7 @@ struct berth_params {
     struct berth_storage_stats *storage_stats; /* saves: filled for the first n_storage_stats in
                                                   the file's order, of stats->n_storages */
     size_t n_storage_stats;
-    /* Of berth_joint_write (berth/joint.h) alone. */
+    /* Of berth_joint_write and berth_joint_send (berth/joint.h) alone. */
     int (*exchange)(void *context, const void *send, const uint64_t *send_nbytes, void *receive,
                     const uint64_t *receive_nbytes);
     void *exchange_context;

@@ -247,6 +247,62 @@ BERTH_API BERTH_MUST_CHECK int berth_joint_write(const void *ticket, size_t tick
                                                  void **receipt, size_t *receipt_nbytes,
                                                  berth_error *error);
 
+/* ---- an object of many writers ---- */
+
+/*
+ * Object stores take an object as parts of one size, each sent by one process. So a joint save to
+ * one has other steps. The coordinator, which is writer 0, begins, and tells the others the ticket;
+ * then all call berth_joint_send with an exchange, and each gives whole parts to its sink:
+ *
+ *     berth_joint_begin_object("s3://bucket/model.pt", outline, 4, NULL, &joint, &info, &error)
+ *     berth_joint_object object = {.sink = sink, .part_nbytes = nbytes, .joint = joint}
+ *     berth_joint_send(ticket, ticket_nbytes, 0, slices, 1, &object, &params, &error)
+ *     berth_joint_abort(joint) // when all is sent, too
+ *
+ * adapters/curl has sinks for S3 (berth_upload_begin, berth_upload_join), and the store's own
+ * beginning and end. There are no receipts: when berth_joint_send returns 0 in one writer, each
+ * part was sent once, and the whole is byte for byte what berth_save would write.
+ *
+ * Most bytes stay where they are: who has more than half of a part sends it, and gets the rest of
+ * it from the others. Parts of which nobody has so much are dealt out.
+ */
+typedef struct berth_joint_object {
+    berth_sink sink;      /* gets whole parts (the last one may be shorter), several at a time */
+    uint64_t part_nbytes; /* of all parts but the last one; the same for all writers */
+    berth_joint *joint;   /* of writer 0; NULL for the others */
+    uint64_t reserved[4]; /* 0 */
+} berth_joint_object;
+
+/*
+ * Begins a joint save to an object store in the coordinator, as berth_joint_begin does one to a
+ * file. Nothing is written by it.
+ * Parameters: name: for messages; the archive's name is that of its last part, as of a path.
+ * outline, n_writers, params, joint, info: as for berth_joint_begin.
+ * Lifetime: as there, but *joint ends with berth_joint_abort.
+ * Errors: as for berth_joint_begin.
+ */
+BERTH_API BERTH_MUST_CHECK int
+berth_joint_begin_object(const char *name, const berth_value *outline, size_t n_writers,
+                         const berth_params *params, berth_joint **joint, berth_joint_info *info,
+                         berth_error *error);
+
+/*
+ * Sends all parts of an object, together with all other writers. Each byte of a slice is summed
+ * first, so slices are read twice. Memory, beside the slices: two parts for messages (at most 512
+ * MiB), and one part more than are sent at a time (io.threads; 4 unless it is set); in the
+ * coordinator also what is no tensor: about 250 bytes a tensor, and the pickle.
+ * Parameters: params: as for berth_joint_write, with an exchange. object: see above.
+ * Lifetime: all that is given is the caller's. When this returns, no sink is being called.
+ * Errors: as for berth_joint_write, and BERTH_E_CALLBACK: a sink failed. BERTH_E_ARGUMENT: a byte
+ * of a storage was given by nobody, or by two writers. BERTH_E_UNSUPPORTED: save.byteorder is not
+ * that of the machine. After an error the parts that were sent do not count.
+ * Threads: one at a time for one number.
+ */
+BERTH_API BERTH_MUST_CHECK int berth_joint_send(const void *ticket, size_t ticket_nbytes,
+                                                size_t writer, const berth_slice *slices,
+                                                size_t n_slices, const berth_joint_object *object,
+                                                const berth_params *params, berth_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,6 +18,7 @@
 #ifndef BERTH_CURL_H
 #define BERTH_CURL_H
 
+#include <berth/joint.h>
 #include <berth/more.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -190,6 +191,67 @@ int berth_upload_explain(berth_upload *upload, berth_error *error);
  * Errors: what was sent could not be removed.
  */
 int berth_upload_end(berth_upload *upload, berth_error *error);
+
+/* ---- writing by many processes ---- */
+
+/*
+ * One object by many processes, as the joint saves of berth/joint.h write one file: the same
+ * outlines, slices, writers and exchange, which they must have. The coordinator is writer 0:
+ *
+ *     berth_joint_url_begin(url, outline, 4, NULL, NULL, &joint, &info, &error)  // info.ticket: to
+ * all berth_joint_url_write(ticket, nbytes, 0, joint, slices, 1, &params, NULL, &receipt, &n,
+ * &error) berth_joint_url_add_receipt(joint, writer, receipt, n, &error)  // one of each, its own,
+ * too berth_joint_url_finish(joint, &error)
+ *
+ * and each other writer calls berth_joint_url_write, with joint NULL, at the same time. Each has
+ * credentials of its own, as for berth_save_url. It is always a multipart upload; each part is sent
+ * by one writer, with its CRC-32. Whatever fails or dies before berth_joint_url_finish, the old
+ * object stays. A coordinator that is killed leaves the upload, for berth_clean_uploads.
+ */
+typedef struct berth_joint_url berth_joint_url;
+
+/*
+ * Begins the upload, in the coordinator.
+ * Parameters: as for berth_joint_begin and berth_save_url.
+ * Lifetime: the outline and what params points to must live until the end. *joint is the caller's
+ * until berth_joint_url_finish or _abort; NULL on failure. info->ticket lives as long.
+ * Errors: as for berth_joint_begin_object and berth_save_url.
+ */
+BERTH_MUST_CHECK int berth_joint_url_begin(const char *url, const berth_value *outline,
+                                           size_t n_writers, const berth_params *params,
+                                           const berth_upload_params *upload_params,
+                                           berth_joint_url **joint, berth_joint_info *info,
+                                           berth_error *error);
+
+/*
+ * Sends this writer's parts, together with all others, as berth_joint_send does. It sends to the
+ * URL of the ticket: do not take one from a stranger.
+ * Parameters: joint: of writer 0; NULL for the others. upload_params: cancelled, its context and
+ * deadline_seconds are used, but not of writer 0, whose berth_joint_url_begin had them.
+ * Lifetime: *receipt is the caller's, to be freed by free(); NULL on failure.
+ * Errors: as for berth_joint_send and berth_save_url. Without the exchange having been called, if
+ * the ticket is invalid, or the URL is: the others must be told (berth_joint_write).
+ */
+BERTH_MUST_CHECK int berth_joint_url_write(const void *ticket, size_t ticket_nbytes, size_t writer,
+                                           berth_joint_url *joint, const berth_slice *slices,
+                                           size_t n_slices, const berth_params *params,
+                                           const berth_upload_params *upload_params, char **receipt,
+                                           size_t *receipt_nbytes, berth_error *error);
+
+/* Adds the receipt of one writer, in any order. Errors: BERTH_E_ARGUMENT: it is none. */
+BERTH_MUST_CHECK int berth_joint_url_add_receipt(berth_joint_url *joint, size_t writer,
+                                                 const void *receipt, size_t nbytes,
+                                                 berth_error *error);
+
+/*
+ * Puts the object in its place, as berth_upload_finish does. Frees `joint`, on failure, too; then
+ * what was sent is removed.
+ */
+BERTH_MUST_CHECK int berth_joint_url_finish(berth_joint_url *joint, berth_error *error);
+
+/* Gives up, removes what was sent, and frees `joint` (NULL: does nothing). Errors: it could not be
+ * removed. No writer may be sending any more. */
+int berth_joint_url_abort(berth_joint_url *joint, berth_error *error);
 
 /*
  * Reports the uploads that were begun below s3://BUCKET/PREFIX and have not ended, as

@@ -54,7 +54,8 @@ struct berth_upload {
     pid_t pid;
     uint64_t nbytes, part_nbytes;
     size_t n_parts;
-    char id[1024]; /* encoded; "": one request is enough, or it has ended */
+    char id[1024];  /* encoded; "": one request is enough, or it has ended */
+    bool is_joined; /* another process has begun it, and ends it */
     char condition[BCURL_TAG_NBYTES + 32];
     berth_sink sink;
     pthread_mutex_t lock; /* of all below */
@@ -529,14 +530,16 @@ static void upload_release(berth_upload *upload)
 }
 
 static int upload_open(berth_upload *upload, const char *text, const berth_upload_params *params,
-                       berth_error *error)
+                       const bcurl_many *many, berth_error *error)
 {
+    const uint64_t wanted = many && many->part_nbytes ? many->part_nbytes : params->part_nbytes;
+
     for (size_t i = 0; i < sizeof params->reserved / sizeof *params->reserved; i++)
         if (params->reserved[i] != 0)
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "berth_upload_params.reserved must be 0");
     if (upload->nbytes == 0)
         return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an upload has at least a byte");
-    if (upload_choose_parts(upload, params->part_nbytes, error) < 0 ||
+    if (upload_choose_parts(upload, wanted, error) < 0 ||
         upload_set_condition(upload, params->if_match, error) < 0 ||
         bcurl_url_find_deadline(&upload->url, error) < 0 || bcurl_need_library(error) < 0 ||
         bcurl_address_make(text, &upload->url.address, error) < 0)
@@ -545,7 +548,15 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
         return bcurl_fail(error, BERTH_E_UNSUPPORTED, 0,
                           "%s: of URLs, only those with s3:// can be written",
                           upload->url.address.shown);
-    return upload->n_parts > 1 ? upload_create(upload, error) : 0;
+    if (many && many->id) {
+        if (strlen(many->id) >= sizeof upload->id || !*many->id || strpbrk(many->id, "&?# "))
+            return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "this is no id of an upload");
+        upload->is_joined = true;
+        upload->url.is_pinned = true; /* the server has answered the one that began it */
+        (void)snprintf(upload->id, sizeof upload->id, "%s", many->id);
+        return 0;
+    }
+    return upload->n_parts > 1 || many ? upload_create(upload, error) : 0;
 }
 
 const berth_sink *berth_upload_sink(const berth_upload *upload)
@@ -589,7 +600,7 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
     if (!upload)
         return 0;
     if (upload->pid == getpid()) {
-        if (upload->id[0])
+        if (upload->id[0] && !upload->is_joined)
             (void)upload_abort(upload, &is_gone, &own);
         upload_release(upload);
     }
@@ -598,8 +609,7 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
     return own.code;
 }
 
-/* An error tells what has failed, and what is left of it. */
-static void upload_tell_left(berth_error *error, const berth_error *left)
+void bcurl_tell_left(berth_error *error, const berth_error *left)
 {
     size_t n = strlen(error->message);
 
@@ -609,6 +619,12 @@ static void upload_tell_left(berth_error *error, const berth_error *left)
 
 int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
                        berth_upload **upload, berth_error *error)
+{
+    return bcurl_upload_begin(url, nbytes, params, NULL, upload, error);
+}
+
+int bcurl_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       const bcurl_many *many, berth_upload **upload, berth_error *error)
 {
     static const berth_upload_params defaults;
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
@@ -625,13 +641,63 @@ int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
                                           .context = params->context,
                                           .deadline_seconds = params->deadline_seconds};
     (void)pthread_mutex_init(&made->lock, NULL);
-    if (upload_open(made, url, params, &own) == 0)
+    if (upload_open(made, url, params, many, &own) == 0)
         *upload = made;
     else if (berth_upload_end(made, &left) < 0)
-        upload_tell_left(&own, &left);
+        bcurl_tell_left(&own, &left);
     if (error)
         *error = own;
     return own.code;
+}
+
+/* ---- an upload of many processes ---- */
+
+void bcurl_upload_describe(const berth_upload *upload, bcurl_many *many)
+{
+    *many = (bcurl_many){.id = upload->id, .part_nbytes = upload->part_nbytes};
+}
+
+char *bcurl_upload_print_sent(berth_upload *upload)
+{
+    char *text = NULL;
+    size_t nbytes = 0;
+    FILE *to = open_memstream(&text, &nbytes);
+
+    for (size_t i = 0; to && upload->is_joined && i < upload->n_parts; i++)
+        if (upload->parts[i].etag)
+            (void)fprintf(to, "%zu %08" PRIx32 " %s\n", i + 1, upload->parts[i].crc32,
+                          upload->parts[i].etag);
+    bool is_whole = to && !ferror(to);
+    if (to && fclose(to) == 0 && is_whole)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* Bytes of another process: all is checked. */
+int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *error)
+{
+    char etag[BCURL_TAG_NBYTES], *end;
+
+    while (*text) {
+        unsigned long number = strtoul(text, &end, 10), crc32 = strtoul(end, &end, 16);
+        const char *tag = *end == ' ' ? end + 1 : end;
+        size_t n = strcspn(tag, "\n");
+        (void)snprintf(etag, sizeof etag, "%.*s", (int)(n < sizeof etag ? n : 0), tag);
+        if (tag[n] != '\n' || number == 0 || number > upload->n_parts || !is_etag(etag))
+            return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "this is no receipt of parts");
+        text = tag + n + 1;
+        upload_part *part = &upload->parts[number - 1];
+        if (part->etag)
+            return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "part %lu was sent twice", number);
+        part->etag = strdup(etag);
+        if (!part->etag)
+            return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+        part->crc32 = (uint32_t)crc32;
+        part->come_nbytes = upload_part_nbytes(upload, number - 1);
+        upload->n_sent++;
+    }
+    return 0;
 }
 
 /* The options are copied first, so that nobody changes them between the plan and the save. */
@@ -680,7 +746,7 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
             (void)berth_upload_explain(upload, &own);
     }
     if (berth_upload_end(upload, &left) < 0 && own.code < 0)
-        upload_tell_left(&own, &left);
+        bcurl_tell_left(&own, &left);
     berth_config_free(config);
     if (error)
         *error = own;

@@ -14,6 +14,7 @@
  *   ends.c         the tail and the head of an object -> what an open will read
  *   url.c          the source
  *   upload.c       an object that is written: its parts, from any number of threads
+ *   joint_url.c    an object that many processes write: an upload, and a joint save
  *   uploads_left.c what killed uploads have left in a bucket
  *   without.c      stands for all but names.c where libcurl's headers are missing
  *
@@ -269,6 +270,26 @@ typedef struct bcurl_request {
 /* Sends it, until there is an answer 2xx that tells no error. Returns 0 or a status. */
 int bcurl_request_send(bcurl_url *url, const bcurl_request *request, bcurl_answer *answer,
                        berth_error *error);
+
+/* ---- upload.c ---- */
+
+/* An upload whose parts are sent by many processes. */
+typedef struct bcurl_many {
+    const char *id;       /* as in a query; NULL: it is to be begun, even if it has one part */
+    uint64_t part_nbytes; /* 0: as the params say */
+} bcurl_many;
+
+/* As berth_upload_begin. many: NULL: of this process alone. With an id the upload is another
+ * process's: berth_upload_finish and _end leave it as it is. */
+int bcurl_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
+                       const bcurl_many *many, berth_upload **upload, berth_error *error);
+/* The id is the upload's. */
+void bcurl_upload_describe(const berth_upload *upload, bcurl_many *many);
+/* What one that was begun elsewhere has sent, as lines; the caller frees it. NULL: no memory. */
+char *bcurl_upload_print_sent(berth_upload *upload);
+int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *error);
+/* An error tells what has failed, and what is left of it. */
+void bcurl_tell_left(berth_error *error, const berth_error *left);
 
 /* ---- range.c ---- */
 

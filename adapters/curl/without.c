@@ -119,3 +119,58 @@ int berth_clean_uploads(const char *url, uint32_t flags, double min_age_seconds,
     (void)context;
     return fail_without(error);
 }
+
+int berth_joint_url_begin(const char *url, const berth_value *outline, size_t n_writers,
+                          const berth_params *params, const berth_upload_params *upload_params,
+                          berth_joint_url **joint, berth_joint_info *info, berth_error *error)
+{
+    (void)url;
+    (void)outline;
+    (void)n_writers;
+    (void)params;
+    (void)upload_params;
+    (void)info;
+    *joint = NULL;
+    return fail_without(error);
+}
+
+int berth_joint_url_write(const void *ticket, size_t ticket_nbytes, size_t writer,
+                          berth_joint_url *joint, const berth_slice *slices, size_t n_slices,
+                          const berth_params *params, const berth_upload_params *upload_params,
+                          char **receipt, size_t *receipt_nbytes, berth_error *error)
+{
+    (void)ticket;
+    (void)ticket_nbytes;
+    (void)writer;
+    (void)joint;
+    (void)slices;
+    (void)n_slices;
+    (void)params;
+    (void)upload_params;
+    *receipt = NULL;
+    *receipt_nbytes = 0;
+    return fail_without(error);
+}
+
+int berth_joint_url_add_receipt(berth_joint_url *joint, size_t writer, const void *receipt,
+                                size_t nbytes, berth_error *error)
+{
+    (void)joint;
+    (void)writer;
+    (void)receipt;
+    (void)nbytes;
+    return fail_without(error);
+}
+
+int berth_joint_url_finish(berth_joint_url *joint, berth_error *error)
+{
+    (void)joint;
+    return fail_without(error);
+}
+
+int berth_joint_url_abort(berth_joint_url *joint, berth_error *error)
+{
+    (void)joint;
+    (void)error;
+    return 0;
+}

@@ -57,6 +57,25 @@ BERTH_MUST_CHECK int berth_mpi_save(MPI_Comm comm, const char *path, const berth
                                     const berth_slice *slices, size_t n_slices,
                                     const berth_params *params, berth_error *error);
 
+struct berth_upload_params; /* berth_curl.h */
+
+/*
+ * The same to S3, as one multipart upload by all ranks: each part is sent by one of them, which
+ * gets from the others what they have of it. Compile `pkg-config --variable=url_source berth-mpi`,
+ * too, and link with -lberth_curl -ldeflate -lz.
+ * Parameters: url: s3://BUCKET/KEY; rank 0's counts. upload_params: of this rank; NULL: the
+ * defaults. What decides parts and conditions is rank 0's. Each rank has credentials of its own.
+ * Otherwise as for berth_mpi_save; memory: berth_joint_send in berth/joint.h.
+ * Errors: as for berth_joint_url_begin, _write and _finish (berth_curl.h). After any of them the
+ * old object stays. If a rank dies, MPI ends the others; then what is left is an upload, for `berth
+ * clean`.
+ */
+BERTH_MUST_CHECK int berth_mpi_save_url(MPI_Comm comm, const char *url, const berth_value *value,
+                                        const berth_slice *slices, size_t n_slices,
+                                        const berth_params *params,
+                                        const struct berth_upload_params *upload_params,
+                                        berth_error *error);
+
 /*
  * This rank's share in a tensor that all ranks have, as a slice for berth_mpi_save. It is not
  * collective. The shares are whole MiB, so a small tensor is written by one rank.

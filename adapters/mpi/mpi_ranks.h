@@ -42,4 +42,24 @@ int bth_mpi_check(int result, const char *function, berth_error *error);
 /* Copies an error to the caller, if it wants one. Returns its status. */
 int bth_mpi_end(const berth_error *own, berth_error *error);
 
+/* Where a save goes. joint: of rank 0; NULL in the others. how: more params. */
+typedef struct bth_mpi_way {
+    int (*begin)(void **joint, const char *path, const berth_value *value, size_t n,
+                 const berth_params *params, const void *how, berth_joint_info *info,
+                 berth_error *error);
+    int (*write)(void *joint, const void *ticket, size_t ticket_nbytes, size_t writer,
+                 const berth_slice *slices, size_t n_slices, const berth_params *params,
+                 const void *how, void **receipt, size_t *receipt_nbytes, berth_error *error);
+    int (*add_receipt)(void *joint, size_t writer, const void *receipt, size_t nbytes,
+                       berth_error *error);
+    int (*finish)(void *joint, berth_error *error);
+    int (*abort)(void *joint, berth_error *error);
+    void (*free_receipt)(void *receipt);
+} bth_mpi_way;
+
+/* berth_mpi_save, in a way. */
+int bth_mpi_save(MPI_Comm comm, const bth_mpi_way *way, const void *how, const char *path,
+                 const berth_value *value, const berth_slice *slices, size_t n_slices,
+                 const berth_params *params, berth_error *error);
+
 #endif

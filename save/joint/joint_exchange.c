@@ -24,12 +24,11 @@
 /* So many gaps in one window mean that a writer did not give its slice. They would cost more memory
  * than the window. */
 #define MAX_GAPS 16384
-#define GIVEN_NBYTES ((size_t)BTH_WINDOW_NBYTES / 8)
-/* Of all messages that a writer sends in a step, and of all that it receives. More than a window,
- * so that equal shares of one need one step. */
-#define MESSAGES_NBYTES ((uint64_t)9 << 20)
+/* All messages that a writer sends in a step, and all that it receives, have a window and this
+ * together, so that equal shares of one need one step; but at most so many bytes. */
+#define MORE_MESSAGES_NBYTES ((uint64_t)1 << 20)
+#define MAX_MESSAGES_NBYTES ((uint64_t)256 << 20)
 #define MIN_MESSAGE_NBYTES ((uint64_t)1024)
-#define N_WINDOWS 2
 /* Where a run must be cut, because a message is full: no element of a swapped storage is cut. */
 #define CUT_NBYTES ((size_t)16)
 
@@ -52,8 +51,7 @@ int bth_exchange_allocate(bth_exchange *exchange, berth_error *error)
 }
 
 /* Calls the function, with the sizes that are set. A failure is the end: others may not know. */
-static int exchange_call(bth_exchange *exchange, const void *send, void *receive,
-                         berth_error *error)
+int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, berth_error *error)
 {
     int failure = exchange->function(exchange->context, send, exchange->send_nbytes, receive,
                                      exchange->receive_nbytes);
@@ -80,7 +78,7 @@ int bth_exchange_tell(bth_exchange *exchange, unsigned state, unsigned *most, be
         (void)bth_put_u64((uint8_t *)&exchange->sent_words[i], word);
         exchange->send_nbytes[i] = exchange->receive_nbytes[i] = WORD_NBYTES;
     }
-    if (exchange_call(exchange, exchange->sent_words, exchange->received_words, error) < 0)
+    if (bth_exchange_call(exchange, exchange->sent_words, exchange->received_words, error) < 0)
         return error->code;
     if (most)
         *most = BTH_PEER_SILENT;
@@ -233,7 +231,7 @@ static bool message_put_box(window_message *message, const bth_short_box *box)
     return true;
 }
 
-/* The first fragment that ends behind a place in the file, where a block begins. */
+/* The first fragment that ends behind a place in the file. */
 static size_t fragments_find(const bth_ticket *ticket, const bth_slice_parts *parts,
                              uint64_t offset)
 {
@@ -259,9 +257,14 @@ static size_t pieces_put(const bth_ticket *ticket, const bth_slice_parts *parts,
                          pieces_place *place, uint8_t *out, size_t room, uint64_t *runs_nbytes)
 {
     window_message message = {ticket, window, place, out, room, 0, runs_nbytes};
+    const uint64_t end = window.offset + window.nbytes;
     size_t n = parts->n_boxes, first = n + fragments_find(ticket, parts, window.offset);
-    size_t behind = n + fragments_find(ticket, parts, window.offset + window.nbytes);
+    size_t behind = n + fragments_find(ticket, parts, end);
 
+    if (behind - n < parts->n_fragments) { /* it may lie in this window and in the next one */
+        const bth_joint_part *part = &parts->fragments[behind - n].part;
+        behind += ticket->storages[part->storage].data_offset + part->at < end;
+    }
     while (place->run < n)
         if (!message_put_box(&message, &parts->boxes[place->run]))
             return message.nbytes;
@@ -401,18 +404,32 @@ static int window_take(bth_joint_window *window, uint32_t writer, const uint8_t 
         window->has_any = true;
         for (uint32_t i = 0; i < piece.count; i++) {
             uint64_t taken = bits_set(window->given, at, at + piece.nbytes);
-            if (taken < at + piece.nbytes)
-                return bth_fail(
-                    error, BERTH_E_ARGUMENT, bth_ticket_name_of_storage(ticket, piece.storage),
-                    BERTH_NO_OFFSET,
-                    "writer %u has byte %" PRIu64 " of its storage, and so has another slice",
-                    writer,
-                    window->range.offset + taken - ticket->storages[piece.storage].data_offset);
-            memcpy(window->region.bytes + at, piece.bytes + (size_t)i * piece.nbytes, piece.nbytes);
+            if (taken < at + piece.nbytes) {
+                const uint64_t offset = window->range.offset + taken;
+                const size_t storage = bth_ticket_find_storage(window->named, offset);
+                if (storage == window->named->n_storages)
+                    return bth_fail_argument(error,
+                                             "writer %u has byte %" PRIu64 " of the file, "
+                                             "which is the coordinator's",
+                                             writer, offset);
+                return bth_fail(error, BERTH_E_ARGUMENT,
+                                bth_ticket_name_of_storage(window->named, storage), BERTH_NO_OFFSET,
+                                "writer %u has byte %" PRIu64
+                                " of its storage, and so has another slice",
+                                writer, offset - window->named->storages[storage].data_offset);
+            }
+            memcpy(window->bytes + at, piece.bytes + (size_t)i * piece.nbytes, piece.nbytes);
             at += piece.stride;
         }
     }
     return 0;
+}
+
+uint64_t bth_joint_window_find_gap(const bth_joint_window *window)
+{
+    uint64_t at = bits_find(window->given, 0, window->range.nbytes, false);
+
+    return at < window->range.nbytes ? window->range.offset + at : UINT64_MAX;
 }
 
 int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_parts *parts,
@@ -439,7 +456,7 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
                                 "its short slices leave more than %d gaps, one of them before byte "
                                 "%" PRIu64 " of its storage: no writer has given all of them",
                                 MAX_GAPS, part.at);
-            if (bth_slice_parts_append(parts, &part, window->region.bytes + at, error) < 0)
+            if (bth_slice_parts_append(parts, &part, window->bytes + at, error) < 0)
                 return error->code;
             at = bits_find(window->given, behind, end, true);
         }
@@ -449,11 +466,12 @@ int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_part
 
 /* ---- rounds ---- */
 
-/* A window that is being written. */
+/* A window, and the thread that writes it. */
 typedef struct window_writing {
+    bth_joint_window window;
     const bth_rounds_settings *settings;
-    const bth_joint_window *window; /* NULL: none */
     const bth_trace_thread *traced; /* of the thread that began it; NULL: none */
+    bool is_written;                /* by the thread, which has begun */
     pthread_t thread;
     berth_error error; /* the thread's, until it is joined */
 } window_writing;
@@ -461,13 +479,14 @@ typedef struct window_writing {
 typedef struct rounds {
     bth_exchange *exchange;
     const bth_rounds_settings *settings;
-    uint64_t number; /* of the round */
-    bth_joint_window windows[N_WINDOWS];
-    bth_joint_window *window; /* the one that this round fills */
-    window_writing writing;   /* of another one */
-    size_t message_nbytes;    /* the most in a message */
+    uint64_t number;         /* of the round */
+    window_writing *windows; /* settings->n_windows */
+    size_t filled;           /* the one that this round fills */
+    size_t message_nbytes;   /* the most in a message */
     bth_region sent;
     bth_region received;
+    bth_region memory;    /* of all windows */
+    uint64_t *given;      /* likewise */
     pieces_place *places; /* one a writer */
 } rounds;
 
@@ -475,8 +494,15 @@ typedef struct rounds {
  * 2^44. */
 static bth_range rounds_window_of(const rounds *all, uint32_t writer)
 {
-    return (bth_range){(all->number * all->exchange->n + writer) * BTH_WINDOW_NBYTES,
-                       BTH_WINDOW_NBYTES};
+    const uint64_t nbytes = all->settings->window_nbytes;
+    const bth_window_owners *owners = all->settings->owners;
+
+    if (!owners)
+        return (bth_range){(all->number * all->exchange->n + writer) * nbytes, nbytes};
+    if (all->number >= owners->begins[writer + 1] - owners->begins[writer])
+        return (bth_range){0};
+    const uint64_t at = owners->windows[owners->begins[writer] + all->number] * nbytes;
+    return (bth_range){at, bth_min(nbytes, all->settings->ticket->file_nbytes - at)};
 }
 
 static void *window_writing_run(void *argument)
@@ -486,7 +512,7 @@ static void *window_writing_run(void *argument)
 
     bth_thread_disable_cancel();
     bth_trace_enter_worker(&traced, writing->traced);
-    (void)writing->settings->write(writing->settings->context, writing->window, &writing->error);
+    (void)writing->settings->write(writing->settings->context, &writing->window, &writing->error);
     bth_trace_leave_lazily(&traced);
     return NULL;
 }
@@ -494,31 +520,51 @@ static void *window_writing_run(void *argument)
 /* Waits for it. Its own failure is the cause that the caller wants, and not that of another. */
 static int window_writing_end(window_writing *writing, berth_error *error)
 {
-    if (!writing->window)
+    if (!writing->is_written)
         return error->code;
     pthread_join(writing->thread, NULL);
-    writing->window = NULL;
+    writing->is_written = false;
     if (writing->error.code != BERTH_OK && (error->code == BERTH_OK || error->code == BERTH_E_PEER))
         *error = writing->error;
     return error->code;
 }
 
-/* Puts a message for each writer, first this one, then the others; tells them, sends, and takes
- * what they send. *has_more: of any writer, in this round. */
+/* What this writer has of its own window: a message that is not sent, as often as it is full. */
+static int rounds_take_own(rounds *all, uint64_t *runs_nbytes, berth_error *error)
+{
+    const bth_rounds_settings *settings = all->settings;
+    const uint32_t own = all->exchange->number;
+    const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
+    pieces_place *place = &all->places[own];
+
+    while (place->run < n_pieces) {
+        size_t nbytes = pieces_put(settings->ticket, settings->parts, rounds_window_of(all, own),
+                                   place, all->sent.bytes, all->message_nbytes, runs_nbytes);
+        if (window_take(&all->windows[all->filled].window, own, all->sent.bytes, nbytes, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+/* Takes what is its own; puts a message for each other writer, tells them, sends, and takes what
+ * they send. *has_more: of any writer, in this round. */
 static int rounds_step(rounds *all, bool *has_more, berth_error *error)
 {
     const bth_rounds_settings *settings = all->settings;
     bth_exchange *exchange = all->exchange;
     const uint32_t n = exchange->n, own = exchange->number;
     const size_t n_pieces = settings->parts->n_boxes + settings->parts->n_fragments;
-    const uint8_t *sent = all->sent.bytes, *received = all->received.bytes;
+    const uint8_t *received = all->received.bytes;
     unsigned state = BTH_PEER_SILENT, most;
     uint8_t *out = all->sent.bytes;
     uint64_t runs_nbytes = 0;
 
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t to = i == 0 ? own : i <= own ? i - 1 : i;
+    (void)rounds_take_own(all, &runs_nbytes, error);
+    for (uint32_t to = 0; to < n; to++) {
         pieces_place *place = &all->places[to];
+        exchange->to[to] = 0;
+        if (to == own || error->code != BERTH_OK)
+            continue;
         size_t nbytes = pieces_put(settings->ticket, settings->parts, rounds_window_of(all, to),
                                    place, out, all->message_nbytes, &runs_nbytes);
         if (place->run < n_pieces)
@@ -538,85 +584,106 @@ static int rounds_step(rounds *all, bool *has_more, berth_error *error)
                                      i, (unsigned long long)exchange->from[i], all->message_nbytes);
         }
     *has_more = most == BTH_PEER_HAS_MORE;
-    if (most == BTH_PEER_SILENT)
-        return 0;
-    /* This writer's message to itself stays where it is. */
     memcpy(exchange->send_nbytes, exchange->to, n * sizeof *exchange->to);
     memcpy(exchange->receive_nbytes, exchange->from, n * sizeof *exchange->from);
-    exchange->send_nbytes[own] = exchange->receive_nbytes[own] = 0;
-    if (exchange_call(exchange, sent + exchange->to[own], all->received.bytes, error) < 0)
+    if (most != BTH_PEER_SILENT &&
+        bth_exchange_call(exchange, all->sent.bytes, all->received.bytes, error) < 0)
         return error->code;
     for (uint32_t i = 0; i < n; i++) {
-        size_t nbytes = (size_t)(i == own ? exchange->to : exchange->from)[i];
-        if (window_take(all->window, i, i == own ? sent : received, nbytes, error) < 0)
+        size_t nbytes = (size_t)exchange->from[i];
+        if (window_take(&all->windows[all->filled].window, i, received, nbytes, error) < 0)
             return error->code;
-        received += i == own ? 0 : nbytes;
+        received += nbytes;
     }
     return runs_nbytes > 0 ? settings->report(settings->context, runs_nbytes, error) : 0;
 }
 
-/* The error of the last window's write is known, and told to the others, one round later. */
+/* A bit for each byte of a window. */
+static size_t given_words(const bth_rounds_settings *settings)
+{
+    return (size_t)settings->window_nbytes / 64 + 1;
+}
+
+/* The error of a window's write is known, and told to the others, in a later round. */
 static int rounds_run_one(rounds *all, berth_error *error)
 {
     const bth_exchange *exchange = all->exchange;
-    bth_joint_window *window = all->window;
-    window_writing *writing = &all->writing;
+    const size_t n_windows = all->settings->n_windows;
+    window_writing *writing = &all->windows[all->filled];
+    bth_joint_window *window = &writing->window;
     bool has_more = true;
 
     if (window->has_any)
-        memset(window->given, 0, GIVEN_NBYTES);
+        memset(window->given, 0, given_words(all->settings) * 8);
     window->has_any = false;
     window->range = rounds_window_of(all, exchange->number);
     memset(all->places, 0, exchange->n * sizeof *all->places);
     while (has_more)
         if (rounds_step(all, &has_more, error) < 0)
             return error->code;
-    if (!window->has_any)
+    if (!window->has_any && (!all->settings->owners || window->range.nbytes == 0))
         return 0;
-    if (window_writing_end(writing, error) < 0)
+    /* The next one to be filled: so all but one can be written at a time. */
+    all->filled = (all->filled + 1) % n_windows;
+    if (window_writing_end(&all->windows[all->filled], error) < 0)
         return error->code;
-    *writing = (window_writing){
-        .settings = all->settings, .window = window, .traced = bth_trace_current()};
+    writing->settings = all->settings;
+    writing->traced = bth_trace_current();
     bth_error_clear(&writing->error);
     int failure = bth_thread_start(&writing->thread, window_writing_run, writing);
-    if (failure != 0) {
-        writing->window = NULL;
-        return bth_fail_system(error, failure, "the thread that writes a window cannot be started");
-    }
-    all->window = window == all->windows ? all->windows + 1 : all->windows;
+    writing->is_written = failure == 0;
+    return failure == 0 ? 0
+                        : bth_fail_system(error, failure,
+                                          "the thread that writes a window cannot be started");
+}
+
+/* Memory for places, messages and windows. Each window is as far from a block in memory as in the
+ * file, so that direct writes need no copy. */
+static int rounds_allocate(rounds *all, berth_error *error)
+{
+    const bth_rounds_settings *settings = all->settings;
+    const size_t n = all->exchange->n, n_windows = settings->n_windows;
+    const uint64_t each = bth_round_up(settings->window_nbytes, BTH_MAX_DIRECT_BLOCK_NBYTES);
+    const uint64_t most =
+        bth_min(settings->window_nbytes + MORE_MESSAGES_NBYTES, MAX_MESSAGES_NBYTES);
+    const size_t given_nbytes = bth_array_nbytes(n_windows * given_words(settings), 8);
+    bth_pages pages = {.wanted = settings->large_pages};
+
+    all->message_nbytes = (size_t)bth_max(most / n, MIN_MESSAGE_NBYTES);
+    all->places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all->places));
+    all->windows = bth_allocate_zeroed(bth_array_nbytes(n_windows, sizeof *all->windows));
+    all->given = bth_allocate_zeroed(given_nbytes);
+    if (!all->places || !all->windows || !all->given)
+        return bth_fail_memory(error, given_nbytes);
+    size_t nbytes = bth_array_nbytes(n, all->message_nbytes);
+    if (bth_region_new(nbytes, 1, false, &pages, &all->sent, error) < 0 ||
+        bth_region_new(nbytes, 1, false, &pages, &all->received, error) < 0 ||
+        bth_region_new(each * n_windows, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages, &all->memory,
+                       error) < 0)
+        return error->code;
+    for (size_t i = 0; i < n_windows; i++)
+        all->windows[i].window =
+            (bth_joint_window){.ticket = settings->ticket,
+                               .named = settings->named,
+                               .bytes = all->memory.bytes + i * each,
+                               .given = all->given + i * given_words(settings)};
     return 0;
 }
 
 int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *settings,
                             berth_error *error)
 {
-    const size_t n = exchange->n;
-    const uint64_t round_nbytes = n * BTH_WINDOW_NBYTES;
-    bth_pages pages = {.wanted = settings->large_pages};
+    const uint64_t round_nbytes = exchange->n * settings->window_nbytes;
+    const bth_ticket *ticket = settings->ticket;
     rounds all = {.exchange = exchange, .settings = settings};
 
     assert(round_nbytes > 0); /* there is a writer */
-    all.window = all.windows;
-    all.message_nbytes = (size_t)bth_max(MESSAGES_NBYTES / n, MIN_MESSAGE_NBYTES);
-    size_t nbytes = bth_array_nbytes(n, all.message_nbytes);
-    all.places = bth_allocate_zeroed(bth_array_nbytes(n, sizeof *all.places));
-    if (!all.places)
-        (void)bth_fail_memory(error, bth_array_nbytes(n, sizeof *all.places));
-    else if (bth_region_new(nbytes, 1, false, &pages, &all.sent, error) == 0)
-        (void)bth_region_new(nbytes, 1, false, &pages, &all.received, error);
-    for (size_t i = 0; i < N_WINDOWS && error->code == BERTH_OK; i++) {
-        bth_joint_window *window = &all.windows[i];
-        window->ticket = settings->ticket;
-        window->given = bth_allocate_zeroed(GIVEN_NBYTES);
-        /* As far from a block in memory as in the file, so that direct writes need no copy. */
-        if (!window->given)
-            (void)bth_fail_memory(error, GIVEN_NBYTES);
-        else
-            (void)bth_region_new(BTH_WINDOW_NBYTES, BTH_MAX_DIRECT_BLOCK_NBYTES, false, &pages,
-                                 &window->region, error);
-    }
-    for (size_t i = 0; i < settings->ticket->n_storages; i++) {
-        const bth_ticket_storage *storage = &settings->ticket->storages[i];
+    (void)rounds_allocate(&all, error);
+    for (; settings->owners && error->code == BERTH_OK && all.number < settings->owners->n_rounds;
+         all.number++)
+        (void)rounds_run_one(&all, error);
+    for (size_t i = 0; !settings->owners && i < ticket->n_storages; i++) {
+        const bth_ticket_storage *storage = &ticket->storages[i];
         const uint64_t end = storage->data_offset + storage->nbytes;
         for (; error->code == BERTH_OK && storage->nbytes > 0 && end > all.number * round_nbytes;
              all.number++) {
@@ -624,13 +691,13 @@ int bth_exchange_run_rounds(bth_exchange *exchange, const bth_rounds_settings *s
             (void)rounds_run_one(&all, error);
         }
     }
-    (void)window_writing_end(&all.writing, error);
-    for (size_t i = 0; i < N_WINDOWS; i++) {
-        bth_region_free(&all.windows[i].region);
-        bth_release(all.windows[i].given);
-    }
+    for (size_t i = 0; all.windows && i < settings->n_windows; i++)
+        (void)window_writing_end(&all.windows[i], error);
+    bth_region_free(&all.memory);
+    bth_release(all.given);
     bth_region_free(&all.sent);
     bth_region_free(&all.received);
     bth_release(all.places);
+    bth_release(all.windows);
     return error->code;
 }

@@ -131,8 +131,10 @@ static int ticket_read_head(bth_ticket *ticket, bth_cursor *cursor, berth_error 
     ticket->folder = blob_read_text(cursor);
     ticket->temporary = blob_read_text(cursor);
     ticket->archive = blob_read_text(cursor);
-    if (!ticket->folder || ticket->folder[0] != '/' || !ticket->temporary ||
-        !bth_temporary_is_name(ticket->temporary))
+    if (!ticket->folder || !ticket->temporary ||
+        (ticket->folder[0] == '\0'
+             ? !bth_ticket_is_of_object(ticket)
+             : ticket->folder[0] != '/' || !bth_temporary_is_name(ticket->temporary)))
         return ticket_fail("the place of the file", error);
     bth_error_clear(&ignored);
     if (!ticket->archive || bth_check_archive_name(ticket->archive, &ignored) < 0)
@@ -258,6 +260,23 @@ bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_ten
         return false;
     *at = cursor.at;
     return true;
+}
+
+size_t bth_ticket_find_storage(const bth_ticket *ticket, uint64_t offset)
+{
+    size_t low = 0, high = ticket->n_storages;
+
+    while (low < high) { /* the first that ends behind it */
+        size_t middle = low + (high - low) / 2;
+        const bth_ticket_storage *storage = &ticket->storages[middle];
+        if (storage->data_offset + storage->nbytes > offset)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < ticket->n_storages && ticket->storages[low].data_offset <= offset
+               ? low
+               : ticket->n_storages;
 }
 
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage)

@@ -8,7 +8,8 @@
  *     16 bytes identity of the save
  *     u32 writers, u32 block, u32 CRCs are computed, u32 durability, u32 the coordinator's machine
  *     is big-endian, u32 alignment of the file's layout, u64 size of the file
- *     text path (for messages), text folder, text name of the temporary, text archive name
+ *     text path (for messages), text folder, text name of the temporary, text archive name; of an
+ *     object in a store folder and temporary are ""
  *     u32 storages, u32 tensors
  *     storages, in the file's order: u32 number of data/N, u32 swap unit, u64 offset of the header,
  *                                    u64 nbytes; where their bytes lie follows from the layout
@@ -97,6 +98,13 @@ void bth_ticket_free_all(bth_ticket *ticket);
  * bth_ticket_find_tensors_of_slices.
  */
 bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);
+/* Of an object of parts, not of a file. */
+static inline bool bth_ticket_is_of_object(const bth_ticket *ticket)
+{
+    return ticket->temporary && ticket->temporary[0] == '\0';
+}
+/* The storage in which a byte of the file lies; n_storages: in none. */
+size_t bth_ticket_find_storage(const bth_ticket *ticket, uint64_t offset);
 /* A name of a tensor on the storage, for messages: a path only if none has a short name. */
 const char *bth_ticket_name_of_storage(const bth_ticket *ticket, size_t storage);
 
@@ -218,6 +226,28 @@ int bth_receipt_read(const bth_ticket *ticket, const void *bytes, size_t nbytes,
                      bth_receipt *receipt, berth_error *error);
 /* i < n_parts. */
 bth_joint_part bth_receipt_part(const bth_receipt *receipt, size_t i);
+
+/* ---- joint.c: an object ---- */
+
+/* What writers have of one storage, together: each byte of it once. */
+typedef struct bth_joint_sum {
+    uint32_t crc32;
+    uint8_t start[BTH_ID_START_NBYTES];
+} bth_joint_sum;
+
+/* Bytes of the file that the coordinator has. */
+typedef struct bth_joint_rest {
+    bth_range range;
+    const uint8_t *bytes;
+    bool is_lent; /* by the caller */
+} bth_joint_rest;
+
+/*
+ * All bytes of the file but those of the ticket's storages, whose sums it needs: *rest is n ranges
+ * in the file's order. They live as long as the joint save. Once.
+ */
+int bth_joint_render_rest(berth_joint *joint, const bth_ticket *ticket, const bth_joint_sum *sums,
+                          const bth_joint_rest **rest, size_t *n, berth_error *error);
 
 /* ---- joint.c: the receipts, put together ---- */
 

@@ -325,6 +325,9 @@ static int writer_write_and_sync(joint_writer *writer, bool exchanges, berth_err
         return error->code;
     if (exchanges) {
         const bth_rounds_settings settings = {.ticket = &writer->ticket,
+                                              .named = &writer->ticket,
+                                              .window_nbytes = BTH_WINDOW_NBYTES,
+                                              .n_windows = 2,
                                               .large_pages = writer->config.io_large_pages,
                                               .parts = &writer->parts,
                                               .write = writer_write_window,
@@ -412,7 +415,9 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
     *receipt = NULL;
     *receipt_nbytes = 0;
     if (bth_ticket_read(ticket, ticket_nbytes, &made.ticket, error) == 0 &&
-        writer >= made.ticket.n_writers)
+        bth_ticket_is_of_object(&made.ticket))
+        (void)bth_fail_argument(error, "the ticket is of an object: berth_joint_send writes it");
+    else if (error->code == BERTH_OK && writer >= made.ticket.n_writers)
         (void)bth_fail_argument(error, "there is no writer %zu, the save has %u writers", writer,
                                 made.ticket.n_writers);
     /* What decides bytes, and what "done" means, is the ticket's. */

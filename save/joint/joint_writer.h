@@ -130,7 +130,7 @@ int bth_piece_read(const bth_ticket *ticket, bth_range window, bth_cursor *curso
  *     words: how the writer has ended
  *
  * Window g of the file is written by writer g mod n, in round g / n. Rounds in which no storage
- * lies are left out.
+ * lies are left out. Of an object, windows are parts, and have other owners (joint_object.c).
  */
 
 /* How a writer is; beyond MORE: 128 minus its status. */
@@ -153,6 +153,8 @@ typedef struct bth_exchange {
 /* The function, its context, n and number are set. On failure no other writer gets to know. The
  * caller then releases exchange->to, which holds all tables. */
 int bth_exchange_allocate(bth_exchange *exchange, berth_error *error);
+/* Calls the function, with the sizes that are set. A failure is the end: others may not know. */
+int bth_exchange_call(bth_exchange *exchange, const void *send, void *receive, berth_error *error);
 
 /*
  * Tells each writer `to`, a state, and this writer's error, if one is set. Receives `from` and the
@@ -170,8 +172,9 @@ int bth_exchange_begin(bth_exchange *exchange, const bth_ticket *ticket, bool wa
  */
 typedef struct bth_joint_window {
     const bth_ticket *ticket;
-    bth_range range; /* of the file */
-    bth_region region;
+    const bth_ticket *named; /* for messages */
+    bth_range range;         /* of the file */
+    uint8_t *bytes;
     uint64_t *given; /* a bit for each byte */
     bool has_any;
 } bth_joint_window;
@@ -180,10 +183,25 @@ typedef struct bth_joint_window {
 int bth_joint_window_append_parts(const bth_joint_window *window, bth_slice_parts *parts,
                                   berth_error *error);
 
+/* The first byte of the file that nobody has given; UINT64_MAX: all are given. */
+uint64_t bth_joint_window_find_gap(const bth_joint_window *window);
+
+/* The windows of the whole file, by the writers that own them. */
+typedef struct bth_window_owners {
+    uint32_t *windows; /* their numbers: those of writer i are begins[i] to begins[i + 1] - 1 */
+    uint32_t *begins;  /* one a writer, and the end */
+    uint64_t n_rounds; /* the most that one owns */
+} bth_window_owners;
+
 typedef struct bth_rounds_settings {
     const bth_ticket *ticket;
+    const bth_ticket *named; /* for messages: its storages lie in the same file */
     const bth_slice_parts *parts;
-    int64_t large_pages; /* io.large_pages */
+    uint64_t window_nbytes;
+    size_t n_windows;                /* 2 or more: all but one are written at a time */
+    const bth_window_owners *owners; /* NULL: those of writer i are i, i + n, ..., as far as they
+                                        have storages */
+    int64_t large_pages;             /* io.large_pages */
     /* Writes what the window holds. */
     int (*write)(void *context, const bth_joint_window *window, berth_error *error);
     /* Reports bytes of runs that were sent. */

@@ -118,8 +118,8 @@ class Arguments(Folder):
         class Text(str):
             pass
 
-        saves = ("save", "save_async", "save, by PyTorch")
-        of_urls = ("load", "load, mapped", "load, trusted", "open", "verify", *saves)
+        saves = ("save", "save_async", "save, by PyTorch", "dcp.save")
+        of_urls = ("load", "load, mapped", "load, trusted", "open", "verify", "dcp.load", *saves)
         calls = {name: call for name, call in OF_PATHS.items() if name not in of_urls}
         for url in ("https://us:hunter2@host/a.pt", "ftp://us:hunter2@host/a.pt", "https:/us:hunter2@host/a.pt",
                     "s3://us:hunter2@b/k", Text("https://us:hunter2@host/a.pt"), b"https://us:hunter2@host/a.pt"):

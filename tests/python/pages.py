@@ -103,6 +103,7 @@ assert state == [1] and berth.config.save.durability == "file"
     ("docs/map.md", "Where the bytes lie"): ("", "assert os.path.getsize('model.pt') > 100_000"),
     ("docs/urls.md", "URLs"): "needs servers, which tests/url/run has",
     ("docs/urls.md", "Saving to S3"): "likewise",
+    ("docs/urls.md", "By many processes"): "likewise",
     ("docs/file-systems.md", "Under berth.install()"): ("""
 import tempfile, berth
 state = model.state_dict()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Writers of a joint save under the thread sanitizer: each window is written while the next one is
- * exchanged; with a trace, and progress.
+ * exchanged; of an object, several parts are sent meanwhile. With a trace, and progress.
  */
 #include <berth.h>
 #include <berth/config.h>
@@ -55,14 +55,72 @@ static void write_all(berth_joint *joint)
     }
 }
 
-static void save(const char *path)
+static berth_value *outline_new(berth_tree *tree)
 {
     const int64_t shape[] = {ROWS, COLUMNS};
-    berth_tree *tree = berth_tree_new(NULL);
     berth_value *outline = berth_make_dict(tree, BERTH_KIND_DICT);
-    berth_joint *joint;
 
     berth_dict_set(outline, "w", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 2, shape));
+    return outline;
+}
+
+static _Atomic uint64_t sent_nbytes;
+static berth_joint *object_joint;
+
+static int send_part(void *context, const void *buffer, size_t nbytes, uint64_t offset)
+{
+    const uint8_t *bytes = buffer;
+    uint64_t sum = 0;
+
+    (void)context, (void)offset;
+    for (size_t i = 0; i < nbytes; i++)
+        sum += bytes[i];
+    sent_nbytes += nbytes + (sum == UINT64_MAX);
+    return 0;
+}
+
+static void send_columns(group_seat *seat)
+{
+    const int64_t first = (int64_t)seat->number * THIRD;
+    const int64_t end = seat->number == N_WRITERS - 1 ? COLUMNS : first + THIRD;
+    const int64_t starts[] = {0, first}, lengths[] = {ROWS, end - first};
+    const berth_slice slice = berth_slice_of("w", starts, lengths, columns);
+    const berth_joint_object object = {.sink = {.write = send_part},
+                                       .part_nbytes = 5 << 20,
+                                       .joint = seat->number == 0 ? object_joint : NULL};
+    const berth_params params = {.config = config,
+                                 .progress = report,
+                                 .progress_context = &done[seat->number],
+                                 .exchange = group_exchange,
+                                 .exchange_context = seat};
+    group_result *out = seat->context;
+
+    out->status = berth_joint_send(info.ticket, info.ticket_nbytes, seat->number, &slice, 1,
+                                   &object, &params, &out->error);
+}
+
+static void send_object(void)
+{
+    group_result results[N_WRITERS] = {{0}};
+    berth_tree *tree = berth_tree_new(NULL);
+
+    expect(berth_joint_begin_object("model.pt", outline_new(tree), N_WRITERS, NULL, &object_joint,
+                                    &info, &error) == 0,
+           error.message);
+    group_run(&group, N_WRITERS, send_columns, results, sizeof *results);
+    for (size_t i = 0; i < N_WRITERS; i++)
+        expect(results[i].status == 0, results[i].error.message);
+    expect(sent_nbytes == info.nbytes, "not each byte was sent once");
+    berth_joint_abort(object_joint);
+    berth_tree_free(tree);
+}
+
+static void save(const char *path)
+{
+    berth_tree *tree = berth_tree_new(NULL);
+    berth_value *outline = outline_new(tree);
+    berth_joint *joint;
+
     expect(berth_joint_begin(path, outline, N_WRITERS, NULL, &joint, &info, &error) == 0,
            error.message);
     write_all(joint);
@@ -82,6 +140,7 @@ int main(void)
     (void)snprintf(options, sizeof options, "io.threads=2 save.durability=none trace=%s", trace);
     expect(berth_config_apply(config, options, &error) == 0, error.message);
     save(path);
+    send_object();
     berth_config_free(config);
     free(columns);
     free(trace);

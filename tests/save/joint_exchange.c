@@ -119,9 +119,9 @@ static void lie_to(group_seat *seat)
     end_state = 255;
     if (say(seat, BTH_PEER_HAS_MORE, bth_cursor_u32(&end)) == 255)
         return;
-    /* The honest one owns the only window: it sends nothing to this one. */
+    /* The honest one owns the only window: it sends nothing. */
     uint32_t announced = told->announced_nbytes ? told->announced_nbytes : (uint32_t)nbytes;
-    if (say(seat, BTH_PEER_SENDS, announced) != BTH_PEER_SENDS ||
+    if (say(seat, BTH_PEER_SENDS, announced) != BTH_PEER_SILENT ||
         group_exchange(seat, message, sent, received, none) != 0)
         return;
     end_state = say(seat, BTH_PEER_SILENT, 0);

@@ -2,9 +2,11 @@
 """The processes of a joint save or load, by torch.distributed: steps that succeed or fail on all of them."""
 
 import builtins
+import datetime
 import functools
 import signal
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -13,6 +15,11 @@ from berth import _native
 from berth._errors import NO_OFFSET, make
 
 PEER = "BERTH_E_PEER"  # what ranks raise because another one has failed
+
+MOST_NAMED = 8  # of ranks that are missing
+TAG = 0x4254  # of messages to find them: in the program's group, too
+SLACK = datetime.timedelta(seconds=5)
+USUAL_TIMEOUT = datetime.timedelta(minutes=30)
 
 _groups = {}  # (group, purpose) -> a gloo group of the same processes
 
@@ -117,8 +124,9 @@ class Group:
     Every method is called by all of them, in the same order.
     """
 
-    def __init__(self, process_group=None, purpose=None, interrupts=None):
-        self._group, self.rank, self.size = None, 0, 1
+    def __init__(self, process_group=None, purpose=None, interrupts=None, watches=False):
+        """watches: a rank that does not come is named, after the timeout of the group."""
+        self._group, self._watch, self.rank, self.size = None, None, 0, 1
         self._run = (interrupts or Interrupts()).run
         if not dist.is_available() or not dist.is_initialized():
             if process_group is not None:
@@ -130,6 +138,11 @@ class Group:
             raise ValueError(f"this process, rank {dist.get_rank()}, is not in the process group")
         self._group = _group_for_bytes(group, purpose)
         self._root = dist.get_global_rank(self._group, 0)
+        if watches and self.size > 1:
+            # It has connections of its own: those of a group end with the first message that fails.
+            if (group, f"watching {purpose}") not in _groups:
+                self._meet(self._group)
+            self._watch = _group_for_bytes(group, f"watching {purpose}")
 
     @property
     def is_coordinator(self):
@@ -180,7 +193,46 @@ class Group:
         else:
             dist.all_to_all_single(receive, send, receive_nbytes, send_nbytes, group=self._group)
 
+    def _meet(self, group):
+        """All come; or the coordinator raises which do not: after the timeout of the group, or at once if they died.
+
+        So do the others, unless they waited so long: gloo ends all connections of a group with a message that is late.
+        """
+        timeout = _timeout_of(group) or USUAL_TIMEOUT
+        words = torch.zeros(1 + MOST_NAMED, dtype=torch.int64)  # how many are missing, and the first of them
+        if self.is_coordinator:
+            # One that was in the same exchange comes a timeout later, if its message waited for nobody that died.
+            missing, end = [], time.monotonic() + (timeout + SLACK).total_seconds()
+            waits = [(rank, _attempt_message(dist.irecv, torch.zeros(1), self._global(group, rank), group))
+                     for rank in range(1, self.size)]
+            for rank, work in waits:
+                left = datetime.timedelta(seconds=max(end - time.monotonic(), 0.001))
+                if work is None or _attempt_message(work.wait, left) is None:
+                    missing.append(rank)
+            words[0] = len(missing)
+            words[1:1 + len(missing)] = torch.tensor(missing[:MOST_NAMED], dtype=torch.int64)
+            for rank in range(1, self.size):
+                if rank not in missing:
+                    _attempt_message(dist.send, words, self._global(group, rank), group)
+        else:
+            _attempt_message(dist.send, torch.zeros(1), self._global(group, 0), group)
+            answer = _attempt_message(dist.irecv, words, self._global(group, 0), group)
+            # It has waited for another one as long as this rank may wait for it.
+            if answer is None or _attempt_message(answer.wait, 2 * (timeout + SLACK)) is None:
+                raise RuntimeError(f"rank 0 of {self.size} is missing, or has given up waiting for another one, which it names")
+        n = int(words[0])
+        if n > 0:
+            names = ", ".join(str(int(rank)) for rank in words[1:1 + min(n, MOST_NAMED)]) + ", ..." * (n > MOST_NAMED)
+            raise RuntimeError(f"rank{'s' * (n > 1)} {names} of {self.size} {'are' if n > 1 else 'is'} missing: died, or not "
+                               f"come within {timeout.total_seconds():g} s")
+
+    @staticmethod
+    def _global(group, rank):
+        return dist.get_global_rank(group, rank)
+
     def _gather(self, part):
+        if self._watch:
+            self._meet(self._watch)
         parts = [None] * self.size if self.is_coordinator else None
         dist.gather_object(part, parts, dst=self._root, group=self._group)
         return parts
@@ -189,6 +241,18 @@ class Group:
         answers = [answer]
         dist.broadcast_object_list(answers, src=self._root, group=self._group)
         return answers[0]
+
+
+def _attempt_message(function, *arguments):
+    """What it returns, or True; None: the message failed, as the other side is gone or does not come."""
+    try:
+        if function in (dist.irecv, dist.send):
+            made = function(*arguments, tag=TAG)
+        else:
+            made = function(*arguments)
+    except RuntimeError:
+        return None
+    return True if made is None else made
 
 
 class Exchange:

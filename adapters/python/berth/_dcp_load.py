@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """berth.dcp.load: each rank reads its slices of a plain file, in place."""
 
-import os
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from berth._dcp_layout import Layout, is_dtensor
 from berth._dcp_outline import MAPPINGS, SEQUENCES, is_dense, items_of
 from berth._errors import load_alone, of_file, shown
 from berth._load import MAPPED, READ
-from berth._source import is_path, source_of
+from berth._source import from_caller, is_path, is_url, name_of, source_of
 
 
 class Keys(NamedTuple):
@@ -35,7 +34,7 @@ def load(state, path, *, process_group=None, strict=True):
         Other values are replaced by those of the file: dicts by key, lists of the same length by index,
         all else as a whole. Keys that the file does not have stay as they are.
     path: a path (str, bytes, os.PathLike) of a file that berth.save, berth.dcp.save or torch.save wrote,
-        or of a .safetensors file
+        or of a .safetensors file; or a URL, a str, which each rank reads by ranges
     process_group: as of berth.dcp.save: all its ranks call this, and all raise if one of them does.
     strict: True: a key that the file does not have is an error; nothing is loaded then.
 
@@ -49,7 +48,7 @@ def load(state, path, *, process_group=None, strict=True):
     loading = Loading(state, path, strict)
 
     def run(interrupts):
-        group = Group(process_group, interrupts=interrupts)
+        group = Group(process_group, interrupts=interrupts, watches=is_url(path))
         group.step(loading.plan, lambda _: None)
         group.step(loading.read, lambda _: None)
 
@@ -65,7 +64,7 @@ class Loading:
     """One load, on one rank: first everything is compared, then read."""
 
     def __init__(self, state, path, strict):
-        self._state, self._path, self._strict, self._file = state, path, strict, None
+        self._state, self._path, self._strict, self._file = state, from_caller(path), strict, None
         self.missing, self.unexpected = [], []
         self._reads, self._sets = [], []
 
@@ -74,7 +73,7 @@ class Loading:
             raise TypeError("berth.dcp.load loads from a path")
         if type(self._state) not in MAPPINGS:
             raise TypeError("berth.dcp.load loads into a dict")
-        self._name = shown(os.fsdecode(self._path))
+        self._name = shown(name_of(self._path))
         with load_alone("berth.dcp"):
             self._file = _native.open(source_of(self._path), READ)
         value = value_without_bytes(self._file, self._path)
@@ -159,7 +158,7 @@ class Loading:
 
 def value_without_bytes(file, path):
     """The value of an open file; its tensors are on the device "meta"."""
-    with of_file(shown(os.fsdecode(path))), _sparse.checked(checks=False):
+    with of_file(shown(name_of(path))), _sparse.checked(checks=False):
         try:
             return file.value(None, False, False, True, None, True, None)
         except NotImplementedError:  # PyTorch has no quantized ones there: pages that nobody touches will do

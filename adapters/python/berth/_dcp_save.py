@@ -20,7 +20,7 @@ from berth._dcp_outline import (
 )
 from berth._errors import shown
 from berth._save import is_safetensors
-from berth._source import is_path, path_bytes
+from berth._source import from_caller, is_path, is_url, name_of, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
 os.register_at_fork(after_in_child=_workers.clear)  # it is the parent's
@@ -60,7 +60,9 @@ def save(state, path, *, process_group=None):
 
     state: a nested dict of plain values, as of berth.save; DTensors may be anywhere in it. Tensors must
         not change until this returns. Those on a device are copied to the host first.
-    path: a path that all ranks see. The coordinator's counts, and its name is the archive's name.
+    path: a path that all ranks see, or s3://bucket/key, a str; all ranks give the same kind. The coordinator's
+        counts, and its name is the archive's name. An object of S3 is sent in parts, each by one rank, which gets
+        from the others what they have of it; a rank that does not come is named, after the timeout of the group.
     process_group: of torch.distributed; None: the default group; without one, this process alone. If it
         carries no bytes of the host (nccl), a gloo group is made beside it.
 
@@ -74,7 +76,7 @@ def save(state, path, *, process_group=None):
     Threads: one at a time for one process group.
     """
     def run(interrupts):
-        group = Group(process_group, interrupts=interrupts)
+        group = Group(process_group, interrupts=interrupts, watches=is_url(path))
         Saving(state, path, group).run(group)
 
     Interrupts().around(run)
@@ -84,27 +86,29 @@ class Saving:
     """One save, on one rank."""
 
     def __init__(self, state, path, group, is_snapshot=False):
-        self._path, self._rank, self._n_ranks = path, group.rank, group.size
+        self._path, self._rank, self._n_ranks = from_caller(path), group.rank, group.size
         self._outline = self._joint = None
         self._slices = []
         self._tree = group.step(lambda: self._begin(state, is_snapshot), lambda _: tree_of(self._outline))
 
     def run(self, group):
         try:
-            ticket, plan = group.step(self._extras, self._plan)
+            ticket, is_url, plan = group.step(self._extras, self._plan)
             group.step(lambda: self._choose(plan), lambda _: None)
             exchange = Exchange(group)
-            group.step(lambda: self._write(ticket, exchange), self._finish, exchange)
-        finally:
-            if self._joint:
-                self._joint.abort()
+            group.step(lambda: self._write(ticket, is_url, exchange), self._finish, exchange)
+        except BaseException as error:
+            left = self._joint and self._joint.abort()  # what is left then is told with the reason
+            if left:
+                error.add_note(left)
+            raise
         count("save", "values")
 
     def _begin(self, state, is_snapshot):
         if not is_path(self._path):
             raise TypeError("berth.dcp.save saves to a path")
         if is_safetensors(self._path):
-            raise TypeError(f"{shown(os.fsdecode(self._path))}: berth.dcp.save writes the file of torch.save, not "
+            raise TypeError(f"{shown(name_of(self._path))}: berth.dcp.save writes the file of torch.save, not "
                             "safetensors. Name it .pt; berth.save(berth.load(path), NEW) makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
@@ -123,12 +127,13 @@ class Saving:
 
     def _plan(self, extras):
         self._merge(map(unpickled, extras))
-        self._joint = _native.joint_begin(self._outline, path_bytes(self._path), self._n_ranks, Elsewhere)
+        to = str(self._path) if is_url(self._path) else path_bytes(self._path)
+        self._joint = _native.joint_begin(self._outline, to, self._n_ranks, Elsewhere)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:
                 by_storage.setdefault(tensor.facts[-1], Entry(name, tensor))
-        return self._joint.ticket(), list(by_storage.values())
+        return self._joint.ticket(), is_url(self._path), list(by_storage.values())
 
     def _choose(self, plan):
         """Finds this rank's slices.
@@ -142,12 +147,12 @@ class Saving:
                 for box, data in mine.pieces:
                     self._slices += _slices(index, entry.name, mine, box, data)
 
-    def _write(self, ticket, exchange):
-        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange)
+    def _write(self, ticket, is_url, exchange):
+        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange, self._joint, is_url)
 
     def _finish(self, receipts):
-        for receipt in receipts:
-            self._joint.add_receipt(receipt)
+        for rank, receipt in enumerate(receipts):
+            self._joint.add_receipt(rank, receipt)
         self._joint.finish()
 
 
@@ -179,8 +184,9 @@ def async_save(state, path, *, process_group=None):
     Raises, on all ranks, before anything is written: what copying raises.
     """
     def begin(interrupts):
-        saving = Saving(state, path, Group(process_group, interrupts=interrupts), is_snapshot=True)
-        group = Group(process_group, "asynchronous saves")
+        first = Group(process_group, interrupts=interrupts, watches=is_url(path))
+        saving = Saving(state, path, first, is_snapshot=True)
+        group = Group(process_group, "asynchronous saves", watches=is_url(path))
         worker = _workers.get(process_group)
         if worker is None:
             worker = _workers[process_group] = concurrent.futures.ThreadPoolExecutor(

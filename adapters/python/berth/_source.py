@@ -35,6 +35,11 @@ def from_caller(f):
     return Url(f) if type(f) is str and f.lower().startswith(("https://", "http://", "s3://")) else f
 
 
+def is_url(f):
+    """Of what a caller gave, or of what from_caller made of it."""
+    return isinstance(from_caller(f), Url)
+
+
 def is_path(f):
     return isinstance(f, (str, bytes, os.PathLike))
 
@@ -55,8 +60,8 @@ def path_bytes(f):
     scheme = URL_BEGIN.match(found)
     if scheme and not os.path.lexists(scheme[0]):  # U1: what follows is not shown; it may have a password
         raise make("BERTH_E_NOT_FOUND", f"{scheme[0].decode()}//...: there is no such file. Of URLs, those with "
-                   "https://, http:// and s3:// are read, by berth.load, berth.open and berth.verify, given as a str; "
-                   "those with s3:// are written, by berth.save and berth.save_async", errno.ENOENT, NO_OFFSET, "")
+                   "https://, http:// and s3:// are read, by berth.load, berth.open, berth.verify and berth.dcp.load, given "
+                   "as a str; those with s3:// are written, by berth.save, berth.save_async and berth.dcp.save", errno.ENOENT, NO_OFFSET, "")
     return found
 
 

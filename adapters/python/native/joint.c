@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Many processes, one file: the coordinator (the type Joint), and what each of them writes. */
+/* Many processes, one file or one object of S3: the coordinator (the type Joint), and what each of
+ * them writes. */
 #include <berth/joint.h>
 #include <errno.h>
+#include <stdatomic.h>
 
+#include "adapters/curl/berth_curl.h"
 #include "adapters/python/native/native.h"
 
 typedef struct joint_object {
     PyObject_HEAD bpy_saver saver;
     const berth_value *outline;
-    berth_joint *joint;    /* NULL: it has ended */
-    berth_joint_info info; /* of a joint that has not ended */
+    berth_joint *joint;         /* of a file */
+    berth_joint_url *url_joint; /* of an object; both NULL: it has ended */
+    atomic_bool is_stopped;     /* its requests */
+    berth_joint_info info;      /* of a joint that has not ended */
 } joint_object;
 
 static PyTypeObject *joint_type;
@@ -72,14 +77,24 @@ berth_value *bpy_save_elsewhere(bpy_saver *saver, PyObject *tensor)
 
 /* ---- the coordinator ---- */
 
-static int begin(joint_object *self, const char *path, size_t n_writers)
+static int is_stopped(void *context)
+{
+    return atomic_load((atomic_bool *)context);
+}
+
+static int begin(joint_object *self, const char *path, bool is_url, size_t n_writers)
 {
     const berth_params params = {.progress = bpy_check_signals};
+    const berth_upload_params how = {.cancelled = is_stopped, .context = &self->is_stopped};
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint, &self->info,
-                               &error);
+    if (is_url)
+        status = berth_joint_url_begin(path, self->outline, n_writers, &params, &how,
+                                       &self->url_joint, &self->info, &error);
+    else
+        status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint,
+                                   &self->info, &error);
     Py_END_ALLOW_THREADS;
     if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
@@ -90,38 +105,44 @@ static int begin(joint_object *self, const char *path, size_t n_writers)
 static PyObject *joint_begin(PyObject *module, PyObject *arguments)
 {
     (void)module;
-    PyObject *value, *elsewhere;
-    const char *path;
+    PyObject *value, *elsewhere, *to;
     Py_ssize_t n_writers;
-    if (!PyArg_ParseTuple(arguments, "OynO", &value, &path, &n_writers, &elsewhere))
+    if (!PyArg_ParseTuple(arguments, "OOnO", &value, &to, &n_writers, &elsewhere))
         return NULL;
-    joint_object *self = PyObject_New(joint_object, joint_type);
-    if (!self)
-        return NULL;
-    self->saver = (bpy_saver){.torch = bpy_torch_get(), .elsewhere = elsewhere};
-    self->joint = NULL;
-    self->outline = self->saver.torch ? bpy_save_walk(&self->saver, value) : NULL;
-    if (!self->outline || begin(self, path, (size_t)n_writers) < 0) {
-        Py_DECREF(self);
+    const bool is_url = PyUnicode_Check(to);
+    PyObject *path = is_url ? bpy_text(to, "a URL") : Py_NewRef(to);
+    const char *text = path ? PyBytes_AsString(path) : NULL;
+    joint_object *self = text ? PyObject_New(joint_object, joint_type) : NULL;
+    if (!self) {
+        Py_XDECREF(path);
         return NULL;
     }
+    self->saver = (bpy_saver){.torch = bpy_torch_get(), .elsewhere = elsewhere};
+    self->joint = NULL;
+    self->url_joint = NULL;
+    atomic_init(&self->is_stopped, false);
+    self->outline = self->saver.torch ? bpy_save_walk(&self->saver, value) : NULL;
+    if (!self->outline || begin(self, text, is_url, (size_t)n_writers) < 0)
+        Py_CLEAR(self);
+    Py_DECREF(path);
     return (PyObject *)self;
 }
 
-static berth_joint *joint_running(PyObject *object)
+static bool joint_running(const joint_object *self)
 {
-    berth_joint *joint = ((joint_object *)object)->joint;
-    if (!joint)
+    bool is_running = self->joint || self->url_joint;
+    if (!is_running)
         PyErr_SetString(PyExc_ValueError, "the joint save has ended");
-    return joint;
+    return is_running;
 }
 
 /* Joint.ticket() -> bytes */
 static PyObject *joint_ticket(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    const berth_joint_info *info = &((joint_object *)object)->info;
-    if (!joint_running(object))
+    const joint_object *self = (joint_object *)object;
+    const berth_joint_info *info = &self->info;
+    if (!joint_running(self))
         return NULL;
     return PyBytes_FromStringAndSize(info->ticket, (Py_ssize_t)info->ticket_nbytes);
 }
@@ -148,7 +169,7 @@ static PyObject *joint_names(PyObject *object, PyObject *unused)
 {
     (void)unused;
     joint_object *self = (joint_object *)object;
-    named_tensors named = {&self->saver.outline, joint_running(object) ? PyList_New(0) : NULL};
+    named_tensors named = {&self->saver.outline, joint_running(self) ? PyList_New(0) : NULL};
     const berth_walker walker = {.enter = add_name, .context = &named};
     berth_error error;
     if (named.list && berth_value_walk(self->outline, &walker, &error) < 0) {
@@ -159,16 +180,22 @@ static PyObject *joint_names(PyObject *object, PyObject *unused)
     return named.list;
 }
 
-/* Joint.add_receipt(bytes) */
-static PyObject *joint_add_receipt(PyObject *object, PyObject *receipt)
+/* Joint.add_receipt(writer, bytes) */
+static PyObject *joint_add_receipt(PyObject *object, PyObject *arguments)
 {
-    berth_joint *joint = joint_running(object);
+    const joint_object *self = (joint_object *)object;
     berth_error error;
-    char *bytes;
-    Py_ssize_t nbytes;
-    if (!joint || PyBytes_AsStringAndSize(receipt, &bytes, &nbytes) < 0)
+    const char *bytes;
+    Py_ssize_t writer, nbytes;
+    int status;
+    if (!PyArg_ParseTuple(arguments, "ny#", &writer, &bytes, &nbytes) || !joint_running(self))
         return NULL;
-    if (berth_joint_add_receipt(joint, bytes, (size_t)nbytes, &error) < 0)
+    if (self->joint)
+        status = berth_joint_add_receipt(self->joint, bytes, (size_t)nbytes, &error);
+    else
+        status = berth_joint_url_add_receipt(self->url_joint, (size_t)writer, bytes, (size_t)nbytes,
+                                             &error);
+    if (status < 0)
         return bpy_raise(&error);
     Py_RETURN_NONE;
 }
@@ -177,14 +204,17 @@ static PyObject *joint_add_receipt(PyObject *object, PyObject *receipt)
 static PyObject *joint_finish(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    berth_joint *joint = joint_running(object);
+    joint_object *self = (joint_object *)object;
+    berth_joint *joint = self->joint;
+    berth_joint_url *url_joint = self->url_joint;
     berth_error error;
     int status;
-    if (!joint)
+    if (!joint_running(self))
         return NULL;
-    ((joint_object *)object)->joint = NULL;
+    self->joint = NULL;
+    self->url_joint = NULL;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_joint_finish(joint, &error);
+    status = joint ? berth_joint_finish(joint, &error) : berth_joint_url_finish(url_joint, &error);
     Py_END_ALLOW_THREADS;
     if (PyErr_Occurred())
         return NULL;
@@ -193,22 +223,35 @@ static PyObject *joint_finish(PyObject *object, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* Joint.abort() */
+static int joint_give_up(joint_object *self, berth_error *error)
+{
+    berth_joint *joint = self->joint;
+    berth_joint_url *url_joint = self->url_joint;
+    int status;
+    self->joint = NULL;
+    self->url_joint = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    berth_joint_abort(joint);
+    status = berth_joint_url_abort(url_joint, error);
+    Py_END_ALLOW_THREADS;
+    return status;
+}
+
+/* Joint.abort() -> None, or why something is left */
 static PyObject *joint_abort(PyObject *object, PyObject *unused)
 {
     (void)unused;
-    berth_joint *joint = ((joint_object *)object)->joint;
-    ((joint_object *)object)->joint = NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    berth_joint_abort(joint);
-    Py_END_ALLOW_THREADS;
+    berth_error error;
+    if (joint_give_up((joint_object *)object, &error) < 0)
+        return PyUnicode_DecodeUTF8(error.message, (Py_ssize_t)strlen(error.message), "replace");
     Py_RETURN_NONE;
 }
 
 static void joint_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    Py_XDECREF(joint_abort(object, NULL));
+    berth_error ignored;
+    (void)joint_give_up((joint_object *)object, &ignored);
     bpy_saver_free(&((joint_object *)object)->saver);
     PyObject_Free(object);
     Py_DECREF(type);
@@ -270,6 +313,7 @@ static int slices_make(slice_list *list, PyObject *objects)
 typedef struct exchange_caller {
     PyObject *function;
     size_t n_writers;
+    atomic_bool *is_stopped; /* is set when it has failed */
 } exchange_caller;
 
 static PyObject *exchange_list(const uint64_t *nbytes, size_t n, uint64_t *sum)
@@ -344,50 +388,65 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
     if (type)
         PyErr_Restore(type, value, traceback); /* the first one is raised */
     bpy_gil_give(gil);
+    if (status < 0)
+        atomic_store(caller->is_stopped, true);
     return status < 0 ? ECANCELED : 0;
 }
 
-/* The receipt of slices that are written without the GIL. */
+/* The receipt of slices that are written without the GIL. url_joint: of the coordinator of an
+ * object; else NULL. */
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
-                              const slice_list *list, exchange_caller *caller)
+                              const slice_list *list, berth_joint_url *url_joint, bool is_url,
+                              exchange_caller *caller)
 {
     const berth_params params = {.progress = bpy_check_signals,
                                  .exchange = caller->function == Py_None ? NULL : exchange_call,
                                  .exchange_context = caller};
-    void *receipt;
+    const berth_upload_params how = {.cancelled = is_stopped, .context = caller->is_stopped};
+    void *receipt = NULL;
+    char *text = NULL;
     size_t nbytes;
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_joint_write(ticket, ticket_nbytes, writer, list->slices, list->n, &params,
-                               &receipt, &nbytes, &error);
+    if (is_url)
+        status = berth_joint_url_write(ticket, ticket_nbytes, writer, url_joint, list->slices,
+                                       list->n, &params, &how, &text, &nbytes, &error);
+    else
+        status = berth_joint_write(ticket, ticket_nbytes, writer, list->slices, list->n, &params,
+                                   &receipt, &nbytes, &error);
     Py_END_ALLOW_THREADS;
     PyObject *bytes = NULL;
     if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
     if (status == 0)
-        bytes = PyBytes_FromStringAndSize(receipt, (Py_ssize_t)nbytes);
+        bytes = PyBytes_FromStringAndSize(is_url ? text : receipt, (Py_ssize_t)nbytes);
     berth_free(receipt);
+    free(text);
     return bytes;
 }
 
 /*
- * joint_write(ticket, writer, slices, n_writers, exchange) -> receipt. Who calls it holds what the
- * slices point to.
+ * joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url) -> receipt. Who calls it
+ * holds what the slices point to.
  */
 static PyObject *joint_write(PyObject *module, PyObject *arguments)
 {
     (void)module;
     const char *ticket;
     Py_ssize_t nbytes, writer, n_writers;
-    PyObject *objects, *exchange;
+    PyObject *objects, *exchange, *joint;
+    atomic_bool own = false;
     slice_list list;
-    if (!PyArg_ParseTuple(arguments, "y#nO!nO", &ticket, &nbytes, &writer, &PyList_Type, &objects,
-                          &n_writers, &exchange) ||
+    int is_url;
+    if (!PyArg_ParseTuple(arguments, "y#nO!nOOp", &ticket, &nbytes, &writer, &PyList_Type, &objects,
+                          &n_writers, &exchange, &joint, &is_url) ||
         slices_make(&list, objects) < 0)
         return NULL;
-    exchange_caller caller = {exchange, (size_t)n_writers};
-    PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list, &caller);
+    joint_object *self = Py_TYPE(joint) == joint_type ? (joint_object *)joint : NULL;
+    exchange_caller caller = {exchange, (size_t)n_writers, self ? &self->is_stopped : &own};
+    PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list,
+                                     self ? self->url_joint : NULL, is_url, &caller);
     slices_free(&list);
     return receipt;
 }
@@ -410,24 +469,26 @@ static PyObject *joint_deal(PyObject *module, PyObject *arguments)
 static PyMethodDef joint_methods[] = {
     {"ticket", joint_ticket, METH_NOARGS, "ticket()\n--\n\n"},
     {"names", joint_names, METH_NOARGS, "names()\n--\n\n"},
-    {"add_receipt", joint_add_receipt, METH_O, "add_receipt(receipt)\n--\n\n"},
+    {"add_receipt", joint_add_receipt, METH_VARARGS, "add_receipt(writer, receipt)\n--\n\n"},
     {"finish", joint_finish, METH_NOARGS, "finish()\n--\n\n"},
-    {"abort", joint_abort, METH_NOARGS, "abort()\n--\n\n"},
+    {"abort", joint_abort, METH_NOARGS,
+     "abort()\n--\n\nReturns None; or why something of it is left in the store."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMethodDef joint_functions[] = {
     {"joint_begin", joint_begin, METH_VARARGS,
      "joint_begin(value, path, n_writers, elsewhere)\n--\n\n"
+     "path: bytes; or a URL of S3, a str.\n"
      "elsewhere: the type of tensors that the writers have; their attribute facts says what they\n"
      "are: (dtype, shape, requires_grad, is_parameter, key of the storage)."},
     {"joint_write", joint_write, METH_VARARGS,
-     "joint_write(ticket, writer, slices, n_writers, exchange)\n--\n\n"
+     "joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url)\n--\n\n"
      "slices: (name, starts, lengths, 0, 0, address), or (name, None, None, offset, nbytes,\n"
      "address). exchange(send, send_nbytes, receive, receive_nbytes): a berth_exchange_fn, with\n"
      "buffers and lists; what it raises is raised. exchange.leave(): it is not called: this "
      "writer\n"
-     "has failed. Returns the receipt."},
+     "has failed. joint: of the coordinator; else None. Returns the receipt."},
     {"joint_deal", joint_deal, METH_VARARGS,
      "joint_deal(index, nbytes, n_writers, writer)\n--\n\nberth_deal_bytes."},
     {NULL, NULL, 0, NULL},

@@ -7,10 +7,12 @@
  *     ranks all FOLDER            saves, loads, errors, exchanges
  *     ranks read FOLDER           opens FOLDER/model.pt, then reads slices, for strace
  *     ranks bytes FOLDER FILE     reads slices in all placements, and counts what it reads
+ *     ranks url FOLDER URL        saves there, by all
  *     ranks kill FOLDER RANK N    saves FOLDER/model.pt; RANK is killed at its Nth report
  */
 #define _POSIX_C_SOURCE 200809L
 #include <berth/more.h>
+#include <berth_curl.h>
 #include <berth_mpi.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -147,6 +149,21 @@ static void save(const char *name, MPI_Comm comm, const char *file)
         berth_mpi_save(comm, rank == 0 ? path_of(file) : NULL, rank == 0 ? given.value : NULL,
                        given.slices, given.n_slices, NULL, &error);
     say(name, status, error.message);
+    take_back(&given);
+}
+
+static void save_to_url(const char *url)
+{
+    gift given;
+    berth_error error = {.code = BERTH_OK};
+    /* The smallest that S3 takes: 7 parts. */
+    const berth_upload_params upload_params = {.part_nbytes = 5 << 20};
+
+    give(MPI_COMM_WORLD, &given);
+    int status = berth_mpi_save_url(MPI_COMM_WORLD, world_rank == 0 ? url : NULL,
+                                    world_rank == 0 ? given.value : NULL, given.slices,
+                                    given.n_slices, NULL, &upload_params, &error);
+    say("url", status, error.message);
     take_back(&given);
 }
 
@@ -573,6 +590,8 @@ int main(int argc, char **argv)
         read_parts();
     } else if (is(what, "bytes") && argc == 4) {
         count_parts(argv[3]);
+    } else if (is(what, "url") && argc == 4) {
+        save_to_url(argv[3]);
     } else if (argc == 5) {
         save_and_die(atoi(argv[3]), atoi(argv[4]));
     }
