@@ -49,11 +49,11 @@ TestSuite(load, .init = set_up, .fini = tear_down);
 
 Test(load, a_reserved_member_that_is_not_0_is_refused)
 {
-    berth_params params = {.reserved = {[3] = 1}};
+    berth_params params = {.reserved = {[2] = 1}};
 
     cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert_null(checkpoint);
-    cr_assert(strstr(error.message, "berth_params: reserved[3] is not 0"), "%s", error.message);
+    cr_assert(strstr(error.message, "berth_params: reserved[2] is not 0"), "%s", error.message);
     cr_expect_eq(berth_verify(FROM_PATH(path), &params, NULL, NULL, NULL, &error),
                  BERTH_E_ARGUMENT);
     berth_source source = berth_from_path(path);
