@@ -457,14 +457,14 @@ struct berth_params {
     struct berth_stats *stats; /* berth/more.h; filled on success and on failure */
     const char *archive_name; /* saves: the folder inside the archive, at most 510 bytes. NULL: from
                                  the path's name, as PyTorch does; without a path "archive" */
-    struct berth_storage_stats *storage_stats; /* saves: filled for the first n_storage_stats in
-                                                  the file's order, of stats->n_storages */
+    struct berth_storage_stats *storage_stats; /* saves: of the first n_storage_stats of the file */
     size_t n_storage_stats;
     /* Of berth_joint_write and berth_joint_send (berth/joint.h) alone. */
     int (*exchange)(void *context, const void *send, const uint64_t *send_nbytes, void *receive,
                     const uint64_t *receive_nbytes);
     void *exchange_context;
-    uint64_t reserved[4]; /* 0 */
+    const char *base;     /* saves: a file to share blocks with (berth/more.h); NULL: save.base */
+    uint64_t reserved[3]; /* 0 */
 };
 
 /* ---- saves to elsewhere ---- */

@@ -81,6 +81,18 @@ BERTH_API const char *berth_kind_name(berth_kind kind);
 /* ===================================================================== */
 
 /*
+ * berth_params.base, of saves to a path: an earlier checkpoint on the same file system. The new
+ * file shares its blocks where their bytes are equal, so that they are not written again, on file
+ * systems that can (XFS, btrfs). The new file is the same, byte for byte, as without it, and
+ * neither file changes if the other one is written to or removed. It may be the path itself, and
+ * need not exist: a base that cannot be used is no error, and base_reason says what is in the way.
+ * "": none, whatever save.base says. Storages are shared that have the same size and CRC as one of
+ * the base, 64 KiB or more, at offsets that are equal modulo the block of the file system: with
+ * save.storage_alignment=4096 in both files they always are.
+ * Lifetime: the text is the caller's, and is not used after the function that begins the save.
+ */
+
+/*
  * What an operation did. Times are in seconds. `limited_by` names the slowest stage: speeding up
  * another one will not help.
  * Lifetime: texts are static.
@@ -118,6 +130,10 @@ typedef struct berth_stats {
                                "large and small"; NULL: there was none */
     const char *pages_reason; /* why; NULL: there was none */
     uint64_t behind_nbytes;   /* loads: as in berth_info */
+    uint64_t shared_nbytes;   /* saves with a base: whole blocks that are not written, but shared */
+    uint64_t compared_nbytes; /* likewise: bytes of clones that were compared */
+    const char *base_reason;  /* likewise: why nothing, or not all that seemed equal, is shared;
+                                 NULL: no base, or no reason */
     uint64_t reserved[2];
 } berth_stats;
 
@@ -137,8 +153,8 @@ typedef struct berth_storage_stats {
     const char *method; /* saves: "direct", "buffered", "direct, then buffered": written from the
                            tensor's memory; "direct, copied", "buffered, copied": through a
                            buffer; "direct, from device", "buffered, from device": through a
-                           staging buffer; "none". Loads: "map", "read", "direct",
-                           "direct, then read", "memory"; "none": not loaded */
+                           staging buffer; "shared": the base has most of it; "none". Loads: "map",
+                           "read", "direct", "direct, then read", "memory"; "none": not loaded */
     const char *reason; /* why this method and no better one */
     const char *device; /* loads: where it goes or is: "cpu", "cuda:0", ... */
     uint64_t nbytes;

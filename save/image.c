@@ -72,9 +72,7 @@ static int record_read_unswapped(const berth_plan *plan, size_t i, uint8_t *out,
     return error->code;
 }
 
-/* The address of byte `at` of a record and of all that follow it, if they lie in memory in the
- * file's byte order. Else NULL. */
-static const uint8_t *record_data_address(const berth_plan *plan, size_t i, uint64_t at)
+const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_t at)
 {
     const bth_plan_record *record = &plan->records[i];
     const berth_storage *storage = record->storage;
@@ -172,12 +170,16 @@ int bth_image_begin(bth_image *image, const bth_present *present, size_t n_prese
         if (!image->sums)
             return bth_fail_memory(error, plan->n_records * sizeof *image->sums);
         for (size_t i = 0; i < plan->n_records; i++) {
-            atomic_init(&image->sums[i].missing_nbytes, plan->records[i].layout.nbytes);
-            atomic_init(&image->sums[i].crc32, 0);
+            const bth_plan_record *record = &plan->records[i];
+            atomic_init(&image->sums[i].missing_nbytes,
+                        record->is_summed ? 0 : record->layout.nbytes);
+            atomic_init(&image->sums[i].crc32, record->is_summed ? record->crc32 : 0);
         }
     }
     for (size_t i = 0; image->sums && i < n_present; i++) {
         bth_sum *sum = &image->sums[present[i].record];
+        if (plan->records[present[i].record].is_summed)
+            continue;
         atomic_fetch_xor(&sum->crc32, present[i].crc32);
         atomic_fetch_sub(&sum->missing_nbytes, present[i].range.nbytes);
     }
@@ -230,7 +232,8 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
     if (begin >= end || end - begin < constraints->min_zero_copy_nbytes ||
         tile->n_zero_copies == BTH_MAX_ZERO_COPIES)
         return "small: copied to a buffer with its neighbours";
-    const uint8_t *bytes = record_data_address(image->plan, i, begin - record->layout.data_offset);
+    const uint8_t *bytes =
+        bth_record_data_address(image->plan, i, begin - record->layout.data_offset);
     if (!bytes)
         return record->swap_nbytes > 1 ? "save.byteorder differs: swapped in a buffer"
                                        : "not in memory: read to a buffer";
@@ -248,7 +251,7 @@ static const char *image_add_zero_copy(const bth_image *image, bth_tile *tile, s
 static void image_add_bytes_to_share_crc32(const bth_image *image, bth_tile *tile,
                                            const uint8_t *bytes, size_t nbytes)
 {
-    if (!image->sums)
+    if (!image->sums || tile->is_summed)
         return;
     bool is_block = nbytes <= BLOCK_NBYTES;
     bool is_timed = !is_block || tile->n_blocks++ % BLOCKS_PER_TIMED == 0;
@@ -300,7 +303,7 @@ static int image_copy_and_sum_data_range(const bth_image *image, bth_tile *tile,
     if (begin == end)
         return 0;
     uint8_t *out = tile->bytes + (begin - tile->offset);
-    const uint8_t *from = record_data_address(image->plan, i, at);
+    const uint8_t *from = bth_record_data_address(image->plan, i, at);
     if (tile->slot && bth_staging_slot_can_copy(image->plan, i, end - begin, at)) {
         from = tile->slot->buffer->bytes + (begin - tile->offset);
         if (bth_wing_slots.wait_for_record(tile->slot, i, error) < 0)
@@ -374,6 +377,7 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
     }
     bth_range zero_copy = {.offset = end};
     tile->crc32 = 0;
+    tile->is_summed = record->is_summed;
     if (!record->device)
         why_copied = image_add_zero_copy(image, tile, i, &share, &zero_copy);
     /* Shares at the ends of large records are small: the reason of the rest stays. */
@@ -394,7 +398,8 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
     if (image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
                                       error) < 0)
         return error->code;
-    *completed = image->sums && image_add_crc32(image, i, tile->crc32, share.nbytes, at);
+    *completed = image->sums && !record->is_summed &&
+                 image_add_crc32(image, i, tile->crc32, share.nbytes, at);
     uint32_t computed = bth_image_crc32(image, i);
     if (!*completed || record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
         return 0;

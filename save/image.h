@@ -36,6 +36,7 @@ typedef struct bth_tile {
     bth_zero_copy zero_copies[BTH_MAX_ZERO_COPIES];
     size_t n_zero_copies;
     uint32_t crc32;       /* of the share that is being rendered */
+    bool is_summed;       /* the CRC of its record is known already */
     double crc32_seconds; /* of rendering the tile */
     unsigned n_blocks;    /* whose CRC was computed so far */
     /*
@@ -61,6 +62,7 @@ typedef struct bth_sum {
 typedef struct bth_storage_stats {
     _Atomic uint64_t moved_nbytes;
     _Atomic uint64_t zero_copy_nbytes; /* of moved_nbytes */
+    uint64_t shared_nbytes;            /* of the base; never moved */
     _Atomic(const char *) why_copied;  /* static; of the last large range that was copied */
 } bth_storage_stats;
 
@@ -76,12 +78,14 @@ typedef struct bth_image {
     char id[BTH_ID_NBYTES];                 /* set by bth_image_compute_id */
 } bth_image;
 
-/* Data of a record that another process has written into the file. */
+/* Data of a record that are in the file already: another process has written them, or the base has
+ * them, too. */
 typedef struct bth_present {
     size_t record;
     bth_range range;        /* of the file */
     uint64_t before_nbytes; /* descriptor and header before them, written with them */
-    /* Of these bytes, shifted over the rest of the record's data; 0 where none are computed. */
+    /* Of these bytes, shifted over the rest of the record's data; 0 where none are computed, or the
+     * record is_summed. */
     uint32_t crc32;
     uint8_t start[BTH_ID_START_NBYTES]; /* the first of them; zeros behind fewer */
 } bth_present;
@@ -112,6 +116,10 @@ void bth_image_compute_id(bth_image *image);
 /* Reads bytes [at, at + nbytes) of a record, in the file's byte order. */
 int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t nbytes, uint64_t at,
                          berth_error *error);
+
+/* The address of byte `at` of a record and of all that follow it, if they lie in memory in the
+ * file's byte order. Else NULL. */
+const uint8_t *bth_record_data_address(const berth_plan *plan, size_t i, uint64_t at);
 
 /* memcpy for bytes that a device reads next: it writes past the processor's caches if it can. */
 void bth_copy_bypassing_caches(void *to, const void *from, size_t nbytes);

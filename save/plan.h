@@ -32,7 +32,8 @@ typedef struct bth_plan_record {
     uint8_t swap_nbytes; /* each unit of this many bytes is reversed; 1: none */
     bool is_part;        /* bytes without a header or an alignment: a part of any file */
     bool no_crc32;       /* its CRC is written as 0 */
-    uint32_t crc32;      /* that its bytes must have; 0: any */
+    uint32_t crc32;      /* that its bytes must have; 0: any, unless it is_summed */
+    bool is_summed;      /* its bytes have this CRC: they are not summed again */
     uint8_t device;      /* of the storage: devices[device - 1] of the plan; 0: none */
 } bth_plan_record;
 

@@ -157,12 +157,13 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
             continue;
         berth_storage_stats *out = &reports[at++];
         uint64_t moved_nbytes = stats ? atomic_load(&stats[i].moved_nbytes) : 0;
+        bool is_shared = stats && stats[i].shared_nbytes > 0;
         *out = (berth_storage_stats){.method = "none",
                                      .reason = record->layout.nbytes == 0 ? "it is empty"
                                                                           : "nothing was written",
                                      .nbytes = record->layout.nbytes,
                                      .moved_nbytes = moved_nbytes};
-        if (moved_nbytes == 0)
+        if (moved_nbytes == 0 && !is_shared)
             continue;
         const char *why_copied = atomic_load(&stats[i].why_copied), *method = NULL;
         bool is_copied = why_copied && atomic_load(&stats[i].zero_copy_nbytes) < moved_nbytes / 2;
@@ -170,8 +171,10 @@ void bth_storage_stats_fill_reports(const bth_storage_stats *stats, const berth_
             if (strcmp(save->method, methods[j][0]) == 0)
                 method = methods[j][record->device ? 1 : 2];
         out->crc32 = plan->compute_crc32 && !record->no_crc32 ? BERTH_CRC_GOOD : BERTH_CRC_ABSENT;
-        out->method = method ? method : save->method;
-        out->reason = method && !record->device ? why_copied : save->reason;
+        out->method = is_shared ? "shared" : method ? method : save->method;
+        out->reason = is_shared                   ? "the base has these bytes"
+                      : method && !record->device ? why_copied
+                                                  : save->reason;
     }
 }
 

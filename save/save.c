@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
+#include "config/option_row.h"
 #include "config/options.h"
 #include "io/file.h"
 #include "io/memory_region.h"
@@ -281,12 +282,34 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
+/* After the target: a base is asked by a clone into it. */
+static void operation_open_base(bth_operation *operation)
+{
+    const char *path = operation->params.base ? operation->params.base
+                                              : bth_option_text(operation->config.save_base);
+    const bth_commit *commit = &operation->commit;
+    bth_base *base = &operation->base;
+
+    if (!*path)
+        return;
+    if (!operation->path)
+        base->reason = "only a file that is saved to a path shares blocks";
+    else if (operation->is_shared)
+        base->reason = "several processes write the file";
+    else if (commit->in_place || commit->order)
+        base->reason = "the file is written in place, or in order";
+    else
+        bth_base_open(base, path, operation->plan, &operation->file);
+    operation->stats.base_reason = base->reason;
+}
+
 static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
 {
     *operation = (bth_operation){.begin_seconds = bth_seconds(),
                                  .stats = {.method = "buffered", .reason = "nothing was written"},
                                  .commit = {.fd = -1, .target = BTH_NO_TARGET_FILE},
-                                 .file = {.fd = -1, .direct = {.fd = -1}}};
+                                 .file = {.fd = -1, .direct = {.fd = -1}},
+                                 .base = BTH_NO_BASE};
     if (params)
         operation->params = *params;
 }
@@ -314,8 +337,11 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (is_snapshot &&
         snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (operation_open_target(operation, error) < 0 || !is_snapshot)
+    if (operation_open_target(operation, error) < 0)
         return error->code;
+    operation_open_base(operation);
+    if (!is_snapshot)
+        return 0;
     double begin = bth_seconds();
     snapshot_take(&operation->snapshot, operation->plan, &operation->config, error);
     operation->stats.copy_seconds = bth_operation_trace_stage("copy", begin);
@@ -357,6 +383,30 @@ const char *bth_stats_find_slowest_stage(const berth_stats *stats)
     return stats->device_seconds > stats->render_seconds ? "device" : "processor";
 }
 
+static int operation_watch(void *context)
+{
+    return operation_report_progress(context, 0, ((bth_operation *)context)->nbytes);
+}
+
+/* What the base has, too, need not be written. */
+static int operation_clone_base(bth_operation *operation, berth_error *error)
+{
+    bth_base *base = &operation->base;
+    double begin = bth_seconds();
+
+    if (base->fd < 0)
+        return 0;
+    bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
+                   operation, &operation->stats, error);
+    operation->stats.base_reason = base->reason;
+    operation->parts = base->parts;
+    for (size_t i = 0; operation->storage_stats && i < base->parts.n_present; i++)
+        operation->storage_stats[base->parts.present[i].record].shared_nbytes +=
+            base->parts.present[i].range.nbytes;
+    (void)bth_operation_trace_stage("base", begin);
+    return error->code;
+}
+
 int bth_operation_transfer(bth_operation *operation, berth_error *error)
 {
     const berth_plan *plan = operation->plan;
@@ -366,6 +416,8 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     bth_output_check *check = NULL;
     double begin = bth_seconds();
 
+    if (operation_clone_base(operation, error) < 0)
+        return error->code;
     settings.parts = operation->parts;
     settings.storage_stats = operation->storage_stats;
     settings.progress = operation_report_progress;
@@ -384,6 +436,7 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     if (error->code == BERTH_OK && bth_run(plan, &output, &settings, stats, error) == 0 && check)
         bth_output_check_finish(check, error);
     bth_output_check_free(check);
+    stats->memory_nbytes = bth_max(stats->memory_nbytes, operation->base.memory_nbytes);
     if (operation->path)
         stats->method = bth_output_file_method(&operation->file, &stats->reason);
     stats->transfer_seconds = bth_operation_trace_stage("transfer", begin);
@@ -422,6 +475,7 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
     const berth_params *params = &operation->params;
     berth_stats *stats = &operation->stats;
 
+    bth_base_free(&operation->base);
     bth_direct_close(&operation->file.direct);
     bth_commit_abort(&operation->commit);
     if (operation->commit.has_lost_old)

@@ -11,6 +11,7 @@
 
 #include "base/trace.h"
 #include "io/memory_region.h"
+#include "save/base_file.h"
 #include "save/commit.h"
 #include "save/image.h"
 #include "save/output.h"
@@ -48,6 +49,7 @@ typedef struct bth_operation {
     bool is_shared;         /* other processes write its file, too */
     bth_commit commit;      /* of a path */
     bth_output_file file;   /* likewise */
+    bth_base base;          /* likewise */
     _Atomic int phase;      /* open, then cancelled or final */
     _Atomic bool cancelled; /* no request begins any more */
     _Atomic uint64_t done_nbytes;

@@ -22,7 +22,7 @@ test_packages=(
 )
 deep_packages=(
     clang libclang-rt-14-dev cmake
-    bindfs e2fsprogs xfsprogs
+    bindfs btrfs-progs e2fsprogs xfsprogs
     openmpi-bin libopenmpi-dev mpich libmpich-dev
 )
 deb_packages=(build-essential debhelper lintian) # of tools/deb

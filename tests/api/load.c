@@ -50,12 +50,12 @@ TestSuite(load, .init = set_up, .fini = tear_down);
 /* By every function: nothing.c. */
 Test(load, a_reserved_member_that_is_not_0_is_told)
 {
-    const berth_params params = {.reserved = {[3] = 1}};
+    const berth_params params = {.reserved = {[2] = 1}};
     berth_source source = berth_from_path(path);
 
     cr_assert_eq(berth_open(path, &params, &checkpoint, &error), BERTH_E_ARGUMENT);
     cr_assert_null(checkpoint);
-    cr_assert(strstr(error.message, "berth_params: reserved[3] is not 0"), "%s", error.message);
+    cr_assert(strstr(error.message, "berth_params: reserved[2] is not 0"), "%s", error.message);
     source.reserved[1] = 1;
     FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_ARGUMENT,
                  "berth_source: reserved[1] is not 0");

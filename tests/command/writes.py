@@ -90,6 +90,20 @@ class Copy(Case):
         self.berth("copy", self.demo, self.demo)
         self.assertEqual(before, self.read("demo.pt"))
 
+    def test_a_base_is_told_in_the_statistics(self):
+        """W12: whether this folder can share blocks or not, the file is the same."""
+        for command in ("copy", "convert"):
+            self.berth(command, self.demo, self.path("new.pt"))
+            expected = self.read("new.pt")
+            done = self.berth(command, self.demo, self.path("new.pt"), "--base", self.demo, "--stats")
+            self.assertIn("shared with the base: ", done.err)
+            report = json.loads(self.berth(command, self.demo, self.path("new.pt"), "--base", self.path("none.pt"),
+                                           "--stats", "--json").out)["stats"]
+            self.assertEqual((report["shared_nbytes"], report["compared_nbytes"]), (0, 0))
+            self.assertIn(report["base_reason"], ("the base does not exist", "no storage has 64 KiB"))
+            self.assertEqual(self.read("new.pt"), expected)
+        self.berth("convert", self.demo, self.path("s.safetensors.index.json"), "--base", self.demo, code=2)
+
     def test_a_torchscript_archive_is_records_too(self):
         self.berth("copy", old("torchscript-1.13.pt"), "t.pt")
         self.assertEqual(self.berth("ls", "--records", "t.pt").out.count("\n"), 6)

@@ -265,7 +265,7 @@ Test(values, every_option_is_described)
         cr_assert_eq(berth_config_set(option.name, option.initial, NULL, &error), 0);
     }
     cr_assert_str_eq(berth_config_name(0), "debug");
-    cr_assert(berth_config_name(37) && !berth_config_name(38) && !berth_config_name(SIZE_MAX));
+    cr_assert(berth_config_name(38) && !berth_config_name(39) && !berth_config_name(SIZE_MAX));
 }
 
 Test(values, have_the_documented_defaults)
@@ -280,6 +280,7 @@ Test(values, have_the_documented_defaults)
                                           {"save.durability", "full"},
                                           {"save.replace", "auto"},
                                           {"save.readers", "all"},
+                                          {"save.base", ""},
                                           {"save.if_match", ""},
                                           {"load.calculate_storage_offsets", "on"},
                                           {"load.check", "directory"},

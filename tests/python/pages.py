@@ -47,6 +47,12 @@ before = model.weight.detach().clone()
 assert torch.equal(berth.load("model.pt")["model"]["weight"], before)
 assert not torch.equal(model.weight, before)
 """),
+    ("docs/python.md", "What did not change"): (BERTH + """
+state = {"model": model.state_dict()}
+""", """
+berth.save(state, "model.pt", base="model.pt")
+assert torch.equal(berth.load("model.pt")["model"]["weight"], model.weight)
+"""),
     ("docs/python.md", "One tensor at a time"): (BERTH + """
 state = {"model": {"layers": {"0": {"weight": torch.rand(3, 4)}},
                    "embedding": {"weight": torch.rand(2000, 8)}}, "epoch": 7}

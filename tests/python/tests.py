@@ -22,6 +22,7 @@ starter.start((*starter.IMPORTED, "berth", "torch._dynamo"))  # before the other
 import torch
 
 import attributes
+import bases
 import beside_torch
 import calls
 import command
@@ -59,7 +60,7 @@ import wheels
 
 # What takes long first: two classes run at a time.
 BESIDE = (calls, mounts, raising, ends, robust, processes, jobs)  # threads, forks, ^C, ends of processes, odd mounts
-ALONE = (dcp, sets, weights, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
+ALONE = (dcp, bases, sets, weights, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
          command, settings, beside_torch, stubs, pages, unsafe, gate, devices, simulated, integrations, sanitized)
 
 

@@ -25,6 +25,7 @@ typedef struct convert_options {
     bool state_dict;
     const char *to;        /* "pt" or "safetensors"; NULL: the name of OUT says it */
     uint64_t shard_nbytes; /* 0: not set */
+    const char *base;      /* NULL: as save.base says */
 } convert_options;
 
 static const struct argp_option own_options[] = {
@@ -40,6 +41,7 @@ static const struct argp_option own_options[] = {
     {"to", 'o', "FORMAT", 0, "pt or safetensors, whatever the name of OUT", 1},
     {"shard-size", 's', "SIZE", 0,
      "to an index: so large is a file at most, unless one tensor is larger: 5GB, 500MiB (5GB)", 1},
+    BASE_OPTION,
     {0}};
 
 static error_t convert_parse(int key, char *word, struct argp_state *state)
@@ -69,6 +71,9 @@ static error_t convert_parse(int key, char *word, struct argp_state *state)
         return 0;
     case 's':
         options->shard_nbytes = parse_nbytes(word, "--shard-size", state);
+        return 0;
+    case 'b':
+        options->base = word;
         return 0;
     default:
         return parse_positional(key, word, state, &options->words);
@@ -187,6 +192,7 @@ static int conversion_run(const conversion *c)
 
     register_remark_printer(&c->options->selected.common);
     progress_begin(&bar, "convert", &c->options->selected.common, &params, &stats);
+    params.base = c->options->base;
     int code = conversion_save(c, &params, &error);
     progress_finish(&bar);
     if (code == 0)
@@ -331,6 +337,8 @@ int run_convert(int argc, char **argv)
     if (options.shard_nbytes && !is_shard_index(c.out))
         return print_trouble("--shard-size does not apply: OUT is no index, such as "
                              "model.safetensors.index.json");
+    if (options.base && is_shard_index(c.out))
+        return print_trouble("--base does not apply: OUT is an index, whose files are several");
     if (berth_is_url(c.out) && is_shard_index(c.out))
         return print_trouble("%s: an index and its files are only written to a folder", c.out);
     if (refuse_empty(c.out) || choose_format(c.out, options.to, &c.to_safetensors) ||

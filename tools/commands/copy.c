@@ -22,7 +22,10 @@ typedef struct copy copy;
 typedef struct copy_options {
     selection selected;
     positional words;
+    const char *base; /* NULL: as save.base says */
 } copy_options;
+
+static const struct argp_option own_options[] = {BASE_OPTION, {0}};
 
 static error_t copy_parse(int key, char *word, struct argp_state *state)
 {
@@ -30,6 +33,10 @@ static error_t copy_parse(int key, char *word, struct argp_state *state)
 
     if (key == ARGP_KEY_INIT) {
         state->child_inputs[0] = &options->selected;
+        return 0;
+    }
+    if (key == 'b') {
+        options->base = word;
         return 0;
     }
     return parse_positional(key, word, state, &options->words);
@@ -316,6 +323,7 @@ static int copy_records(copy *c, const char *in, const char *out, berth_params *
 }
 
 const struct argp copy_argp = {
+    .options = own_options,
     .parser = copy_parse,
     .args_doc = "IN OUT",
     .doc = "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
@@ -358,6 +366,7 @@ int run_copy(int argc, char **argv)
     note_input(is_standard(options.words.words[0]) ? "-" : in);
     limit_readers_of(out);
     progress_begin(&bar, "copy", shared, &params, &stats);
+    params.base = options.base;
     bool by_value = copy_changes_byteorder(&c) || copy_has_deflated_storages(&c) ||
                     !selection_is_all(&options.selected);
     int code = by_value ? copy_values(&c, in, out, &params, &options, &error)

@@ -8,6 +8,16 @@
 #include "tools/common/options.h"
 
 berth_target output_target(const char *word);
+/* Of commands that save one file: its word goes to berth_params.base. */
+#define BASE_OPTION                                                                                \
+    {                                                                                              \
+        "base", 'b', "FILE", 0,                                                                    \
+            "an earlier checkpoint on OUT's file system, or OUT itself: share its blocks where "   \
+            "they "                                                                                \
+            "are equal, instead of writing them (XFS, btrfs)",                                     \
+            1                                                                                      \
+    }
+
 /* berth_save_to there: standard output, a path, or a URL of S3. */
 int save_output(const char *word, const berth_content *content, const berth_params *params,
                 berth_error *error);

@@ -245,6 +245,11 @@ void print_stats(const berth_stats *stats)
     if (stats->placed)
         fprintf(stderr, ", %s%s%s", stats->placed, stats->durability ? ", durability: " : "",
                 stats->durability ? stats->durability : "");
+    if (stats->shared_nbytes || stats->base_reason)
+        fprintf(stderr, "\nshared with the base: %s of %s compared%s%s",
+                human_nbytes(stats->shared_nbytes, moved),
+                human_nbytes(stats->compared_nbytes, requested), stats->base_reason ? ": " : "",
+                stats->base_reason ? stats->base_reason : "");
     if (stats->repacked)
         fprintf(stderr, "\nrepacked: %s", REPACKED_ADVICE);
     fputc('\n', stderr);
@@ -263,6 +268,11 @@ json_t *stats_json(const berth_stats *stats)
         json_object_set_new(report, "placed", json_string(stats->placed));
     if (stats->durability)
         json_object_set_new(report, "durability", json_string(stats->durability));
+    if (stats->shared_nbytes || stats->base_reason)
+        json_object_update_new(
+            report, json_pack("{s:I,s:I,s:s?}", "shared_nbytes", (json_int_t)stats->shared_nbytes,
+                              "compared_nbytes", (json_int_t)stats->compared_nbytes, "base_reason",
+                              stats->base_reason));
     if (stats->repacked)
         json_object_set_new(report, "repacked", json_true());
     if (stats->limited_by)

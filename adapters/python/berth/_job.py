@@ -140,6 +140,12 @@ class Job:
         self._check_process()
         return self._native.progress()
 
+    @property
+    def shared(self):
+        """(bytes that the file shares with its base, why no more or None), when it is done; before, (0, None)."""
+        self._check_process()
+        return self._native.placed()[2:] if self._state.outcome else (0, None)
+
     def add_done_callback(self, function):
         """Calls function(job) when the save has ended; at once if it has.
 
@@ -262,13 +268,14 @@ os.register_at_fork(after_in_child=_live.clear)
 # ---- beginning ----
 
 
-def save_async(obj, f, *, snapshot=True):
+def save_async(obj, f, *, snapshot=True, base=None):
     """Begins what berth.save(obj, f) does, and returns while it goes on.
 
     obj, f: as of berth.save. Containers may change as soon as this returns.
     snapshot: True: the tensors may change as soon as this returns; they are copied first, by several
         threads, which takes as much memory as the file has bytes, until the job is done. False: they
         must not change before job.staged(), which is when the last byte is written; no copy is made.
+    base: as of berth.save; job.shared tells what came of it.
 
     A file object is the job's until it is done. A real file may be closed meanwhile; the position of
     one that is open follows when the job is done. Any other object's write() is called on the job's
@@ -282,7 +289,7 @@ def save_async(obj, f, *, snapshot=True):
     job to end wins.
     """
     f = from_caller(f)
-    native, way, end = (begin_safetensors if is_safetensors(f) else begin)(obj, f, snapshot=snapshot)
+    native, way, end = (begin_safetensors if is_safetensors(f) else begin)(obj, f, snapshot=snapshot, base=base)
     name = repr(name_of(f)) if is_path(f) else f"an object of {type(f)}"
     return _start(State(native, way, end, name))
 

@@ -23,7 +23,7 @@ def start_plainly(f, function, *arguments):
     return function(*arguments), config.save.replace
 
 
-def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
+def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, *, base=None):
     """Saves a value as torch.save(obj, f) does, with the same bytes.
 
     To a path it is all or nothing: whatever fails, the path holds the old file or the whole new
@@ -43,6 +43,10 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
         A str "s3://bucket/key": the object appears whole or not at all, and an old one stays until then; see
         docs/urls.md.
     pickle_module, pickle_protocol: as of torch.save; with others than the defaults PyTorch pickles.
+    base: the path of an earlier checkpoint, for saves to a path. Where its storages have the same bytes, the
+        new file shares their blocks and does not write them again, on file systems that can (XFS, btrfs): the
+        file is the same, byte for byte. It may be f itself, and need not exist: what cannot be shared is
+        written, and the logger "berth" tells why (INFO). None: as berth.config.save.base says.
 
     Raises:
         berth.Error: it could not be written. FileError if the system says why.
@@ -55,14 +59,14 @@ def save(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL):
     """
     f = from_caller(f)
     if is_safetensors(f):
-        finish(*begin_safetensors(obj, f))
+        finish(*begin_safetensors(obj, f, base=base))
     else:
-        save_any(obj, f, pickle_module, pickle_protocol, False)
+        save_any(obj, f, pickle_module, pickle_protocol, False, base=base)
 
 
-def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly):
-    """torch.save with all its parameters but one. start: as of begin."""
-    finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start))
+def save_any(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start_plainly, base=None):
+    """torch.save with all its parameters but one. start, base: as of begin."""
+    finish(*begin(obj, f, pickle_module, pickle_protocol, disable_byteorder, start=start, base=base))
 
 
 def finish(job, way, end):
@@ -76,32 +80,39 @@ def finish(job, way, end):
 
 
 def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteorder=False,
-          snapshot=False, start=start_plainly):
+          snapshot=False, start=start_plainly, base=None):
     """Begins a save: in C if the value is plain, else PyTorch pickles it.
 
     start: start_plainly, or _in_place.start_as_torch; called with the native function that opens
         the target.
+    base: as of save.
     Returns: (native Job, "values" or "records", end); end(is_saved) is to be called at its end.
     """
     target, end = target_of(f)
     try:
         job = replace = None
+        base = _base(base)
         if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
                 and not _conditions.reason()):
             try:
-                job, replace = start(f, _native.save_begin, obj, target, None, snapshot)
+                job, replace = start(f, _native.save_begin, obj, target, None, snapshot, False, *base)
                 way = "values"
             except Declined:  # before a byte was written
                 pass
         if job is None:
             records = _records.pickled(obj, pickle_module, pickle_protocol, disable_byteorder)
             job, replace = start(f, _native.save_records_begin, records, target, None,
-                                 disable_byteorder, snapshot)
+                                 disable_byteorder, snapshot, *base)
             way = "records"
         return job, way, _telling(job, f, replace, end)
     except BaseException:
         end(False)
         raise
+
+
+def _base(base):
+    """The native functions' last argument, if there is a base."""
+    return () if base is None else (path_bytes(base),)
 
 
 def is_safetensors(f):
@@ -120,7 +131,7 @@ def start_tensors(f, function, content, *rest):
     return job, "values", _telling(job, f, replace, end)
 
 
-def begin_safetensors(obj, f, snapshot=False):
+def begin_safetensors(obj, f, snapshot=False, base=None):
     """Begins the save of a safetensors file. Returns: as begin."""
     import torch
 
@@ -137,7 +148,7 @@ def begin_safetensors(obj, f, snapshot=False):
         raise TypeError(f"{shown(name_of(f))}: a .safetensors file holds a dict of tensors by their names, and "
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
-    return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True)
+    return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True, *_base(base))
 
 
 def _telling(job, f, replace, end):
@@ -148,9 +159,11 @@ def _telling(job, f, replace, end):
 
 
 def _tell(job, path, replace, durability, is_saved):
-    placed, reached = job.placed()
+    placed, reached, shared_nbytes, reason = job.placed()
     if not is_saved:
         return
+    if shared_nbytes or reason:
+        _log.info("%s shares %d bytes with its base%s", path, shared_nbytes, f": {reason}" if reason else "")
     if placed == "in place" and replace == "auto":
         _log.warning("%s was written in place: a rename cannot put a file there", path)
     if reached and reached != durability:

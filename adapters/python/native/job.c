@@ -178,7 +178,8 @@ static int begin_to_url(job_object *self, PyObject *text, const berth_content *c
 static int begin_to(job_object *self, PyObject *to, const berth_content *content,
                     const char *archive_name, uint32_t flags)
 {
-    berth_params params = {.archive_name = archive_name, .stats = &self->stats};
+    berth_params params = {
+        .archive_name = archive_name, .stats = &self->stats, .base = self->saver.base};
     berth_target target;
     const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
     if (PyBytes_Check(to)) {
@@ -408,13 +409,14 @@ static PyObject *job_progress(PyObject *job, PyObject *unused)
     return Py_BuildValue("(KK)", (unsigned long long)done_nbytes, (unsigned long long)total_nbytes);
 }
 
-/* Job.placed() -> (how the file took its place, its durability): of berth_stats, when it has ended.
- */
+/* Job.placed() -> (how the file took its place, its durability, bytes shared with the base, why no
+ * more): of berth_stats, when it has ended. */
 static PyObject *job_placed(PyObject *job, PyObject *unused)
 {
     (void)unused;
     const berth_stats *stats = &((job_object *)job)->stats;
-    return Py_BuildValue("(zz)", stats->placed, stats->durability);
+    return Py_BuildValue("(zzKz)", stats->placed, stats->durability,
+                         (unsigned long long)stats->shared_nbytes, stats->base_reason);
 }
 
 /* ---- the type ---- */
@@ -458,7 +460,10 @@ static PyMethodDef job_methods[] = {
     {"cancel", job_cancel, METH_NOARGS, "cancel()\n--\n\nWhether the path keeps its old file."},
     {"progress", job_progress, METH_NOARGS, "progress()\n--\n\nBytes done, and in all."},
     {"placed", job_placed, METH_NOARGS,
-     "placed()\n--\n\nHow the file took its place, and its durability: when the save has ended."},
+     "placed()\n--\n\n"
+     "How the file took its place, its durability, bytes shared with the base, why no more: when "
+     "the "
+     "save has ended."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -303,8 +303,9 @@ typedef struct bpy_saver {
     PyObject *elsewhere; /* the type of tensors that other processes have; NULL: there are none */
     bpy_map outline;     /* value -> object of that type */
     bpy_walk walk;
-    PyObject *steps; /* where it was refused: a list of str, the last step first */
-    PyObject *why;   /* str: why the value cannot be saved as plain values; NULL: another error */
+    const char *base; /* the save's, the caller's; NULL: as save.base says */
+    PyObject *steps;  /* where it was refused: a list of str, the last step first */
+    PyObject *why;    /* str: why the value cannot be saved as plain values; NULL: another error */
 } bpy_saver;
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save_begin(value, target, archive_name, snapshot, safetensors): walks the value with the GIL; the
- * job saves without it. save_specs_begin(rows, target, metadata, owner): the same for tensors by
- * their addresses, without PyTorch.
+ * save_begin(value, target, archive_name, snapshot, safetensors, base): walks the value with the
+ * GIL; the job saves without it. save_specs_begin(rows, target, metadata, owner): the same for
+ * tensors by their addresses, without PyTorch.
  */
 #include "adapters/python/native/native.h"
 
@@ -92,10 +92,11 @@ PyObject *bpy_save_begin(PyObject *module, PyObject *arguments)
     PyObject *object, *target;
     const char *archive_name;
     int snapshot, safetensors = 0;
-    if (!PyArg_ParseTuple(arguments, "OOzp|p", &object, &target, &archive_name, &snapshot,
-                          &safetensors))
+    bpy_saver saver = {.torch = NULL};
+    if (!PyArg_ParseTuple(arguments, "OOzp|py", &object, &target, &archive_name, &snapshot,
+                          &safetensors, &saver.base))
         return NULL;
-    bpy_saver saver = {.torch = bpy_torch_get()};
+    saver.torch = bpy_torch_get();
     bpy_hurry_begin();
     PyObject *job = save_begin(&saver, object, target, archive_name, snapshot, safetensors);
     bpy_hurry_end();

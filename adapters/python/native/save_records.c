@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * save_records_begin(records, target, archive_name, byteorder_last, snapshot): records that PyTorch
- * has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's memory,
- * None for zeros, or a tuple: its address on a device, the device's name, the event to wait for.
+ * save_records_begin(records, target, archive_name, byteorder_last, snapshot, base): records that
+ * PyTorch has pickled, as (name, data, nbytes, owner). data is bytes, the address of the owner's
+ * memory, None for zeros, or a tuple: its address on a device, the device's name, the event to wait
+ * for.
  */
 #include <berth/device.h>
 
@@ -77,10 +78,10 @@ PyObject *bpy_save_records_begin(PyObject *module, PyObject *arguments)
     PyObject *list, *target;
     const char *archive_name;
     int byteorder_last, snapshot;
-    if (!PyArg_ParseTuple(arguments, "OOzpp", &list, &target, &archive_name, &byteorder_last,
-                          &snapshot))
-        return NULL;
     bpy_saver saver = {0};
+    if (!PyArg_ParseTuple(arguments, "OOzpp|y", &list, &target, &archive_name, &byteorder_last,
+                          &snapshot, &saver.base))
+        return NULL;
     PyObject *tuple = PySequence_Tuple(list); /* nobody can change it meanwhile */
     if (!tuple || bpy_saver_keep(&saver, tuple) < 0)
         return NULL;

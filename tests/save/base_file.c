@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * W12: a save with a base is the file of a save without one. Here a stand-in for the ioctl copies
+ * the bytes, so that every way of comparing runs on any file system, under the sanitizers, and
+ * without memory. tests/python/bases.py and tests/faults/bases.py have file systems that share
+ * blocks.
+ */
+#include <berth/config.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "io/syscalls.h"
+#include "tests/support/save/records.h"
+
+#define N_RECORDS ((size_t)7)
+#define NBYTES ((size_t)300000)
+
+static char *folder, *old_path, *path;
+static uint8_t *bytes;
+static berth_new_record records[N_RECORDS];
+static berth_error error;
+static berth_stats stats;
+static int read_failure;
+static unsigned n_clones;
+static void (*before_clone)(void), (*after_clone)(void);
+static uint8_t *old_bytes; /* of the whole base */
+static size_t old_nbytes;
+
+/* ---- blocks that are copied, not shared ---- */
+
+static int clone_by_copying(int fd, unsigned long request, void *argument)
+{
+    const struct file_clone_range *range = argument;
+    static uint8_t block[4096];
+
+    if (request != FICLONERANGE)
+        return ioctl(fd, request, argument);
+    if (before_clone && n_clones > 0)
+        before_clone();
+    n_clones++;
+    cr_assert_eq(range->src_offset % 4096 + range->src_length % 4096 + range->dest_offset % 4096,
+                 0);
+    for (uint64_t at = 0; at < range->src_length; at += sizeof block)
+        if (pread((int)range->src_fd, block, sizeof block, (off_t)(range->src_offset + at)) !=
+                sizeof block ||
+            pwrite(fd, block, sizeof block, (off_t)(range->dest_offset + at)) != sizeof block) {
+            errno = EINVAL;
+            return -1;
+        }
+    if (after_clone)
+        after_clone();
+    return 0;
+}
+
+static int read_bytes(void *context, void *buffer, size_t nbytes, uint64_t offset)
+{
+    memcpy(buffer, (const uint8_t *)context + offset, nbytes);
+    return read_failure;
+}
+
+static void set_up(void)
+{
+    static const char *const names[N_RECORDS] = {"data.pkl", "data/0", "data/1", "data/2",
+                                                 "data/3",   "data/4", "other"};
+
+    folder = test_folder_new();
+    old_path = test_path(folder, "old.pt");
+    path = test_path(folder, "new.pt");
+    bytes = sample_bytes(N_RECORDS * NBYTES);
+    for (size_t i = 0; i < N_RECORDS; i++)
+        records[i] = (berth_new_record){
+            .name = names[i], .nbytes = NBYTES, .data = bytes + i * (NBYTES - 4)};
+    records[0].nbytes = 100;
+    records[4].data = NULL;
+    records[4].read = read_bytes;
+    records[4].context = bytes + 4 * (NBYTES - 4);
+    n_clones = 0;
+    before_clone = after_clone = NULL;
+    read_failure = 0;
+    bth_system.ioctl = clone_by_copying;
+}
+
+static void tear_down(void)
+{
+    bth_system_restore();
+    test_folder_remove(folder);
+    free(old_path);
+    free(path);
+    free(bytes);
+}
+
+TestSuite(base_file, .init = set_up, .fini = tear_down);
+
+static int save_there(const char *to, const char *base, const char *options)
+{
+    berth_config *config = berth_config_new(&error);
+    berth_params params = {.config = config, .stats = &stats, .archive_name = "a", .base = base};
+
+    assert_ok(berth_config_apply(config, options, &error));
+    int status = berth_save_to(TO_PATH(to), OF_RECORDS(records, N_RECORDS, 0), &params, &error);
+    berth_config_free(config);
+    return status;
+}
+
+/* Saves the old file, changes one storage, and returns the file that the new one must be. */
+static uint8_t *make_expected(const char *options, size_t *nbytes)
+{
+    assert_ok(save_there(old_path, "", options));
+    bytes[2 * (NBYTES - 4) + 150000] ^= 1;
+    assert_ok(save_there(path, "", options));
+    uint8_t *expected = test_read_file(path, nbytes);
+    unlink(path);
+    return expected;
+}
+
+/* W12 */
+Test(base_file, gives_the_same_file_in_every_way)
+{
+    static const char *const options[] = {
+        "save.method=buffered io.threads=1",
+        "save.method=buffered io.threads=4 io.chunk_nbytes=65536",
+        "save.method=direct io.threads=4 io.chunk_nbytes=65536",
+        "save.method=direct save.storage_alignment=4096 debug=on",
+        "save.storage_alignment=4096 io.memory_nbytes=300000 debug=on",
+        "save.durability=none io.large_pages=off",
+    };
+
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        size_t nbytes;
+        uint8_t *expected = make_expected(options[i], &nbytes);
+        assert_ok(save_there(path, old_path, options[i]));
+        cr_assert(test_file_holds(path, expected, nbytes), "%s", options[i]);
+        cr_assert_null(stats.base_reason, "%s: %s", options[i], stats.base_reason);
+        cr_assert_gt(stats.shared_nbytes, 4 * (NBYTES - (size_t)2 * 4096), "%s", options[i]);
+        cr_assert_leq(stats.shared_nbytes, 4 * NBYTES);
+        cr_assert_eq(stats.compared_nbytes, stats.shared_nbytes);
+        cr_assert_eq(stats.moved_nbytes, nbytes - stats.shared_nbytes, "%s", options[i]);
+        free(expected);
+    }
+}
+
+static void write_base(const void *what, size_t nbytes, off_t step)
+{
+    int fd = open(old_path, O_WRONLY);
+
+    for (off_t at = 0; at < (off_t)old_nbytes; at += step)
+        cr_assert_eq(pwrite(fd, what, nbytes, at), nbytes);
+    close(fd);
+}
+
+/* Before each clone. */
+static void spoil_base(void)
+{
+    write_base("spoiled", 7, 4096);
+}
+
+static void cut_base(void)
+{
+    cr_assert_eq(truncate(old_path, (off_t)(3 * NBYTES)), 0);
+}
+
+/* After it: who looks at the base, and not at the clone, sees the right bytes. */
+static void restore_base(void)
+{
+    write_base(old_bytes, old_nbytes, (off_t)old_nbytes);
+}
+
+/* W12: between the sums and the clones, and again before they are compared. */
+Test(base_file, that_changes_meanwhile_gives_the_same_file)
+{
+    static void (*const changes[][2])(void) = {
+        {spoil_base, NULL}, {spoil_base, restore_base}, {cut_base, NULL}};
+
+    for (size_t i = 0; i < 3; i++) {
+        size_t nbytes;
+        uint8_t *expected = make_expected("", &nbytes);
+        old_bytes = test_read_file(old_path, &old_nbytes);
+        n_clones = 0;
+        before_clone = changes[i][0];
+        after_clone = changes[i][1];
+        assert_ok(save_there(path, old_path, ""));
+        before_clone = after_clone = NULL;
+        cr_assert(test_file_holds(path, expected, nbytes), "case %zu", i);
+        cr_assert_not_null(stats.base_reason, "case %zu: %llu shared", i,
+                           (unsigned long long)stats.shared_nbytes);
+        free(expected);
+        free(old_bytes);
+    }
+}
+
+/* W6: each allocation is refused, once and for ever. */
+Test(base_file, without_memory_is_saved_or_a_clean_error)
+{
+    size_t nbytes;
+    uint8_t *expected = make_expected("io.threads=2", &nbytes);
+    unsigned n = 0;
+
+    for (int for_ever = 0; for_ever < 2; for_ever++)
+        for (uint64_t nth = 1, n_asked = nth; nth <= n_asked; nth++, n++) {
+            unlink(path);
+            berth_config *config = berth_config_new(&error);
+            assert_ok(berth_config_apply(config, "io.threads=2", &error));
+            berth_params params = {.config = config, .archive_name = "a", .base = old_path};
+            test_memory_watch();
+            test_memory_refuse(nth, for_ever);
+            int status =
+                berth_save_to(TO_PATH(path), OF_RECORDS(records, N_RECORDS, 0), &params, &error);
+            n_asked = bth_max(test_memory_seen().n_allocations, status != 0 ? nth + 1 : 0);
+            cr_assert_eq(test_memory_seen().live_nbytes, 0, "%llu", (unsigned long long)nth);
+            test_memory_unwatch();
+            cr_assert(status == BERTH_E_MEMORY || status == 0, "%s", error.message);
+            cr_assert_eq(test_folder_count(folder), status == 0 ? 2 : 1);
+            cr_assert(status != 0 || test_file_holds(path, expected, nbytes));
+            berth_config_free(config);
+        }
+    cr_assert_gt(n, 30);
+    free(expected);
+}
+
+Test(base_file, a_failing_read_of_the_caller_fails_the_save)
+{
+    assert_ok(save_there(old_path, "", ""));
+    read_failure = EIO;
+    cr_assert_eq(save_there(path, old_path, ""), BERTH_E_CALLBACK);
+    cr_assert_eq(error.system_errno, EIO);
+    cr_assert_str_eq(error.record, "data/3");
+    cr_assert_eq(test_folder_count(folder), 1);
+}
+
+/* A record that does not have the CRC that the caller told is refused, whatever the base has. */
+Test(base_file, a_wrong_checksum_is_told)
+{
+    assert_ok(save_there(old_path, "", ""));
+    records[1].crc32 = 7;
+    cr_assert_eq(save_there(path, old_path, ""), BERTH_E_CHECKSUM);
+    cr_assert_str_eq(error.record, "data/0");
+}
