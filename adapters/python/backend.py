@@ -40,7 +40,7 @@ class BuildByScons(build_ext):
         for name in BUILT:
             target = os.path.join(folder, name)
             shutil.copy(os.path.join(built, name), target)
-            subprocess.check_call(["strip", "--strip-unneeded", target])
+            subprocess.check_call([os.environ.get("STRIP", "strip"), "--strip-unneeded", target])
 
 
 def setup(hook, config_settings, *arguments):
