@@ -155,7 +155,7 @@ class BaseFaults:
         volume.eject()
         copy(volume.image, volume.path_beside("fresh"))
         for name, nth in points:
-            copy(volume.path_beside("fresh"), volume.image)
+            volume.replace(volume.path_beside("fresh"))
             volume.insert()
             killed = run_killed(self.command, name, nth)
             while True:  # nothing may be on its way
@@ -171,7 +171,7 @@ class BaseFaults:
                 berth("verify", self.target)
             volume.eject()
             self.n_points += 1
-        copy(volume.path_beside("fresh"), volume.image)
+        volume.replace(volume.path_beside("fresh"))
         volume.insert()
         self.tell("W5", 6)
 

@@ -101,7 +101,7 @@ def use_config():
 
 def waited(job):
     job.result(SECONDS)
-    return job.done(), job.staged(0), job.progress[0] == job.progress[1]
+    return job.done(), job.staged(0), job.progress[0] == job.progress[1], job.shared
 
 
 def awaited(job):
@@ -204,7 +204,7 @@ TABLE = {
     "dcp.async_save": lambda s: saved_by_ranks(s, lambda path: berth.dcp.async_save(VALUE, path).result()),
 }
 # Named by a row above of another name, or only classes and values.
-COVERED = {"Job.staged", "Job.done", "Job.progress", "File.__enter__", "File.__exit__", "Rows.__enter__",
+COVERED = {"Job.staged", "Job.done", "Job.shared", "Job.progress", "File.__enter__", "File.__exit__", "Rows.__enter__",
            "Rows.__exit__", "Ticket.__enter__", "Ticket.__exit__", "install", "uninstall", "dcp.save",
            "dcp.load"}
 

@@ -526,7 +526,7 @@ class Forks(Case):
 
         def refused():
             for job in jobs:
-                for use in (job.staged, job.done, job.result, job.cancel, lambda: job.progress,
+                for use in (job.staged, job.done, job.result, job.cancel, lambda: job.progress, lambda: job.shared,
                             lambda: job.add_done_callback(print), lambda: asyncio.run(self.wait(job))):
                     with self.assertRaisesRegex(berth.Error, f"belongs to process {os.getppid()}"):
                         use()

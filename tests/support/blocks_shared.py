@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 
 KINDS = {"xfs": (["mkfs.xfs", "-q", "-f"], 320 << 20), "btrfs": (["mkfs.btrfs", "-q", "-f"], 320 << 20),
          "ext4": (["mkfs.ext4", "-q", "-F"], 160 << 20)}
@@ -48,7 +49,16 @@ class Volume:
             if subprocess.run(["umount", self.mount], check=False, **QUIET).returncode:
                 subprocess.run(["umount", "-l", self.mount], check=False, **QUIET)
             subprocess.run(["losetup", "--detach", self.device], check=False, **QUIET)
+            for _ in range(500):  # the device is given up when nobody has it open any more
+                if not os.path.exists(f"/sys/block/{os.path.basename(self.device)}/loop/backing_file"):
+                    break
+                time.sleep(0.02)
         self.device = None
+
+    def replace(self, image):
+        """While it is ejected. A file of its own: what the last device had of the old one is not in the way."""
+        subprocess.run(["cp", "--sparse=always", image, self.path_beside("next")], check=True)
+        os.replace(self.path_beside("next"), self.image)
 
     def close(self):
         self.eject()
