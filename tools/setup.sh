@@ -21,7 +21,7 @@ test_packages=(
     7zip advancecomp bzip2 curl dos2unix git libarchive-tools lz4 ncompress nginx openssl xxd xz-utils zstd
 )
 deep_packages=(
-    clang libclang-rt-14-dev cmake
+    abigail-tools clang libclang-rt-14-dev cmake
     bindfs btrfs-progs e2fsprogs xfsprogs
     openmpi-bin libopenmpi-dev mpich libmpich-dev
 )
