@@ -194,6 +194,12 @@ Test(failing_reads, of_old_files)
     fail_in_fixture("old/many-1.13-zip.pth");
     fail_in_fixture("old/addresses-1.6-zip.pth");
     fail_in_fixture("old/torchscript-1.13.pt");
+    /* What follows the last storage is read by itself, where that is long. */
+    read_file("old/training-1.13-stream.pth");
+    file = realloc(file, file_nbytes + 7);
+    memset(file + file_nbytes, 0, 7);
+    file_nbytes += 7;
+    fail_at_every("bytes behind a legacy file", levels, N_LEVELS);
 }
 
 /* The head ends within each record, one after the other. */

@@ -57,6 +57,27 @@ Test(fetch_failures, that_fails_names_record_and_byte)
     expect_elements();
 }
 
+/* W6: what failed is told all the same. */
+Test(fetch_failures, without_memory_for_a_name_tells_none)
+{
+    uint64_t nth = 0;
+    bool is_named;
+    float element;
+
+    open_as("load.method=read");
+    const berth_tensor *tensor = tensor_at(3); /* names are made */
+    test_memory_watch();
+    do {
+        test_memory_refuse(++nth, false);
+        cr_expect_eq(berth_tensor_read(checkpoint, tensor, -1, 1, &element, &error),
+                     BERTH_E_ARGUMENT);
+        is_named = strstr(error.message, ": \"t3\": ") != NULL;
+        cr_expect_eq(is_named, !test_memory_refused(), "%s", error.message);
+    } while (!is_named && nth < 100);
+    test_memory_unwatch();
+    cr_expect_gt(nth, 2);
+}
+
 /* W9, F2 */
 Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
 {

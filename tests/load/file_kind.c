@@ -16,6 +16,7 @@ TestSuite(file_kind, .init = begin_sample, .fini = end_sample);
 #define HUNDRED                                                                                    \
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901" \
     "23456789"
+#define FIVE(text) text text text text text
 
 /* A zip's local header from its version to the size of the name. */
 #define HEADER_1 "\x14\0\0\0\0\0\0\0\0\0\0"
@@ -257,13 +258,23 @@ Test(file_kind, files_in_commands)
     static const struct {
         const char *name, *word;
     } cases[] = {
-        {"a-b_1.gz", "a-b_1.gz"}, {"./-a.gz", "./-a.gz"},
-        {"-a.gz", "./-a.gz"},     {"a b.gz", "'a b.gz'"},
-        {"$(a).gz", "'$(a).gz'"}, {"it's.gz", "'it'\\''s.gz'"},
-        {"a\nb.gz", ""},          {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
-        {"a\x7f.gz", ""},         {"a\xc2\x9b.gz", ""},
-        {"\xc3.gz", ""},          {"''.gz", "''\\'''\\''.gz'"},
-        {HUNDRED, HUNDRED},       {HUNDRED "x", HUNDRED "x"},
+        {"a-b_1.gz", "a-b_1.gz"},
+        {"./-a.gz", "./-a.gz"},
+        {"-a.gz", "./-a.gz"},
+        {"a b.gz", "'a b.gz'"},
+        {"$(a).gz", "'$(a).gz'"},
+        {"it's.gz", "'it'\\''s.gz'"},
+        {"a\nb.gz", ""},
+        {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
+        {"a\x7f.gz", ""},
+        {"a\xc2\x9b.gz", ""},
+        {"\xc3.gz", ""},
+        {"''.gz", "''\\'''\\''.gz'"},
+        {HUNDRED, HUNDRED},
+        {HUNDRED "x", HUNDRED "x"},
+        /* A word of 211 bytes, the longest one; and one of 212. */
+        {HUNDRED FIVE(FIVE("'")) "123456789", "'" HUNDRED FIVE(FIVE("'\\''")) "123456789'"},
+        {HUNDRED FIVE(FIVE("'")) "1234567890", ""},
     };
     char *place = test_folder_new(), says[300];
 
