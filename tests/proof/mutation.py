@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Switches off the checks of format/, load/ and save/, one at a time: some test must fail each time.
 
-usage: mutation.py BUILD [--long] [--quick] [--only TEXT | --again] [--sample N] [--seed N]
+usage: mutation.py BUILD [--long] [--quick] [--only TEXT] [--again] [--sample N] [--seed N]
 
 A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
 tests in C of the quick tier. Every test runs once, which tells the mutants that would change a value
@@ -10,8 +10,9 @@ in it; then each mutant is tried against these tests, the most particular first.
 none in any test survives at once. What survives is tried again under the address sanitizer, as the
 quick tier runs them. Tried is a sample of SAMPLE mutants, or of as many as --sample says; with --long
 all that stand in what reads files (READS); --only, once or more, takes those whose line ("file:line:
-kind: text") holds TEXT, --again those that survived the run before, and tells of both together. --quick: only the
-most particular tests, and no sanitizer, so that some survive which others would find: for --again.
+kind: text") holds TEXT; --again those that survived the run before, and tells of both together.
+--quick: only the most particular tests, and no sanitizer, so that some survive which others would
+find: for --again.
 Fails below MIN_SCORE. What was tried is kept in BUILD/mutation/told.json, with its cost in seconds. A
 seed draws the same mutants as long as these are there, whatever else changes.
 
@@ -333,11 +334,13 @@ def value_of(option, arguments, default=None):
 
 def choose(found, excepted, survived, arguments):
     chosen = [each for each in found if each.key() not in excepted]
-    if "--again" in arguments:
-        return [each for each in chosen if each.key() in survived]
     wanted = [text for option, text in zip(arguments, arguments[1:]) if option == "--only"]
     if wanted:
-        return [each for each in chosen if any(text in str(each) for text in wanted)]
+        chosen = [each for each in chosen if any(text in str(each) for text in wanted)]
+    if "--again" in arguments:
+        return [each for each in chosen if each.key() in survived]
+    if wanted:
+        return chosen
     n = int(value_of("--sample", arguments, SAMPLE))
     if "--long" not in arguments and len(chosen) > n:
         seed = str(value_of("--seed", arguments, random.randrange(10 ** 6)))
