@@ -391,6 +391,25 @@ Test(bad_input, globals_of_records_that_cannot_be_read)
     free(pickle.bytes);
 }
 
+/* More than there is room for at first; each is told once. */
+Test(bad_input, many_globals)
+{
+    struct pickle pickle = {0};
+    char global[40];
+    int n = 0;
+
+    assemble(&pickle, "PROTO 2 EMPTY_LIST");
+    for (int i = 0; i < 80; i++) {
+        (void)snprintf(global, sizeof global, "GLOBAL os name%d APPEND", i % 40);
+        assemble(&pickle, global);
+    }
+    assemble(&pickle, "STOP");
+    assert_ok(
+        berth_list_globals(FROM_MEMORY(pickle.bytes, pickle.nbytes), count_global, &n, &error));
+    cr_expect_eq(n, 40);
+    free(pickle.bytes);
+}
+
 /* W6: each allocation fails once; what could not be listed is never left out in silence. */
 Test(bad_input, globals_without_memory)
 {
