@@ -416,10 +416,15 @@ Test(bad_input, globals_without_memory)
     struct pickle pickle = {0};
 
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
-    const berth_source sources[] = {berth_from_memory(pickle.bytes, pickle.nbytes),
-                                    berth_from_memory(file, file_nbytes)};
-    for (size_t i = 0; i < 2; i++) {
+    berth_source sources[3] = {berth_from_memory(pickle.bytes, pickle.nbytes),
+                               berth_from_memory(file, file_nbytes)};
+    for (size_t i = 0; i < 3; i++) {
         int all = 0;
+        if (i == 2) { /* the pickle is inflated first */
+            set_record("data.pkl", pickle.bytes, pickle.nbytes);
+            zip_again("data.pkl");
+            sources[i] = berth_from_memory(file, file_nbytes);
+        }
         assert_ok(berth_list_globals(&sources[i], count_global, &all, &error));
         for (struct test_refusals each = {0}; test_refuse_next(&each);) {
             int n = 0, status = berth_list_globals(&sources[i], count_global, &n, &error);
