@@ -201,7 +201,9 @@ Test(rows_refused, a_table_without_a_name_has_that_of_its_storage)
 {
     static const float elements[160];
     static const int64_t shape[] = {10, 16};
-    const berth_rows_limits limits = {.cache_nbytes = 40, .scratch_nbytes = 1000};
+    const berth_rows_limits limits = {.cache_nbytes = 10000, .scratch_nbytes = 1000};
+    const int64_t id = 10;
+    berth_ticket ticket;
     berth_tree *tree = berth_tree_new(NULL);
     const berth_tensor table = {
         .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements};
@@ -213,9 +215,10 @@ Test(rows_refused, a_table_without_a_name_has_that_of_its_storage)
                             NULL, &error));
     assert_ok(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error));
     assert_ok(berth_rows_new(&limits, NULL, &rows, &error));
-    FAILS_SAYING(
-        berth_rows_add(rows, checkpoint, berth_as_tensor(berth_root(checkpoint)), &number, &error),
-        BERTH_E_MEMORY, "the tensor of storage 0");
+    assert_ok(
+        berth_rows_add(rows, checkpoint, berth_as_tensor(berth_root(checkpoint)), &number, &error));
+    FAILS_SAYING(berth_rows_prefetch(rows, number, &id, 1, &ticket, &error), BERTH_E_ARGUMENT,
+                 "is no row of the tensor of storage 0, which has 10");
     berth_rows_free(rows);
     close_opened();
     berth_free(bytes);
