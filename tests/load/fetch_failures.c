@@ -73,6 +73,7 @@ Test(fetch_failures, without_memory_for_a_name_tells_none)
                      BERTH_E_ARGUMENT);
         is_named = strstr(error.message, ": \"t3\": ") != NULL;
         cr_expect_eq(is_named, !test_memory_refused(), "%s", error.message);
+        cr_expect_eq(strchr(error.message, '"') != NULL, is_named, "%s", error.message);
     } while (!is_named && nth < 100);
     test_memory_unwatch();
     cr_expect_gt(nth, 2);
