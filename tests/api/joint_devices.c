@@ -199,15 +199,18 @@ Test(joint_devices, without_memory_for_a_copy)
 
 /* An address of CUDA is reserved in the process, but cannot be read: so is a page without rights.
  */
-Test(joint_devices, memory_whose_end_cannot_be_read)
+Test(joint_devices, memory_whose_begin_or_end_cannot_be_read)
 {
     uint8_t *pages =
         mmap(NULL, 2 * 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     cr_assert_neq(pages, MAP_FAILED);
-    cr_assert_eq(mprotect(pages + 65536, 65536, PROT_NONE), 0);
-    const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - 4);
-    check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(mprotect(pages, 2 * 65536, PROT_READ | PROT_WRITE), 0);
+        cr_assert_eq(mprotect(pages + 65536 * i, 65536, PROT_NONE), 0);
+        const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - (i ? 4 : 2));
+        check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
+    }
 }
 
 /* The page of clocks, which the system maps as drivers do: it can be read, but not from outside. */
