@@ -68,6 +68,8 @@ Test(pickle_kind, bare_and_legacy)
          "a bare pickle, not a PyTorch checkpoint" NAMES
          "the global torch.distributed.checkpoint.metadata os.system" NEVER},
         {BYTES("cposix\nsystem\n"), NONE "63 70 6f 73"},
+        {BYTES("cposix\n\n(S'id'\ntR"), NONE "63 70 6f 73"},
+        {BYTES("c\nsystem\n(S'id'\ntR"), NONE "63 0a 73 79"},
         {BYTES("checkpoint\nof the last epoch\n(S'a'\ntR"),
          "a text, not a checkpoint: a download that failed? It says: checkpoint of the last epoch "
          "(S'a' tR"},
@@ -176,6 +178,9 @@ Test(pickle_kind, of_archives)
          "data.pkl at byte 66: opcode SHORT_BINUNICODE (0x8c)" PROTOCOL "5" CONVERT NAMES
          "the global posix system" NEVER},
         {BYTES("(dp0\n."), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 65: opcode DICT (0x64)" PROTOCOL
+         "0 (whose tensors nobody can read) or 1" RESAVE},
+        {BYTES("(d"), 0, BERTH_E_FORBIDDEN,
          "data.pkl at byte 65: opcode DICT (0x64)" PROTOCOL
          "0 (whose tensors nobody can read) or 1" RESAVE},
         {BYTES("\x80\2cposix\nsystem\n."), 0, BERTH_E_FORBIDDEN,
