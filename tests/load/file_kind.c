@@ -294,6 +294,7 @@ Test(file_kind, files_in_commands)
 Test(file_kind, a_stand_in_for_the_path)
 {
     static const uint8_t gzip[] = "\x1f\x8b";
+    static const char metadata[] = "\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.";
     berth_source source;
     berth_verdict verdict;
 
@@ -310,6 +311,11 @@ Test(file_kind, a_stand_in_for_the_path)
     source.path = "https://host/a.gz";
     FAILS(berth_verify(&source, NULL, NULL, NULL, &verdict, &error), BERTH_E_NOT_CHECKPOINT,
           "memory: compressed by gzip: `gzip -dc` unpacks it");
+    /* Of a folder, that of a file says nothing. */
+    source = berth_from_memory(metadata, sizeof metadata - 1);
+    source.path = "https://host/.metadata";
+    FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT,
+                 "`berth convert` makes a checkpoint of its directory");
 }
 
 /* ---- zip archives ---- */
@@ -345,12 +351,16 @@ Test(file_kind, zip_archives_of_several_files)
                                            {"m/data.pkl", NO_FOLDER},
                                            {"data.pkm", NO_FOLDER},
                                            {"data.pkl", NO_FOLDER},
-                                           {"a/m.safetensors", IT_HOLDS(".safetensors")}};
+                                           {"a/m.safetensors", IT_HOLDS(".safetensors")},
+                                           {"word/document.xml", NO_FOLDER}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const test_entry entries[] = {test_stored("README.md", "a", 1),
                                       test_stored(cases[i][0], "b", 1),
-                                      test_stored(i == 0 ? "second.pt" : "more", "c", 1)};
+                                      test_stored(i == 0   ? "second.pt"
+                                                  : i == 7 ? "a/b/data.pkl" /* no document, then */
+                                                           : "more",
+                                                  "c", 1)};
         test_zip zip = test_zip_new_foreign(entries, 3);
         char says[400];
         (void)snprintf(says, sizeof says, "memory: at byte %zu%s", zip.central_at[0],
@@ -517,6 +527,7 @@ Test(file_kind, archives_without_data_pkl)
     }
     add_text("archive_format", "pt2");
     add_text("models/model.json", "{}");
+    add_text("models/other.json", "{}");
     build(NULL);
     expect_failure("", BERTH_E_NOT_CHECKPOINT, EXPORTED);
 }
