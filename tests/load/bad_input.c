@@ -374,7 +374,7 @@ Test(bad_input, globals_of_records_that_cannot_be_read)
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
     set_record("data.pkl", pickle.bytes, pickle.nbytes);
     add_record(".pkl", pickle.bytes, pickle.nbytes);
-    add_record("x", pickle.bytes, pickle.nbytes);
+    add_record("data.pkx", pickle.bytes, pickle.nbytes);
     for (int bad = 0; bad < 3; bad++) {
         int n = 0;
         build(NULL);

@@ -393,7 +393,8 @@ Test(failing_reads, of_elements_of_another_byte_order)
 Test(failing_reads, of_what_is_verified)
 {
     static const char *const files[] = {"torch/longer-record.pt", "torch/deflated.pt",
-                                        "torch/inert.pt", "old/views-1.13-stream.pth"};
+                                        "torch/inert.pt", "old/views-1.13-stream.pth",
+                                        "torch/deflated-pickle.pt"};
     static const char *const options[] = {"load.head_nbytes=1",
                                           "load.calculate_storage_offsets=off debug=on"};
 

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -503,5 +504,60 @@ Test(commit, a_pipe_that_takes_the_files_place_meanwhile_is_not_replaced)
     cr_assert_eq(lstat(path, &status), 0);
     cr_expect(S_ISFIFO(status.st_mode));
     cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+static int give_away(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)done_nbytes, (void)total_nbytes;
+    return chown(context, 65533, 0) == 0 && chmod(context, 0644) == 0 ? 0 : 1;
+}
+
+/* X1: so are its rights: they may be others than those that the new file got when the save began.
+ */
+Test(commit, rights_that_cannot_be_kept_any_more)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = give_away, .progress_context = path};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    test_write_file(path, "old", 3);
+    owner_errno = EPERM, acl_errno = EOPNOTSUPP;
+    bth_system.fchown = refused_fchown;
+    bth_system.fsetxattr = refused_fsetxattr;
+    cr_expect_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error),
+                 BERTH_E_REPLACE, "%s", error.message);
+    bth_system_restore();
+    cr_expect(test_file_holds(path, "old", 3));
+    cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+static int capget_of_nothing(void *header, void *sets)
+{
+    (void)header;
+    memset(sets, 0, _LINUX_CAPABILITY_U32S_3 * sizeof(struct __user_cap_data_struct));
+    return 0;
+}
+
+/* X2: another's file in another's sticky folder is root's to replace, by a capability. */
+Test(commit, a_sticky_folder_keeps_anothers_file)
+{
+    char *path = test_path(folder, "model.pt");
+    berth_error error;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    test_write_file(path, "old", 3);
+    cr_assert(chown(path, 65533, 0) == 0 && chown(folder, 65532, 0) == 0 &&
+              chmod(folder, 01777) == 0);
+    bth_system.capget = capget_of_nothing;
+    FAILS_SAYING(save(path, 1000, &error), BERTH_E_SYSTEM, "its folder is sticky");
+    bth_system_restore();
+    cr_expect(test_file_holds(path, "old", 3));
+    save_well(path, 1000);
     free(path);
 }

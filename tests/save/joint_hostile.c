@@ -333,6 +333,20 @@ Test(joint_hostile, a_ticket_that_names_another_file)
     berth_joint_abort(joint);
 }
 
+/* J5: a link in the place of its temporary is not followed. */
+Test(joint_hostile, a_link_in_the_place_of_the_temporary)
+{
+    begin();
+    char *temporary = temporary_path(folder, "model.pt", 0);
+    cr_assert(unlink(temporary) == 0 && symlink("model.pt", temporary) == 0);
+    cr_assert_eq(write_with(info.ticket, info.ticket_nbytes), BERTH_E_SYSTEM, "%s", error.message);
+    cr_assert(strstr(error.message, "its temporary .berth-"), "%s", error.message);
+    cr_assert(strstr(error.message, "cannot be opened"), "%s", error.message);
+    cr_assert(test_file_holds(path, "old", 3));
+    free(temporary);
+    berth_joint_abort(joint);
+}
+
 /* A block that no direct write has: a power of two all the same. */
 Test(joint_hostile, a_ticket_with_a_block_too_small_or_too_large)
 {
