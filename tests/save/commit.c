@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves to paths: what is replaced, what is refused before data is written, what is left behind. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -560,4 +561,85 @@ Test(commit, a_sticky_folder_keeps_anothers_file)
     cr_expect(test_file_holds(path, "old", 3));
     save_well(path, 1000);
     free(path);
+}
+
+/* ---- calls that fail ---- */
+
+static int failing_close(int fd)
+{
+    (void)close(fd);
+    errno = EIO;
+    return -1;
+}
+
+static int unreadable_folder(int in, const char *name, int flags, mode_t mode)
+{
+    errno = EACCES;
+    return flags & O_DIRECTORY && !(flags & O_PATH) ? -1 : openat(in, name, flags, mode);
+}
+
+static int failing_open(const char *name, int flags, mode_t mode)
+{
+    errno = EIO;
+    return flags & O_TRUNC ? -1 : open(name, flags, mode);
+}
+
+static int failing_fstatat(int in, const char *name, struct stat *status, int flags)
+{
+    (void)in, (void)name, (void)status, (void)flags;
+    errno = EIO;
+    return -1;
+}
+
+static int examine_nothing_more(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    bth_system.fstatat = failing_fstatat;
+    return 0;
+}
+
+/* W2, W10: the old file stays, alone, and the error says which step failed. */
+Test(commit, a_call_that_fails_is_told)
+{
+    static const struct {
+        int (*close)(int fd);
+        int (*openat)(int in, const char *name, int flags, mode_t mode);
+        int (*open)(const char *name, int flags, mode_t mode);
+        berth_progress_function progress;
+        const char *options, *says;
+    } cases[] = {
+        {.close = failing_close, .options = "", .says = "cannot be closed"},
+        {.openat = unreadable_folder,
+         .options = "save.durability=full",
+         .says = "its folder cannot be read, so it cannot be synced"},
+        {.openat = unreadable_folder, .options = "save.durability=file", .says = NULL},
+        {.open = failing_open,
+         .options = "save.replace=in_place",
+         .says = "cannot be written in place: Input/output error"},
+        {.progress = examine_nothing_more, .options = "", .says = "cannot be examined"},
+    };
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = test_path(folder, "model.pt");
+        const berth_params call = {.progress = cases[i].progress};
+        berth_error error;
+        test_write_file(path, "old", 3);
+        cr_assert_eq(berth_config_patch(cases[i].options, NULL), 0);
+        if (cases[i].close)
+            bth_system.close = cases[i].close;
+        if (cases[i].openat)
+            bth_system.openat = cases[i].openat;
+        if (cases[i].open)
+            bth_system.open = cases[i].open;
+        int code = berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error);
+        bth_system_restore();
+        (void)berth_config_unpatch(NULL);
+        cr_expect_eq(code, cases[i].says ? BERTH_E_SYSTEM : 0, "%zu: %s", i, error.message);
+        cr_expect(!cases[i].says || strstr(error.message, cases[i].says), "%zu: %s", i,
+                  error.message);
+        cr_expect_eq(test_file_holds(path, "old", 3), code < 0, "%zu", i);
+        cr_expect_eq(test_folder_count(folder), 1, "%zu", i);
+        free(path);
+    }
 }
