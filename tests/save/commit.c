@@ -7,6 +7,7 @@
 #include <linux/capability.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "io/syscalls.h"
@@ -642,4 +643,35 @@ Test(commit, a_call_that_fails_is_told)
         cr_expect_eq(test_folder_count(folder), 1, "%zu", i);
         free(path);
     }
+}
+
+static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    (void)fd, (void)mode, (void)offset, (void)nbytes;
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+static int nothing_free(int fd, struct statvfs *system)
+{
+    int result = fstatvfs(fd, system);
+
+    system->f_bavail = 0;
+    return result;
+}
+
+/* W1: where no room can be reserved, what is free is compared, before a byte is written. */
+Test(commit, without_a_reservation_too_little_room_is_told)
+{
+    char *path = test_path(folder, "model.pt");
+    berth_error error;
+
+    bth_system.fallocate = no_fallocate;
+    save_well(path, 100000);
+    bth_system.fstatvfs = nothing_free;
+    cr_expect_eq(save(path, 200000, &error), BERTH_E_NO_SPACE, "%s", error.message);
+    bth_system_restore();
+    cr_expect(is_checkpoint(path, 100000));
+    cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
 }
