@@ -394,20 +394,26 @@ Test(bad_input, globals_of_records_that_cannot_be_read)
 /* More than there is room for at first; each is told once. */
 Test(bad_input, many_globals)
 {
-    struct pickle pickle = {0};
-    char global[40];
-    int n = 0;
+    static const struct {
+        const char *begin;
+        int n;
+    } cases[] = {{"PROTO 2 EMPTY_LIST", 40}, {"PROTO 4 EMPTY_LIST", 40}, {"PROTO 4 EMPTY_LIST", 4}};
 
-    assemble(&pickle, "PROTO 2 EMPTY_LIST");
-    for (int i = 0; i < 80; i++) {
-        (void)snprintf(global, sizeof global, "GLOBAL os name%d APPEND", i % 40);
-        assemble(&pickle, global);
+    for (size_t k = 0; k < 3; k++) {
+        struct pickle pickle = {0};
+        char global[40];
+        int n = 0;
+        assemble(&pickle, cases[k].begin);
+        for (int i = 0; i < 2 * cases[k].n; i++) {
+            (void)snprintf(global, sizeof global, "GLOBAL os name%d APPEND", i % cases[k].n);
+            assemble(&pickle, global);
+        }
+        assemble(&pickle, "STOP");
+        assert_ok(
+            berth_list_globals(FROM_MEMORY(pickle.bytes, pickle.nbytes), count_global, &n, &error));
+        cr_expect_eq(n, cases[k].n);
+        free(pickle.bytes);
     }
-    assemble(&pickle, "STOP");
-    assert_ok(
-        berth_list_globals(FROM_MEMORY(pickle.bytes, pickle.nbytes), count_global, &n, &error));
-    cr_expect_eq(n, 40);
-    free(pickle.bytes);
 }
 
 /* W6: each allocation fails once; what could not be listed is never left out in silence. */
