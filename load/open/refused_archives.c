@@ -137,7 +137,7 @@ int bth_archive_explain_directory(const uint8_t *directory, size_t nbytes, const
         (strstr(error->message, ": " BTH_ZIP_REFUSED_ENCRYPTION) ||
          strstr(error->message, ": " BTH_ZIP_REFUSED_METHOD)))
         return bth_error_append_step(error, ": ", &packs_again, reader);
-    while (error->code == BERTH_E_ARCHIVE && cursor.good && bth_cursor_left(&cursor) > 0) {
+    while (error->code == BERTH_E_ARCHIVE && bth_cursor_left(&cursor) > 0) {
         (void)bth_cursor_bytes(&cursor, SIZES_AT);
         size_t n = bth_cursor_u16(&cursor), n_others = bth_cursor_u16(&cursor);
         n_others += bth_cursor_u16(&cursor);

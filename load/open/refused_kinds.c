@@ -100,6 +100,14 @@ int bth_error_append_leaves_out(berth_error *error, uint64_t nbytes, const char 
     return bth_error_append_step(error, ": ", &step, reader);
 }
 
+/* The codes of the reader of pickles; none has failed of a file or of memory. */
+static bool error_is_refusal(const berth_error *error)
+{
+    return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_PICKLE ||
+           error->code == BERTH_E_UNSUPPORTED || error->code == BERTH_E_TENSOR ||
+           error->code == BERTH_E_TRUNCATED;
+}
+
 int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_error *error)
 {
     bool is_whole = error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_UNSUPPORTED;
@@ -110,8 +118,7 @@ int bth_later_object_explain(const bth_reader *file, uint64_t offset, berth_erro
 
     if (error->offset != BERTH_NO_OFFSET)
         error->offset += offset;
-    if (!is_whole && error->code != BERTH_E_ARCHIVE && error->code != BERTH_E_TRUNCATED &&
-        error->code != BERTH_E_PICKLE && error->code != BERTH_E_TENSOR)
+    if (!error_is_refusal(error) && error->code != BERTH_E_ARCHIVE)
         return error->code; /* says nothing about the file */
     if (error->code == BERTH_E_ARCHIVE && strstr(error->message, BTH_FOLLOW_LAST)) {
         uint64_t end = error->offset;
@@ -474,14 +481,6 @@ int bth_folder_explain(const berth_source *source, berth_error *error)
 }
 
 /* ---- pickles of checkpoints ---- */
-
-/* The codes of the reader of pickles; none has failed of a file or of memory. */
-static bool error_is_refusal(const berth_error *error)
-{
-    return error->code == BERTH_E_FORBIDDEN || error->code == BERTH_E_PICKLE ||
-           error->code == BERTH_E_UNSUPPORTED || error->code == BERTH_E_TENSOR ||
-           error->code == BERTH_E_TRUNCATED;
-}
 
 static bool error_ends_with(const berth_error *error, const char *end)
 {

@@ -106,8 +106,6 @@ static bool prefetch_find_window_to_claim(const berth_prefetch *prefetch,
     if (plan->pass_nbytes < left)
         ahead = plan->pass_nbytes - prefetch_nbytes_beyond_window(prefetch);
     uint64_t limit = prefetch->consumed + ahead;
-    if (prefetch->begun >= limit)
-        return false;
     *window = bth_prefetch_find_next_window(plan, prefetch->begun, limit);
     return window->nbytes == plan->window_nbytes || prefetch->begun + window->nbytes < limit ||
            limit == plan->nbytes || prefetch->begun < prefetch->consumed;

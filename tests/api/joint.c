@@ -123,6 +123,47 @@ Test(joint, a_slice_names_its_tensor_by_name_or_path)
     check_joint_file("names and paths");
 }
 
+/* Tensors of an open checkpoint, and empty ones: no writer has bytes of them. */
+Test(joint, what_is_read_or_empty_is_the_coordinators)
+{
+    static const float numbers[] = {1, 2, 3};
+    static const int64_t shape[] = {3}, none[] = {0};
+    const berth_slice slices[] = {berth_slice_whole("b", numbers)};
+    berth_tree *tree = berth_tree_new(&error);
+    joint_state outline = {tree, berth_make_dict(tree, BERTH_KIND_DICT)};
+    berth_value *whole = berth_make_dict(tree, BERTH_KIND_DICT);
+    const berth_slice of_others[] = {berth_slice_whole("a", numbers),
+                                     berth_slice_whole("none", numbers)};
+    berth_joint_info info;
+    berth_checkpoint *checkpoint;
+    void *receipt;
+    size_t nbytes;
+
+    berth_dict_set(whole, "a", test_tensor(tree, BERTH_FLOAT32, numbers, 1, shape));
+    berth_dict_set(whole, "b", test_tensor(tree, BERTH_FLOAT32, numbers, 1, shape));
+    berth_dict_set(whole, "none", test_tensor(tree, BERTH_FLOAT32, numbers, 1, none));
+    assert_ok(berth_save(expected_path, whole, NULL, &error));
+    assert_ok(berth_open(expected_path, NULL, &checkpoint, &error));
+    berth_dict_set(outline.value, "a",
+                   berth_value_copy(tree, berth_dict_get(berth_root(checkpoint), "a"), 0));
+    berth_dict_set(outline.value, "b", test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 1, shape));
+    berth_dict_set(outline.value, "none",
+                   test_tensor(tree, BERTH_FLOAT32, BERTH_ELSEWHERE, 1, none));
+    berth_joint *joint = begin(&outline, 1, &info);
+    for (size_t i = 0; i < 2; i++) {
+        cr_expect_eq(berth_joint_write(info.ticket, info.ticket_nbytes, 0, &of_others[i], 1, NULL,
+                                       &receipt, &nbytes, &error),
+                     BERTH_E_NOT_FOUND);
+        cr_expect_not_null(
+            strstr(error.message, "the outline has no such tensor whose bytes are elsewhere"));
+    }
+    (void)joint_write_and_tell(joint, &info, 0, slices, 1, NULL);
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_tree_free(tree);
+    berth_close(checkpoint);
+    check_joint_file("read and empty");
+}
+
 enum { N_ROWS = 6, ROW = 1500, N_THREE = 3 };
 
 /* Rows 5 - writer and 2 - writer: in the file they come from the last writer first, twice. */

@@ -143,6 +143,34 @@ Test(joint_devices, all_kinds_of_slices_give_the_file_of_one_process)
     free(expected);
 }
 
+/* The coordinator's own tensor, on a device: no writer has bytes of it. */
+Test(joint_devices, what_the_coordinator_has_on_a_device)
+{
+    const int64_t one[] = {1};
+    const berth_slice own = berth_slice_whole("own", &scalar);
+    berth_value *outline = berth_make_dict(tree, BERTH_KIND_DICT);
+    uintptr_t address;
+
+    assert_ok(berth_device_memory_new("simulated:0", sizeof scalar, &address, &error));
+    assert_ok(berth_device_memory_copy("simulated:0", address, &scalar, sizeof scalar,
+                                       BERTH_TO_DEVICE, &error));
+    const berth_tensor tensor = {.dtype = BERTH_FLOAT64,
+                                 .rank = 1,
+                                 .shape = one,
+                                 .storage =
+                                     berth_device_storage_new(tree, BERTH_FLOAT64, address,
+                                                              sizeof scalar, "simulated:0", NULL)};
+    berth_dict_set(outline, "own", berth_make_tensor(tree, &tensor));
+    set(outline, "scalar", BERTH_FLOAT64, 0, NULL, true);
+    assert_ok(berth_joint_begin(path, outline, 1, NULL, &joint, &info, &error));
+    cr_expect_eq(write_slices(&own, 1), BERTH_E_NOT_FOUND, "%s", error.message);
+    const berth_slice slice = berth_slice_whole("scalar", &scalar);
+    assert_ok(write_slices(&slice, 1));
+    assert_ok(berth_joint_add_receipt(joint, receipt, receipt_nbytes, &error));
+    assert_ok(berth_joint_finish(joint, &error));
+    berth_free(receipt);
+}
+
 /* ---- refusals ---- */
 
 static void check_refused(const berth_slice *slice, int status, const char *expected)
@@ -199,15 +227,18 @@ Test(joint_devices, without_memory_for_a_copy)
 
 /* An address of CUDA is reserved in the process, but cannot be read: so is a page without rights.
  */
-Test(joint_devices, memory_whose_end_cannot_be_read)
+Test(joint_devices, memory_whose_begin_or_end_cannot_be_read)
 {
     uint8_t *pages =
         mmap(NULL, 2 * 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     cr_assert_neq(pages, MAP_FAILED);
-    cr_assert_eq(mprotect(pages + 65536, 65536, PROT_NONE), 0);
-    const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - 4);
-    check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(mprotect(pages, 2 * 65536, PROT_READ | PROT_WRITE), 0);
+        cr_assert_eq(mprotect(pages + 65536 * i, 65536, PROT_NONE), 0);
+        const berth_slice slice = berth_slice_whole("scalar", pages + 65536 - (i ? 4 : 2));
+        check_refused(&slice, BERTH_E_ARGUMENT, " are not memory that the host can read");
+    }
 }
 
 /* The page of clocks, which the system maps as drivers do: it can be read, but not from outside. */

@@ -362,5 +362,5 @@ Test(load_faults, short_reads_are_continued)
         fault_clear();
         berth_config_unpatch(NULL);
     }
-    check_points(3, n_points, 1700);
+    check_points(3, n_points, 1800);
 }

@@ -332,6 +332,7 @@ static void put_inert(berth_value *dict)
     berth_value_set_state(call, call);
     put(dict, "global", bth_global_new(from, "torch", 5, "float32", 7, false));
     put(dict, "inert", call);
+    cr_expect_null(berth_value_part(call, BERTH_PART_TYPE));
 }
 
 static berth_value *quantized(void)
@@ -367,6 +368,7 @@ static void put_tensors(berth_value *dict)
     put(dict, "sparse", berth_make_sparse(from, BERTH_SPARSE_COO, (int64_t[]){9}, 1, parts, true));
     put(dict, "nested", berth_make_nested(from, nested));
     put(dict, "parameter", berth_make_parameter(from, whole(BERTH_FLOAT32, 5), true));
+    put(dict, "quantized parameter", berth_make_parameter(from, quantized(), false));
     put(dict, "subclass", berth_make_subclass(from, whole(BERTH_FLOAT32, 6), state));
     put(dict, "storage", berth_make_storage(from, all_numbers()));
 }

@@ -161,5 +161,6 @@ Test(gather, conjugate_and_negative_bits_flip_signs)
                          refused ? BERTH_E_UNSUPPORTED : 0);
             expect_signs(bytes, rows[i].is_complex ? 6 : 3, rows[i].real, rows[i].is_complex,
                          refused ? 0 : flags[k]);
+            cr_expect_eq(bth_tensor_resolve_bits(&tensor, 0, NULL, &error), 0);
         }
 }

@@ -101,6 +101,7 @@ Test(names, that_cannot_be_said_are_shown_as_paths)
     berth_dict_set_value(root, berth_make_str(tree, "a\0b", 3), nul);
     berth_dict_set_value(root, berth_make_str(tree, "a\0c", 3), tensor());
     berth_dict_set_value(root, berth_make_str(tree, surrogate, 3), tensor());
+    berth_dict_set_value(root, berth_make_str(tree, "\0\xf3\xa0\x80\x81", 5), tensor()); /* a tag */
     berth_dict_set(root, "", tensor());
     berth_dict_set(root, "[0]", tensor());
     berth_dict_set_value(root, berth_make_int(tree, 0), item);
@@ -110,6 +111,7 @@ Test(names, that_cannot_be_said_are_shown_as_paths)
     expect_list("['a\\x00b'] ['a\\x00b']\n"
                 "['a\\x00c'] ['a\\x00c']\n"
                 "['\\ud800'] ['\\ud800']\n"
+                "['\\x00\\U000e0001'] ['\\x00\\U000e0001']\n"
                 "[''] ['']\n"
                 "['[0]'] ['[0]']\n"
                 "0 [0]\n"

@@ -145,6 +145,10 @@ Test(pickle_reduce, inert_pickles_lose_nothing)
         "GLOBAL __builtin__ set EMPTY_LIST MARK 1 TUPLE1 1 TUPLE1 APPENDS TUPLE1 !REDUCE STOP",
         BERTH_E_PICKLE, "__builtin__ set: a set has a key twice: the first would be lost");
     gives_by(INERT, "EMPTY_DICT 'a' 1 SETITEM 'a' 2 SETITEM STOP", "{'a': 2}");
+    gives_by(INERT,
+             "EMPTY_DICT GLOBAL _codecs encode 'a' 'latin1' TUPLE2 REDUCE BINPUT 0 1 SETITEM "
+             "BINGET 0 2 SETITEM STOP",
+             "{b'a': 2}");
 }
 
 Test(pickle_reduce, inert_objects_take_items_only_in_order)

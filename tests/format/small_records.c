@@ -35,6 +35,7 @@ static void refuse_byteorder(const char *text, const char *sentence)
 
 Test(small_records, any_other_byteorder_is_refused)
 {
+    refuse_byteorder("bog", "byteorder at byte 700: 'bog' (3 bytes) is neither 'little' nor 'big'");
     refuse_byteorder("", "byteorder at byte 700: '' (0 bytes) is neither 'little' nor 'big'");
     refuse_byteorder("Little",
                      "byteorder at byte 700: 'Little' (6 bytes) is neither 'little' nor 'big'");

@@ -123,6 +123,11 @@ Test(tensor, sizes_that_overflow_are_refused)
          INT64_MAX,
          "a tensor of shape [3, 1, 1], stride [9223372036854775807, 0, 0] and storage offset "
          "9223372036854775807 does not fit 64 bits"},
+        {{5, 1, 1},
+         {INT64_MAX, 0, 0},
+         0,
+         "a tensor of shape [5, 1, 1], stride [9223372036854775807, 0, 0] and storage offset 0 "
+         "does not fit 64 bits"},
         {{3, 3, 1},
          {INT64_MAX, INT64_MAX, 0},
          0,

@@ -122,6 +122,8 @@ Test(value, text_that_is_no_utf8_is_refused)
                                       "ab\xf4\x90\x80\x80",
                                       "ab\xf5\x80\x80",
                                       "ab\xff",
+                                      "ab\xed\xc0\x80",
+                                      "ab\xed\xa0 ",
                                       "ab\xe2\x28\xa1"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
         expect_tree_failure(text(bad[i]), BERTH_E_ARGUMENT, "text that is not UTF-8 at its byte 2");

@@ -374,7 +374,7 @@ Test(bad_input, globals_of_records_that_cannot_be_read)
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
     set_record("data.pkl", pickle.bytes, pickle.nbytes);
     add_record(".pkl", pickle.bytes, pickle.nbytes);
-    add_record("x", pickle.bytes, pickle.nbytes);
+    add_record("data.pkx", pickle.bytes, pickle.nbytes);
     for (int bad = 0; bad < 3; bad++) {
         int n = 0;
         build(NULL);
@@ -391,16 +391,46 @@ Test(bad_input, globals_of_records_that_cannot_be_read)
     free(pickle.bytes);
 }
 
+/* More than there is room for at first; each is told once. */
+Test(bad_input, many_globals)
+{
+    static const struct {
+        const char *begin;
+        int n;
+    } cases[] = {{"PROTO 2 EMPTY_LIST", 40}, {"PROTO 4 EMPTY_LIST", 40}, {"PROTO 4 EMPTY_LIST", 4}};
+
+    for (size_t k = 0; k < 3; k++) {
+        struct pickle pickle = {0};
+        char global[40];
+        int n = 0;
+        assemble(&pickle, cases[k].begin);
+        for (int i = 0; i < 2 * cases[k].n; i++) {
+            (void)snprintf(global, sizeof global, "GLOBAL os name%d APPEND", i % cases[k].n);
+            assemble(&pickle, global);
+        }
+        assemble(&pickle, "STOP");
+        assert_ok(
+            berth_list_globals(FROM_MEMORY(pickle.bytes, pickle.nbytes), count_global, &n, &error));
+        cr_expect_eq(n, cases[k].n);
+        free(pickle.bytes);
+    }
+}
+
 /* W6: each allocation fails once; what could not be listed is never left out in silence. */
 Test(bad_input, globals_without_memory)
 {
     struct pickle pickle = {0};
 
     assemble(&pickle, "PROTO 2 GLOBAL os system BINPUT 0 STOP");
-    const berth_source sources[] = {berth_from_memory(pickle.bytes, pickle.nbytes),
-                                    berth_from_memory(file, file_nbytes)};
-    for (size_t i = 0; i < 2; i++) {
+    berth_source sources[3] = {berth_from_memory(pickle.bytes, pickle.nbytes),
+                               berth_from_memory(file, file_nbytes)};
+    for (size_t i = 0; i < 3; i++) {
         int all = 0;
+        if (i == 2) { /* the pickle is inflated first */
+            set_record("data.pkl", pickle.bytes, pickle.nbytes);
+            zip_again("data.pkl");
+            sources[i] = berth_from_memory(file, file_nbytes);
+        }
         assert_ok(berth_list_globals(&sources[i], count_global, &all, &error));
         for (struct test_refusals each = {0}; test_refuse_next(&each);) {
             int n = 0, status = berth_list_globals(&sources[i], count_global, &n, &error);

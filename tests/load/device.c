@@ -234,6 +234,12 @@ Test(device, what_is_written_there_is_what_is_read_and_saved_again)
                  0);
     cr_assert_eq(bth_device_stream_wait(&stream, &error), 0);
     bth_device_stream_close(&stream);
+    uint32_t *read = malloc(parts[3].n_words * 4);
+    const berth_destination to = {
+        .tensor = tensor_at(3), .address = read, .nbytes = parts[3].n_words * 4};
+    assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+    cr_expect_eq(memcmp(read, words[3], to.nbytes), 0);
+    free(read);
     assert_ok(berth_save(again, berth_root(checkpoint), NULL, &error));
     free(path);
     path = again;

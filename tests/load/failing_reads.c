@@ -194,6 +194,12 @@ Test(failing_reads, of_old_files)
     fail_in_fixture("old/many-1.13-zip.pth");
     fail_in_fixture("old/addresses-1.6-zip.pth");
     fail_in_fixture("old/torchscript-1.13.pt");
+    /* What follows the last storage is read by itself, where that is long. */
+    read_file("old/training-1.13-stream.pth");
+    file = realloc(file, file_nbytes + 7);
+    memset(file + file_nbytes, 0, 7);
+    file_nbytes += 7;
+    fail_at_every("bytes behind a legacy file", levels, N_LEVELS);
 }
 
 /* The head ends within each record, one after the other. */
@@ -387,7 +393,8 @@ Test(failing_reads, of_elements_of_another_byte_order)
 Test(failing_reads, of_what_is_verified)
 {
     static const char *const files[] = {"torch/longer-record.pt", "torch/deflated.pt",
-                                        "torch/inert.pt", "old/views-1.13-stream.pth"};
+                                        "torch/inert.pt", "old/views-1.13-stream.pth",
+                                        "torch/deflated-pickle.pt"};
     static const char *const options[] = {"load.head_nbytes=1",
                                           "load.calculate_storage_offsets=off debug=on"};
 

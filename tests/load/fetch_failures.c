@@ -57,6 +57,53 @@ Test(fetch_failures, that_fails_names_record_and_byte)
     expect_elements();
 }
 
+static int failing_fstat(int fd, struct stat *status)
+{
+    (void)fd, (void)status;
+    errno = EIO;
+    return -1;
+}
+
+/* F2: a map whose file cannot be examined is not looked at: it may end before its bytes. */
+Test(fetch_failures, of_a_file_that_cannot_be_examined)
+{
+    static const char *const options[] = {"load.method=map", "load.method=map load.check=data"};
+
+    for (size_t i = 0; i < 2; i++) {
+        open_as(options[i]);
+        const berth_tensor *tensor = tensor_at(3);
+        bth_system.fstat = failing_fstat;
+        FAILS_SAYING(berth_load(checkpoint, NULL, NULL, &error), BERTH_E_SYSTEM,
+                     "cannot be examined: Input/output error");
+        cr_expect_null(berth_tensor_data(checkpoint, tensor, &error));
+        bth_system_restore();
+        fetched(NULL);
+        expect_elements();
+    }
+}
+
+/* W6: what failed is told all the same. */
+Test(fetch_failures, without_memory_for_a_name_tells_none)
+{
+    uint64_t nth = 0;
+    bool is_named;
+    float element;
+
+    open_as("load.method=read");
+    const berth_tensor *tensor = tensor_at(3); /* names are made */
+    test_memory_watch();
+    do {
+        test_memory_refuse(++nth, false);
+        cr_expect_eq(berth_tensor_read(checkpoint, tensor, -1, 1, &element, &error),
+                     BERTH_E_ARGUMENT);
+        is_named = strstr(error.message, ": \"t3\": ") != NULL;
+        cr_expect_eq(is_named, !test_memory_refused(), "%s", error.message);
+        cr_expect_eq(strchr(error.message, '"') != NULL, is_named, "%s", error.message);
+    } while (!is_named && nth < 100);
+    test_memory_unwatch();
+    cr_expect_gt(nth, 2);
+}
+
 /* W9, F2 */
 Test(fetch_failures, of_a_file_that_got_shorter_is_an_error_and_no_signal)
 {

@@ -16,6 +16,7 @@ TestSuite(file_kind, .init = begin_sample, .fini = end_sample);
 #define HUNDRED                                                                                    \
     "01234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901" \
     "23456789"
+#define FIVE(text) text text text text text
 
 /* A zip's local header from its version to the size of the name. */
 #define HEADER_1 "\x14\0\0\0\0\0\0\0\0\0\0"
@@ -257,13 +258,23 @@ Test(file_kind, files_in_commands)
     static const struct {
         const char *name, *word;
     } cases[] = {
-        {"a-b_1.gz", "a-b_1.gz"}, {"./-a.gz", "./-a.gz"},
-        {"-a.gz", "./-a.gz"},     {"a b.gz", "'a b.gz'"},
-        {"$(a).gz", "'$(a).gz'"}, {"it's.gz", "'it'\\''s.gz'"},
-        {"a\nb.gz", ""},          {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
-        {"a\x7f.gz", ""},         {"a\xc2\x9b.gz", ""},
-        {"\xc3.gz", ""},          {"''.gz", "''\\'''\\''.gz'"},
-        {HUNDRED, HUNDRED},       {HUNDRED "x", HUNDRED "x"},
+        {"a-b_1.gz", "a-b_1.gz"},
+        {"./-a.gz", "./-a.gz"},
+        {"-a.gz", "./-a.gz"},
+        {"a b.gz", "'a b.gz'"},
+        {"$(a).gz", "'$(a).gz'"},
+        {"it's.gz", "'it'\\''s.gz'"},
+        {"a\nb.gz", ""},
+        {"\xc3\xa4.gz", "'\xc3\xa4.gz'"},
+        {"a\x7f.gz", ""},
+        {"a\xc2\x9b.gz", ""},
+        {"\xc3.gz", ""},
+        {"''.gz", "''\\'''\\''.gz'"},
+        {HUNDRED, HUNDRED},
+        {HUNDRED "x", HUNDRED "x"},
+        /* A word of 211 bytes, the longest one; and one of 212. */
+        {HUNDRED FIVE(FIVE("'")) "123456789", "'" HUNDRED FIVE(FIVE("'\\''")) "123456789'"},
+        {HUNDRED FIVE(FIVE("'")) "1234567890", ""},
     };
     char *place = test_folder_new(), says[300];
 
@@ -283,6 +294,7 @@ Test(file_kind, files_in_commands)
 Test(file_kind, a_stand_in_for_the_path)
 {
     static const uint8_t gzip[] = "\x1f\x8b";
+    static const char metadata[] = "\x80\2ctorch.distributed.checkpoint.metadata\nMetadata\n.";
     berth_source source;
     berth_verdict verdict;
 
@@ -299,6 +311,11 @@ Test(file_kind, a_stand_in_for_the_path)
     source.path = "https://host/a.gz";
     FAILS(berth_verify(&source, NULL, NULL, NULL, &verdict, &error), BERTH_E_NOT_CHECKPOINT,
           "memory: compressed by gzip: `gzip -dc` unpacks it");
+    /* Of a folder, that of a file says nothing. */
+    source = berth_from_memory(metadata, sizeof metadata - 1);
+    source.path = "https://host/.metadata";
+    FAILS_SAYING(berth_open_source(&source, NULL, &checkpoint, &error), BERTH_E_NOT_CHECKPOINT,
+                 "`berth convert` makes a checkpoint of its directory");
 }
 
 /* ---- zip archives ---- */
@@ -334,12 +351,16 @@ Test(file_kind, zip_archives_of_several_files)
                                            {"m/data.pkl", NO_FOLDER},
                                            {"data.pkm", NO_FOLDER},
                                            {"data.pkl", NO_FOLDER},
-                                           {"a/m.safetensors", IT_HOLDS(".safetensors")}};
+                                           {"a/m.safetensors", IT_HOLDS(".safetensors")},
+                                           {"word/document.xml", NO_FOLDER}};
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const test_entry entries[] = {test_stored("README.md", "a", 1),
                                       test_stored(cases[i][0], "b", 1),
-                                      test_stored(i == 0 ? "second.pt" : "more", "c", 1)};
+                                      test_stored(i == 0   ? "second.pt"
+                                                  : i == 7 ? "a/b/data.pkl" /* no document, then */
+                                                           : "more",
+                                                  "c", 1)};
         test_zip zip = test_zip_new_foreign(entries, 3);
         char says[400];
         (void)snprintf(says, sizeof says, "memory: at byte %zu%s", zip.central_at[0],
@@ -506,6 +527,7 @@ Test(file_kind, archives_without_data_pkl)
     }
     add_text("archive_format", "pt2");
     add_text("models/model.json", "{}");
+    add_text("models/other.json", "{}");
     build(NULL);
     expect_failure("", BERTH_E_NOT_CHECKPOINT, EXPORTED);
 }

@@ -287,6 +287,7 @@ Test(legacy, a_further_object_that_is_not_whole_is_bad)
 
 Test(legacy, a_further_object_that_is_refused_leaves_the_file_intact)
 {
+    static const char odd[] = LEGACY_HEAD "\x80\2}]K\1s.\x80\2]."; /* a list as a key */
     berth_verdict verdict;
 
     add_file("old/module-1.13-stream.pth");
@@ -296,6 +297,14 @@ Test(legacy, a_further_object_that_is_refused_leaves_the_file_intact)
                      "memory from byte 1705 on: object at byte 153: global __main__ Scale is not "
                      "allowed in a checkpoint (load.unknown_globals=inert lists such files without "
                      "running anything): `tail -c +1706` makes a file of it");
+
+    /* So does one that is of another kind: "unsupported". */
+    free(file);
+    file = NULL;
+    read_views();
+    add_bytes(odd, sizeof odd - 1);
+    cr_expect_eq(verify_file(&verdict), BERTH_E_UNSUPPORTED, "%s", error.message);
+    cr_expect(strstr(error.message, "makes a file of it"), "%s", error.message);
 
     /* A refusal of the first stays, and what is behind it is looked at all the same. */
     free(file);

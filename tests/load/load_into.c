@@ -75,6 +75,25 @@ Test(load_into, has_every_byte_whatever_the_way_and_the_address)
         }
 }
 
+/* Whose pages the load may bring in as it likes. */
+Test(load_into, fills_memory_that_nobody_has_touched)
+{
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        size_t nbytes = lengths[3] * 4;
+        void *memory =
+            mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        cr_assert_neq(memory, MAP_FAILED);
+        open_as(ways[i]);
+        const berth_destination to = {
+            .tensor = tensor_at(3), .address = memory, .nbytes = nbytes, .is_new = 1};
+        assert_ok(berth_load_into(checkpoint, &to, 1, NULL, &error));
+        cr_expect_eq(memcmp(memory, elements[3], nbytes), 0, "%s", ways[i]);
+        cr_expect_eq(munmap(memory, nbytes), 0);
+    }
+    FAILS_SAYING(berth_load_into(checkpoint, NULL, 0, &(berth_params){.reserved = {1}}, &error),
+                 BERTH_E_ARGUMENT, "berth_params: reserved[0] is not 0");
+}
+
 /* T5 */
 Test(load_into, swaps_the_other_byte_order)
 {

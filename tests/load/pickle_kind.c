@@ -68,6 +68,8 @@ Test(pickle_kind, bare_and_legacy)
          "a bare pickle, not a PyTorch checkpoint" NAMES
          "the global torch.distributed.checkpoint.metadata os.system" NEVER},
         {BYTES("cposix\nsystem\n"), NONE "63 70 6f 73"},
+        {BYTES("cposix\n\n(S'id'\ntR"), NONE "63 70 6f 73"},
+        {BYTES("c\nsystem\n(S'id'\ntR"), NONE "63 0a 73 79"},
         {BYTES("checkpoint\nof the last epoch\n(S'a'\ntR"),
          "a text, not a checkpoint: a download that failed? It says: checkpoint of the last epoch "
          "(S'a' tR"},
@@ -149,6 +151,55 @@ Test(pickle_kind, of_checkpoints)
         char message[700];
         (void)snprintf(message, sizeof message, "memory: %s", cases[i].says);
         expect_failure_of(cases[i].bytes, cases[i].nbytes, "", cases[i].code, message);
+    }
+}
+
+/* The same of an archive: a protocol that can be read with inert classes is told with the command
+ * for it, also in front of what it names; but that the file was cut short comes first. */
+Test(pickle_kind, of_archives)
+{
+#define PROTOCOL " is not allowed in a checkpoint: it was saved with pickle_protocol="
+#define NOT_BY_PYTORCH ", which PyTorch's weights_only=True refuses, too: "
+#define CONVERT                                                                                    \
+    NOT_BY_PYTORCH "`berth convert --set load.unknown_globals=inert` saves it again without "      \
+                   "running anything"
+#define RESAVE                                                                                     \
+    NOT_BY_PYTORCH "PyTorch (weights_only=False) saves it again, but runs what is in it: only if " \
+                   "you trust the file"
+    static const struct {
+        const char *bytes;
+        size_t nbytes, cut_nbytes;
+        int code;
+        const char *says;
+    } cases[] = {
+        {BYTES("\x80\4\x95\2\0\0\0\0\0\0\0}."), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 66: opcode FRAME (0x95)" PROTOCOL "4" CONVERT},
+        {BYTES("\x80\5\x8c\5posix\x94\x8c\6system\x94\x93."), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 66: opcode SHORT_BINUNICODE (0x8c)" PROTOCOL "5" CONVERT NAMES
+         "the global posix system" NEVER},
+        {BYTES("(dp0\n."), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 65: opcode DICT (0x64)" PROTOCOL
+         "0 (whose tensors nobody can read) or 1" RESAVE},
+        {BYTES("(d"), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 65: opcode DICT (0x64)" PROTOCOL
+         "0 (whose tensors nobody can read) or 1" RESAVE},
+        {BYTES("\x80\2cposix\nsystem\n."), 0, BERTH_E_FORBIDDEN,
+         "data.pkl at byte 66: global posix system is not allowed in a checkpoint "
+         "(load.unknown_globals=inert lists such files without running anything)"},
+        {BYTES("\x80\2cposix\nsystem\n."), 1, BERTH_E_ARCHIVE,
+         "at byte 1794: the end record is cut off: 21 of its 22 bytes are there: a download or a "
+         "save in place that did not end?"},
+        {BYTES("\x80\2cposix\nsystem\n."), 22, BERTH_E_ARCHIVE,
+         "no end record: not a zip archive, or cut off: a download or a save in place that did not "
+         "end?"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set_record("data.pkl", cases[i].bytes, cases[i].nbytes);
+        build(NULL);
+        char message[700];
+        (void)snprintf(message, sizeof message, "memory: %s", cases[i].says);
+        expect_failure_of(file, file_nbytes - cases[i].cut_nbytes, "", cases[i].code, message);
     }
 }
 

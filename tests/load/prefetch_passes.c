@@ -40,6 +40,33 @@ Test(prefetch_passes, never_goes_further_ahead_than_a_pass)
     }
 }
 
+/* A window that ends with its pass is full; and one that ends with its range is short, but not the
+ * last one. */
+Test(prefetch_passes, goes_as_far_ahead_as_a_pass)
+{
+    const berth_tensor *listed[N_TENSORS / 2];
+    const berth_selection what = {.tensors = listed, .n_tensors = N_TENSORS / 2};
+
+    open_path("");
+    begin_prefetch("load.prefetch=read load.prefetch_passes=4 load.prefetch_window_nbytes=4096");
+    wait_until_idle();
+    cr_expect_eq(stats.peak_ahead_nbytes, stats.pass_nbytes);
+    free_prefetch();
+    for (size_t i = 0; i < N_TENSORS / 2; i++)
+        listed[i] = tensor_at(2 * i);
+    assert_ok(try_to_begin(
+        &what, 0, "load.prefetch=read load.prefetch_passes=2 load.prefetch_window_nbytes=98304",
+        &prefetch));
+    wait_until_idle();
+    cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes - stats.window_nbytes);
+    /* What waits for its consumer begins nothing more. */
+    uint64_t peak_nbytes = stats.peak_ahead_nbytes;
+    berth_prefetch_cancel(prefetch);
+    (void)usleep(50000);
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
+    cr_expect_eq(stats.peak_ahead_nbytes, peak_nbytes);
+}
+
 Test(prefetch_passes, brings_no_bytes_beyond_a_pass_into_memory)
 {
     evict_file();
@@ -151,10 +178,12 @@ static int open_readahead(const char *name, int flags, mode_t mode)
     return open(strstr(name, "read_ahead_kb") ? readahead_path : name, flags, mode);
 }
 
+static int refuses_fadvise; /* an errno, or 0 */
+
 static int counted_fadvise(int fd, off_t offset, off_t nbytes, int advice)
 {
     n_announced += advice == POSIX_FADV_WILLNEED;
-    return posix_fadvise(fd, offset, nbytes, advice);
+    return refuses_fadvise ? refuses_fadvise : posix_fadvise(fd, offset, nbytes, advice);
 }
 
 /* On a device that reads so much ahead; options with three passes of 2 MiB. */
@@ -183,12 +212,38 @@ Test(prefetch_passes, announces_windows_to_a_device_that_reads_little_ahead)
 {
     bring_on_device("64", "load.prefetch_passes=3");
     cr_expect_geq(n_announced, stats.loaded_nbytes / 65536);
+    /* Without it, loading is only slower: the rest of the window is not announced. */
+    n_announced = 0;
+    refuses_fadvise = EBADF;
+    bring_on_device("64", "load.prefetch_passes=3");
+    cr_expect_gt(n_announced, 0);
+    cr_expect_lt(n_announced, stats.loaded_nbytes / 65536);
 }
 
 Test(prefetch_passes, leaves_windows_to_a_device_that_reads_more_ahead)
 {
     bring_on_device("256", "load.prefetch_passes=3 load.prefetch_window_nbytes=128KiB");
     cr_expect_eq(n_announced, 0);
+}
+
+/* Two passes of 3 MiB, of which 2.5 MiB lie ahead: a window of a pass is brought in part, where its
+ * consumer waits for it. */
+Test(prefetch_passes, shortens_a_window_that_its_consumer_waits_for)
+{
+    const berth_tensor *first;
+
+    readahead_path = test_path(folder, "read_ahead_kb");
+    test_write_file(readahead_path, "256", 3);
+    bth_system.open = open_readahead;
+    open_path("");
+    first = tensor_at(0);
+    begin_prefetch(
+        "load.prefetch=populate load.prefetch_passes=2 load.prefetch_window_nbytes=4MiB");
+    assert_ok(berth_prefetch_advance(prefetch, first, 0, 1, &error));
+    berth_prefetch_get_stats(prefetch, &stats, NULL);
+    cr_expect_eq(stats.window_nbytes, stats.pass_nbytes);
+    cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes / 2);
+    free(readahead_path);
 }
 
 /* It would follow the first bytes of each, and all would count as asked for. */

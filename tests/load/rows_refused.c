@@ -196,6 +196,35 @@ Test(rows_refused, limits_that_cannot_be_are_refused_at_once)
     berth_rows_free(NULL);
 }
 
+/* Where the root is the tensor, it has no name. */
+Test(rows_refused, a_table_without_a_name_has_that_of_its_storage)
+{
+    static const float elements[160];
+    static const int64_t shape[] = {10, 16};
+    const berth_rows_limits limits = {.cache_nbytes = 10000, .scratch_nbytes = 1000};
+    const int64_t id = 10;
+    berth_ticket ticket;
+    berth_tree *tree = berth_tree_new(NULL);
+    const berth_tensor table = {
+        .dtype = BERTH_FLOAT32, .rank = 2, .shape = shape, .data = elements};
+    berth_rows *rows;
+    size_t number, nbytes;
+    void *bytes;
+
+    assert_ok(berth_save_to(TO_MEMORY(&bytes, &nbytes), OF_VALUE(berth_make_tensor(tree, &table)),
+                            NULL, &error));
+    assert_ok(berth_open_source(FROM_MEMORY(bytes, nbytes), NULL, &checkpoint, &error));
+    assert_ok(berth_rows_new(&limits, NULL, &rows, &error));
+    assert_ok(
+        berth_rows_add(rows, checkpoint, berth_as_tensor(berth_root(checkpoint)), &number, &error));
+    FAILS_SAYING(berth_rows_prefetch(rows, number, &id, 1, &ticket, &error), BERTH_E_ARGUMENT,
+                 "is no row of the tensor of storage 0, which has 10");
+    berth_rows_free(rows);
+    close_opened();
+    berth_free(bytes);
+    berth_tree_free(tree);
+}
+
 Test(rows_refused, limits_too_small_for_a_table_name_it_and_the_bytes_missing)
 {
     static const struct {

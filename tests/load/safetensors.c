@@ -50,6 +50,7 @@ static const struct {
     {"{\"a\":" T("\"U8\"", "[-0,2]", "0", "0") "}", 0,
      "at byte 36: the safetensors header: a size or an offset with a minus sign"},
     {"{\"-0\\\"-0\":" TWO_BYTES "}", 2, NULL},
+    {"{\"abc\":-", 0, "the safetensors header: "},
     {"{\"a\":1}x", 0, "the safetensors header: more follows its end"},
     {"{\"a\\u0000\":1}", 0, "the safetensors header: a NUL in a text"},
     {"{\"__metadata__\":{\"a\":\"\\u0000\"}}", 0, "the safetensors header: a NUL in a text"},

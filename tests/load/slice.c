@@ -275,6 +275,10 @@ Test(slice, of_elements_smaller_than_a_byte_only_the_whole_is_read)
     tensor.storage_offset = 2, tensor.shape = (const int64_t[]){6};
     assert_ok(berth_tensor_read(checkpoint, &tensor, 0, 6, read, &error));
     cr_expect_arr_eq(read, packed + 1, 3);
+    tensor.storage_offset = 1;
+    cr_expect_null(berth_tensor_data(checkpoint, &tensor, &error));
+    cr_expect(strstr(error.message, "are smaller than a byte: this tensor begins within a byte"),
+              "%s", error.message);
 }
 
 /* ---- berth_expect ---- */
@@ -300,6 +304,11 @@ Test(slice, of_what_is_expected_is_given_or_the_difference_is_told)
                      "\"t3\" has the shape [500000], expected: [500001]");
     expect_different("t3", BERTH_INT64, 2, two, BERTH_E_ARGUMENT, "expected: [any, 7]");
     expect_different("t3", BERTH_INT64, 0, NULL, BERTH_E_ARGUMENT, "expected: []");
+    int64_t long_one[40];
+    for (size_t d = 0; d < 40; d++)
+        long_one[d] = 1000000000;
+    expect_different("t3", BERTH_INT64, 40, long_one, BERTH_E_ARGUMENT,
+                     "1000000000, 1000000000, ...");
     expect_different("t3", BERTH_FLOAT32, 1, right, BERTH_E_ARGUMENT,
                      "elements of int64, expected: float32");
     expect_different("t33", BERTH_INT64, 1, right, BERTH_E_NOT_FOUND, "t33");

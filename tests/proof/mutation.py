@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Switches off the checks of format/, load/ and save/, one at a time: some test must fail each time.
 
-usage: mutation.py BUILD [--long] [--quick] [--only TEXT | --again] [--sample N] [--seed N]
+usage: mutation.py BUILD [--long] [--quick] [--only TEXT] [--again] [--sample N] [--seed N]
 
 A copy of the sources in BUILD/mutation, every check rewritten (mutants.py), is built once with the
 tests in C of the quick tier. Every test runs once, which tells the mutants that would change a value
 in it; then each mutant is tried against these tests, the most particular first. One that would change
 none in any test survives at once. What survives is tried again under the address sanitizer, as the
 quick tier runs them. Tried is a sample of SAMPLE mutants, or of as many as --sample says; with --long
-all that stand in what reads files (READS); --only takes those whose line ("file:line: kind: text")
-holds TEXT, --again those that survived the run before, and tells of both together. --quick: only the
-most particular tests, and no sanitizer, so that some survive which others would find: for --again.
+all that stand in what reads files (READS); --only, once or more, takes those whose line ("file:line:
+kind: text") holds TEXT; --again those that survived the run before, and tells of both together.
+--quick: only the most particular tests, and no sanitizer, so that some survive which others would
+find: for --again.
 Fails below MIN_SCORE. What was tried is kept in BUILD/mutation/told.json, with its cost in seconds. A
 seed draws the same mutants as long as these are there, whatever else changes.
 
@@ -79,7 +80,7 @@ int berth_mutant_overlooks(void *error)
 
 
 def copy_sources(folder):
-    """The tree in `folder`, checks rewritten; returns the mutants, and a digest of it all."""
+    """The tree in `folder`, checks rewritten; returns the mutants, and a digest of each file."""
     rewriter = mutants.Rewriter()
     rewritten = {path for pattern in FILES for path in glob.glob(pattern, recursive=True)}
     contents = {}
@@ -100,7 +101,9 @@ def copy_sources(folder):
         for there in glob.glob(os.path.join(folder, pattern), recursive=True):
             if os.path.relpath(there, folder) not in contents:
                 os.remove(there)
-    return rewriter.mutants, hashlib.sha256(repr(sorted(contents.items())).encode()).hexdigest()
+    del contents["config/mutant.c"]  # changes with the number of mutants
+    return rewriter.mutants, {path: hashlib.sha256(content).hexdigest()[:16]
+                              for path, content in contents.items()}
 
 
 class Programs:
@@ -172,10 +175,9 @@ class Test:
         self.suite = name.split("/")[0]
 
 
-def meet(programs, n_mutants):
-    """Every test, run alone: how long it takes and which mutants would change a value in it."""
-    tests = []
-
+def meet(programs, n_mutants, wanted):
+    """Each of these tests (program, name), run alone: how long it takes and which mutants would change
+    a value in it."""
     def one(program, name):
         with tempfile.NamedTemporaryFile() as met:
             met.write(bytes(n_mutants))
@@ -191,24 +193,61 @@ def meet(programs, n_mutants):
         return Test(program, name, seconds, {i for i, bit in enumerate(bits) if bit})
 
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
-        jobs = [pool.submit(one, program, name) for program in TESTS for name in programs.list_tests(program)]
-        tests = [job.result() for job in jobs]
+        tests = list(pool.map(lambda each: one(*each), wanted))
     return [test for test in tests if test]
 
 
-def meet_once(programs, n_mutants, digest):
-    """What meet tells, kept until something changes."""
-    kept = os.path.join(programs.folder, "met.json")
-    if os.path.exists(kept):
-        with open(kept, encoding="utf-8") as file:
-            was, listed = json.load(file)
-        if was == digest:
-            return [Test(*each[:3], set(each[3])) for each in listed]
-    tests = meet(programs, n_mutants)
-    with open(kept, "w", encoding="utf-8") as file:
-        json.dump([digest, [[test.program, test.name, test.seconds, sorted(test.met)]
-                            for test in tests]], file)
-    return tests
+class Kept:
+    """What meet told, in met.json. Of a test it stays until its own source changes, or a file that it
+    meets mutants in; all goes when one changes that is neither a test nor has mutants."""
+
+    def __init__(self, folder, found, digests):
+        self.path, self.found, self.digests = os.path.join(folder, "met.json"), found, digests
+        own = tuple({f"{os.path.dirname(program)}/" for program in TESTS})
+        mutated = {mutant.path for mutant in found}
+        self.common = self.digest(path for path in digests if path not in mutated and not path.startswith(own))
+        self.sources = collections.defaultdict(list)  # of each test
+        for path in digests:
+            if path.startswith(own) and path.endswith(".c"):
+                with open(path, encoding="utf-8") as file:
+                    for suite, name in re.findall(r"Test\((\w+),\s*(\w+)", file.read()):
+                        self.sources[f"{suite}/{name}"].append(path)
+
+    def digest(self, paths):
+        return hashlib.sha256(repr([self.digests.get(path) for path in sorted(paths)]).encode()).hexdigest()[:16]
+
+    def state(self, test):
+        return self.digest({self.found[number].path for number in test.met} | set(self.sources[test.name]))
+
+    def read(self):
+        """{(program, name): Test} of what is still so."""
+        if not os.path.exists(self.path):
+            return {}
+        with open(self.path, encoding="utf-8") as file:
+            common, keys, listed = json.load(file)
+        numbers = {mutant.key(): mutant.number for mutant in self.found}
+        tests = {}
+        for program, name, seconds, met, state in listed if common == self.common else []:
+            test = Test(program, name, seconds, {numbers.get(keys[i]) for i in met})
+            if None not in test.met and self.state(test) == state:
+                tests[program, name] = test
+        return tests
+
+    def write(self, tests):
+        with open(self.path, "w", encoding="utf-8") as file:
+            json.dump([self.common, [mutant.key() for mutant in self.found],
+                       [[test.program, test.name, test.seconds, sorted(test.met), self.state(test)]
+                        for test in tests]], file)
+
+
+def meet_once(programs, found, digests):
+    """All tests and what they meet; run are those of which it isn't known. Returns their number, too."""
+    kept = Kept(programs.folder, found, digests)
+    known, every = kept.read(), [(program, name) for program in TESTS for name in programs.list_tests(program)]
+    wanted = [each for each in every if each not in known]
+    tests = [known[each] for each in every if each in known] + meet(programs, len(found), wanted)
+    kept.write(tests)
+    return tests, len(wanted)
 
 
 def workers():
@@ -295,11 +334,13 @@ def value_of(option, arguments, default=None):
 
 def choose(found, excepted, survived, arguments):
     chosen = [each for each in found if each.key() not in excepted]
+    wanted = [text for option, text in zip(arguments, arguments[1:]) if option == "--only"]
+    if wanted:
+        chosen = [each for each in chosen if any(text in str(each) for text in wanted)]
     if "--again" in arguments:
         return [each for each in chosen if each.key() in survived]
-    wanted = value_of("--only", arguments)
     if wanted:
-        return [each for each in chosen if wanted in str(each)]
+        return chosen
     n = int(value_of("--sample", arguments, SAMPLE))
     if "--long" not in arguments and len(chosen) > n:
         seed = str(value_of("--seed", arguments, random.randrange(10 ** 6)))
@@ -327,15 +368,15 @@ def main():
         sys.exit(sys.argv[1:2] != ["--help"])
     folder = os.path.join(os.path.abspath(sys.argv[1]), "mutation")
     excepted = read_exceptions()
-    found, digest = copy_sources(folder)
+    found, digests = copy_sources(folder)
     unknown = set(excepted) - {each.key() for each in found}
     for key in sorted(unknown):
         print(f"{key}: there is no such mutant; take it off the exceptions")
     programs = Programs(folder, "debug")
     begin = time.monotonic()
-    tests = meet_once(programs, len(found), digest)
-    print(f"{len(found)} mutants, {len(tests)} tests, met in {time.monotonic() - begin:.0f} s",
-          flush=True)
+    tests, n_met = meet_once(programs, found, digests)
+    print(f"{len(found)} mutants, {len(tests)} tests, {n_met} of them met in "
+          f"{time.monotonic() - begin:.0f} s", flush=True)
     if "--long" in sys.argv:
         found = [each for each in found if each.path.startswith(READS)]
     told = read_told(folder) if "--again" in sys.argv else {}

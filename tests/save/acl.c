@@ -192,6 +192,15 @@ Test(acl, what_is_no_acl_is_told)
     add(&more, 0, 0, 0);
     memcpy(more.bytes + more.acl.nbytes, good.bytes + 4, good.acl.nbytes - 4);
     cr_assert_not(bth_acl_is_valid(more.bytes, more.acl.nbytes + good.acl.nbytes - 4));
+    /* In another order. */
+    static const unsigned orders[][3] = {{ACL_USER_OBJ, ACL_GROUP_OBJ, ACL_OTHER},
+                                         {ACL_USER_OBJ, ACL_OTHER, ACL_GROUP_OBJ}};
+    for (size_t i = 0; i < 2; i++) {
+        more.acl.nbytes = 4;
+        for (size_t k = 0; k < 3; k++)
+            add(&more, orders[i][k], 4, UINT32_MAX);
+        cr_assert_eq(bth_acl_is_valid(more.bytes, more.acl.nbytes), i == 0);
+    }
 }
 
 static const char *map;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Saves to paths: what is replaced, what is refused before data is written, what is left behind. */
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "io/syscalls.h"
@@ -502,6 +505,173 @@ Test(commit, a_pipe_that_takes_the_files_place_meanwhile_is_not_replaced)
               error.message);
     cr_assert_eq(lstat(path, &status), 0);
     cr_expect(S_ISFIFO(status.st_mode));
+    cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+static int give_away(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)done_nbytes, (void)total_nbytes;
+    return chown(context, 65533, 0) == 0 && chmod(context, 0644) == 0 ? 0 : 1;
+}
+
+/* X1: so are its rights: they may be others than those that the new file got when the save began.
+ */
+Test(commit, rights_that_cannot_be_kept_any_more)
+{
+    char *path = test_path(folder, "model.pt");
+    const berth_params call = {.progress = give_away, .progress_context = path};
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+    berth_error error;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    test_write_file(path, "old", 3);
+    owner_errno = EPERM, acl_errno = EOPNOTSUPP;
+    bth_system.fchown = refused_fchown;
+    bth_system.fsetxattr = refused_fsetxattr;
+    cr_expect_eq(berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error),
+                 BERTH_E_REPLACE, "%s", error.message);
+    bth_system_restore();
+    cr_expect(test_file_holds(path, "old", 3));
+    cr_expect_eq(test_folder_count(folder), 1);
+    free(path);
+}
+
+static int capget_of_nothing(void *header, void *sets)
+{
+    (void)header;
+    memset(sets, 0, _LINUX_CAPABILITY_U32S_3 * sizeof(struct __user_cap_data_struct));
+    return 0;
+}
+
+/* X2: another's file in another's sticky folder is root's to replace, by a capability. */
+Test(commit, a_sticky_folder_keeps_anothers_file)
+{
+    char *path = test_path(folder, "model.pt");
+    berth_error error;
+
+    if (geteuid() != 0)
+        cr_skip_test("only root can give files away");
+    test_write_file(path, "old", 3);
+    cr_assert(chown(path, 65533, 0) == 0 && chown(folder, 65532, 0) == 0 &&
+              chmod(folder, 01777) == 0);
+    bth_system.capget = capget_of_nothing;
+    FAILS_SAYING(save(path, 1000, &error), BERTH_E_SYSTEM, "its folder is sticky");
+    bth_system_restore();
+    cr_expect(test_file_holds(path, "old", 3));
+    save_well(path, 1000);
+    free(path);
+}
+
+/* ---- calls that fail ---- */
+
+static int failing_close(int fd)
+{
+    (void)close(fd);
+    errno = EIO;
+    return -1;
+}
+
+static int unreadable_folder(int in, const char *name, int flags, mode_t mode)
+{
+    errno = EACCES;
+    return flags & O_DIRECTORY && !(flags & O_PATH) ? -1 : openat(in, name, flags, mode);
+}
+
+static int failing_open(const char *name, int flags, mode_t mode)
+{
+    errno = EIO;
+    return flags & O_TRUNC ? -1 : open(name, flags, mode);
+}
+
+static int failing_fstatat(int in, const char *name, struct stat *status, int flags)
+{
+    (void)in, (void)name, (void)status, (void)flags;
+    errno = EIO;
+    return -1;
+}
+
+static int examine_nothing_more(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    bth_system.fstatat = failing_fstatat;
+    return 0;
+}
+
+/* W2, W10: the old file stays, alone, and the error says which step failed. */
+Test(commit, a_call_that_fails_is_told)
+{
+    static const struct {
+        int (*close)(int fd);
+        int (*openat)(int in, const char *name, int flags, mode_t mode);
+        int (*open)(const char *name, int flags, mode_t mode);
+        berth_progress_function progress;
+        const char *options, *says;
+    } cases[] = {
+        {.close = failing_close, .options = "", .says = "cannot be closed"},
+        {.openat = unreadable_folder,
+         .options = "save.durability=full",
+         .says = "its folder cannot be read, so it cannot be synced"},
+        {.openat = unreadable_folder, .options = "save.durability=file", .says = NULL},
+        {.open = failing_open,
+         .options = "save.replace=in_place",
+         .says = "cannot be written in place: Input/output error"},
+        {.progress = examine_nothing_more, .options = "", .says = "cannot be examined"},
+    };
+    const berth_new_record records[] = {{.name = "data.pkl", .nbytes = 4, .data = "\x80\x02N."}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *path = test_path(folder, "model.pt");
+        const berth_params call = {.progress = cases[i].progress};
+        berth_error error;
+        test_write_file(path, "old", 3);
+        cr_assert_eq(berth_config_patch(cases[i].options, NULL), 0);
+        if (cases[i].close)
+            bth_system.close = cases[i].close;
+        if (cases[i].openat)
+            bth_system.openat = cases[i].openat;
+        if (cases[i].open)
+            bth_system.open = cases[i].open;
+        int code = berth_save_to(TO_PATH(path), OF_RECORDS(records, 1, 0), &call, &error);
+        bth_system_restore();
+        (void)berth_config_unpatch(NULL);
+        cr_expect_eq(code, cases[i].says ? BERTH_E_SYSTEM : 0, "%zu: %s", i, error.message);
+        cr_expect(!cases[i].says || strstr(error.message, cases[i].says), "%zu: %s", i,
+                  error.message);
+        cr_expect_eq(test_file_holds(path, "old", 3), code < 0, "%zu", i);
+        cr_expect_eq(test_folder_count(folder), 1, "%zu", i);
+        free(path);
+    }
+}
+
+static int no_fallocate(int fd, int mode, off_t offset, off_t nbytes)
+{
+    (void)fd, (void)mode, (void)offset, (void)nbytes;
+    errno = EOPNOTSUPP;
+    return -1;
+}
+
+static int nothing_free(int fd, struct statvfs *system)
+{
+    int result = fstatvfs(fd, system);
+
+    system->f_bavail = 0;
+    return result;
+}
+
+/* W1: where no room can be reserved, what is free is compared, before a byte is written. */
+Test(commit, without_a_reservation_too_little_room_is_told)
+{
+    char *path = test_path(folder, "model.pt");
+    berth_error error;
+
+    bth_system.fallocate = no_fallocate;
+    save_well(path, 100000);
+    bth_system.fstatvfs = nothing_free;
+    cr_expect_eq(save(path, 200000, &error), BERTH_E_NO_SPACE, "%s", error.message);
+    bth_system_restore();
+    cr_expect(is_checkpoint(path, 100000));
     cr_expect_eq(test_folder_count(folder), 1);
     free(path);
 }

@@ -490,6 +490,30 @@ Test(in_place, a_link_that_appears_is_not_followed)
 
 /* ---- what is no regular file, and what has several names ---- */
 
+static int n_busy; /* so often a removal fails */
+
+static int busy_unlinkat(int in, const char *name, int flags)
+{
+    errno = EBUSY;
+    return n_busy-- > 0 ? -1 : unlinkat(in, name, flags);
+}
+
+/* A removal is tried again, for 85 ms. */
+Test(in_place, a_temporary_that_cannot_be_removed_at_once)
+{
+    const struct habits habits = {.rename = EIO};
+    berth_error error;
+
+    for (int n = 4; n <= 5; n++) {
+        set_habits(&habits);
+        bth_system.unlinkat = busy_unlinkat;
+        n_busy = n;
+        cr_expect_eq(save(path, "", NULL, &error), BERTH_E_SYSTEM, "%s", error.message);
+        bth_system_restore();
+        cr_expect_eq(test_folder_count(folder), n == 5, "%d", n);
+    }
+}
+
 static void *read_pipe(void *from)
 {
     static uint8_t got[DATA_NBYTES + 4096];
@@ -520,6 +544,19 @@ Test(in_place, a_pipe_gets_the_bytes)
     cr_assert_null(stats.durability);
     cr_assert_eq(test_folder_count(folder), 2);
     free(pipe_path), free(link_path);
+    /* The same of one that has no name. */
+    char to[40], from[40];
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    (void)snprintf(to, sizeof to, "/proc/self/fd/%d", ends[1]);
+    (void)snprintf(from, sizeof from, "/proc/self/fd/%d", ends[0]);
+    cr_assert_eq(pthread_create(&reader, NULL, read_pipe, from), 0);
+    cr_assert_eq(save(to, "save.replace=in_place", &stats, &error), 0, "%s", error.message);
+    close(ends[1]);
+    cr_assert_eq(pthread_join(reader, &got), 0);
+    cr_assert(got);
+    cr_assert_str_eq(stats.placed, "in place");
+    close(ends[0]);
 }
 
 Test(in_place, devices_take_the_bytes_or_say_why)
@@ -764,6 +801,8 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
     } rows[] = {
         {{.order = EOPNOTSUPP}, "", "takes bytes in order only"},
         {{.order = EINVAL, .size = ENOSYS}, "", "takes bytes in order only"},
+        {{.order = EIO, .size = ENOSYS}, "", "bytes not written: Input/output error"},
+        {{.size = ENOSYS}, "", NULL}, /* it can */
         {{.rename = ENOSYS}, "", "cannot rename files"},
         {{.over = EEXIST}, "", "its file system cannot replace a file by a rename: File exists"},
         {{.is_disk = true}, "save.replace=in_place", "save.replace must be auto or always"},
@@ -776,10 +815,14 @@ Test(in_place, a_joint_save_is_refused_where_it_cannot_work)
         berth_joint *joint;
         set_habits(&rows[i].habits);
         cr_assert_eq(berth_config_patch(rows[i].options, NULL), 0);
-        cr_assert_neq(berth_joint_begin(path, value, 1, NULL, &joint, NULL, &error), 0);
+        int code = berth_joint_begin(path, value, 1, NULL, &joint, NULL, &error);
         berth_config_unpatch(NULL);
+        cr_assert_eq(code == 0, !rows[i].message, "%zu: %s", i, error.message);
+        berth_joint_abort(joint);
         bth_system_restore();
-        cr_assert(strstr(error.message, rows[i].message), "%s", error.message);
+        const char *end = rows[i].message ? strstr(error.message, rows[i].message) : "";
+        cr_assert(end, "%s", error.message);
+        cr_assert(rows[i].habits.order != EIO || strcmp(end, rows[i].message) == 0, "%s", end);
         cr_assert_eq(test_folder_count(folder), 0);
     }
     berth_tree_free(tree);

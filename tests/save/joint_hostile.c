@@ -333,6 +333,20 @@ Test(joint_hostile, a_ticket_that_names_another_file)
     berth_joint_abort(joint);
 }
 
+/* J5: a link in the place of its temporary is not followed. */
+Test(joint_hostile, a_link_in_the_place_of_the_temporary)
+{
+    begin();
+    char *temporary = temporary_path(folder, "model.pt", 0);
+    cr_assert(unlink(temporary) == 0 && symlink("model.pt", temporary) == 0);
+    cr_assert_eq(write_with(info.ticket, info.ticket_nbytes), BERTH_E_SYSTEM, "%s", error.message);
+    cr_assert(strstr(error.message, "its temporary .berth-"), "%s", error.message);
+    cr_assert(strstr(error.message, "cannot be opened"), "%s", error.message);
+    cr_assert(test_file_holds(path, "old", 3));
+    free(temporary);
+    berth_joint_abort(joint);
+}
+
 /* A block that no direct write has: a power of two all the same. */
 Test(joint_hostile, a_ticket_with_a_block_too_small_or_too_large)
 {
@@ -348,6 +362,98 @@ Test(joint_hostile, a_ticket_with_a_block_too_small_or_too_large)
     bth_blob_put_end(lie, info.ticket_nbytes);
     assert_ok(write_with(lie, info.ticket_nbytes));
     free(lie);
+    berth_joint_abort(joint);
+}
+
+/* One number of the ticket is another one. The first tensor is "w", the last storage that of "v".
+ */
+Test(joint_hostile, a_ticket_with_one_number_that_lies)
+{
+    enum { HEAD, PLACES, STORAGE, TENSOR, N_BEGINS };
+    static const struct {
+        int begin;
+        uint32_t at, value;
+        const char *sentence; /* NULL: it is taken */
+    } cases[] = {
+        {HEAD, 0, 0, "invalid: an option"}, /* writers */
+        {HEAD, 0, BERTH_MAX_WRITERS + 1, "invalid: an option"},
+        {HEAD, 0, BERTH_MAX_WRITERS, NULL},
+        {HEAD, 4, 3 * BTH_DIRECT_BLOCK_NBYTES, "invalid: an option"},
+        {HEAD, 8, 2, "invalid: an option"},                        /* whether there are CRCs */
+        {HEAD, 12, BTH_DURABILITY_FULL + 1, "invalid: an option"}, /* durability */
+        {HEAD, 16, 2, "invalid: an option"},                       /* byte order */
+        {HEAD, 16, !BTH_MACHINE_IS_BIG_ENDIAN, "the coordinator's machine has another byte order"},
+        {HEAD, 28, UINT32_C(1) << 31, "invalid: an option"},       /* the file: 2^63 bytes */
+        {PLACES, 0, 0x2f2f2f78, "invalid: the place of the file"}, /* its folder: "x///" */
+        {STORAGE, 4, 3, "invalid: a storage"},                     /* the swap unit */
+        {STORAGE, 4, 16, "invalid: a storage"},
+        {STORAGE, 16, sizeof v - 1, "invalid: a tensor"},
+        {TENSOR, 0, 2, "invalid: a tensor"}, /* the storage */
+        {TENSOR, 4, BERTH_DTYPE_COUNT, "invalid: a tensor"},
+        {TENSOR, 4, BERTH_DTYPE_NONE, "invalid: a tensor"},
+        {TENSOR, 8, BERTH_MAX_RANK + 1, "invalid: a tensor"},
+        {TENSOR, 12, 2, "invalid: a tensor"}, /* whether it is contiguous */
+        {TENSOR, 16, 4, "invalid: a tensor"}, /* its offset */
+    };
+    bth_ticket ticket;
+
+    begin();
+    cr_assert_eq(bth_ticket_read(info.ticket, info.ticket_nbytes, &ticket, &error), 0);
+    const size_t begins[N_BEGINS] = {
+        [HEAD] = BTH_BLOB_HEAD_NBYTES,
+        [PLACES] = (size_t)(ticket.folder - (const char *)info.ticket),
+        [STORAGE] = ticket.tensors_at - 24,
+        [TENSOR] = ticket.tensors_at,
+    };
+    const size_t archive_at = (size_t)(ticket.archive - (const char *)info.ticket),
+                 archive_nbytes = strlen(ticket.archive);
+    bth_ticket_free_all(&ticket);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *sentence = cases[i].sentence;
+        uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+        (void)bth_put_u32(lie + begins[cases[i].begin] + cases[i].at, cases[i].value);
+        bth_blob_put_end(lie, info.ticket_nbytes);
+        bth_error_clear(&error);
+        int code = bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error);
+        cr_expect_eq(code < 0, sentence != NULL, "%zu", i);
+        cr_expect(!sentence || strstr(error.message, sentence), "%zu: %s", i, error.message);
+        bth_ticket_free_all(&ticket);
+        free(lie);
+    }
+    /* Bytes that are no whole swap units. */
+    uint8_t *lie = copy_of(info.ticket, info.ticket_nbytes);
+    (void)bth_put_u32(lie + begins[STORAGE] + 4, 2);
+    (void)bth_put_u64(lie + begins[STORAGE] + 16, sizeof v + 1);
+    check_ticket_is_refused(lie, info.ticket_nbytes, "invalid: a storage");
+    free(lie);
+    /* What is empty, and of what no slice can be taken, may lie outside. */
+    lie = copy_of(info.ticket, info.ticket_nbytes);
+    (void)bth_put_u64(lie + begins[TENSOR] + 16, UINT64_MAX);
+    (void)bth_put_u64(lie + begins[TENSOR] + 24, 0);
+    bth_blob_put_end(lie, info.ticket_nbytes);
+    assert_ok(bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error));
+    bth_ticket_free_all(&ticket);
+    (void)bth_put_u64(lie + begins[TENSOR] + 24, 2);
+    (void)bth_put_u32(lie + begins[TENSOR] + 12, 0);
+    bth_blob_put_end(lie, info.ticket_nbytes);
+    assert_ok(bth_ticket_read(lie, info.ticket_nbytes, &ticket, &error));
+    bth_ticket_free_all(&ticket);
+    free(lie);
+    /* The archive name: with a slash in it, and without its end. */
+    for (size_t i = 0; i < 2; i++) {
+        lie = copy_of(info.ticket, info.ticket_nbytes);
+        lie[archive_at + i * archive_nbytes] = '/';
+        check_ticket_is_refused(lie, info.ticket_nbytes, "invalid: the archive name");
+        free(lie);
+    }
+    static const char *const counts[] = {"invalid: the number of storages",
+                                         "invalid: the number of tensors"};
+    for (size_t i = 0; i < 2; i++) {
+        lie = copy_of(info.ticket, info.ticket_nbytes);
+        (void)bth_put_u32(lie + begins[TENSOR] - 2 * 24 - 8 + 4 * i, 1000);
+        check_ticket_is_refused(lie, info.ticket_nbytes, counts[i]);
+        free(lie);
+    }
     berth_joint_abort(joint);
 }
 
@@ -387,6 +493,12 @@ Test(joint_hostile, a_receipt_with_a_part_beyond_its_storage)
     cr_assert_eq(add_one(lie, nbytes), BERTH_E_ARGUMENT);
     cr_assert(strstr(error.message, "the receipt of writer 0 is invalid: a part"), "%s",
               error.message);
+    free(lie);
+    lie = copy_of(receipts[0], receipt_nbytes[0] - 1);
+    bth_blob_put_end(lie, receipt_nbytes[0] - 1);
+    cr_assert_eq(add_one(lie, receipt_nbytes[0] - 1), BERTH_E_ARGUMENT);
+    cr_assert(strstr(error.message, "the receipt of writer 0 is invalid: fragments are missing"),
+              "%s", error.message);
     free(lie);
     berth_joint_abort(joint);
 }
@@ -438,6 +550,12 @@ static const struct {
      "a part",
      2,
      {{0, 0, LINKED_NBYTES, true, false}, {1, 0, LINKED_NBYTES - 8, false, true}}},
+    {"backwards",
+     "a part",
+     2,
+     {{1, 0, LINKED_NBYTES, false, false}, {0, 0, LINKED_NBYTES, false, false}}},
+    {"overlapping", "a part", 2, {{0, 0, 100, false, false}, {0, 50, 100, false, false}}},
+    {"side by side", NULL, 2, {{0, 0, 100, false, false}, {0, 100, 100, false, false}}},
     {"no block begins in it",
      "a part",
      2,

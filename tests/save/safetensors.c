@@ -268,13 +268,50 @@ Test(safetensors, what_it_cannot_hold, .init = begin, .fini = end)
                      BERTH_E_ARGUMENT);
         cr_expect_str_eq(error.message, "the metadata are no dict of texts");
     }
-    const berth_tensor complex = {.dtype = BERTH_COMPLEX128, .data = complexes};
-    const berth_content only_complex =
-        berth_of_safetensors(berth_make_tensor(tree, &complex), NULL, 0);
-    cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &only_complex, NULL, &error),
-                 BERTH_E_UNSUPPORTED);
-    cr_expect(strstr(error.message, "safetensors has no dtype for complex128"), "%s",
-              error.message);
+}
+
+Test(safetensors, tensors_that_it_cannot_hold, .init = begin, .fini = end)
+{
+    static const int64_t none[] = {0}, too_long[] = {INT64_MAX / 2 + 1};
+    berth_storage *pair = berth_storage_new(tree, BERTH_FLOAT4_E2M1FN_X2, numbers, 1, NULL);
+    const struct {
+        const char *name;
+        berth_tensor tensor;
+        const char *says;
+    } cases[] = {
+        {"a", {.dtype = BERTH_COMPLEX128, .data = complexes}, "no dtype for complex128"},
+        {"a",
+         {.dtype = BERTH_QINT8, .data = numbers, .qscheme = BERTH_PER_TENSOR_AFFINE, .scale = 1},
+         "safetensors cannot hold quantized tensors"},
+        {"a",
+         {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape_4, .flags = BERTH_META},
+         "a tensor on the meta device has no elements"},
+        {"__metadata__",
+         {.dtype = BERTH_FLOAT32, .rank = 1, .shape = shape_4, .data = numbers},
+         "the name is reserved in safetensors"},
+        {"a",
+         {.dtype = BERTH_FLOAT4_E2M1FN_X2, .data = numbers},
+         "holds float4_e2m1fn_x2 with at least one dimension"},
+        {"a",
+         {.dtype = BERTH_FLOAT4_E2M1FN_X2,
+          .rank = 1,
+          .shape = too_long,
+          .stride = none,
+          .storage = pair},
+         "its last dimension is too large for safetensors"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        berth_value *dict = berth_make_dict(tree, BERTH_KIND_DICT);
+        void *bytes;
+        size_t nbytes;
+        berth_dict_set(dict, cases[i].name, berth_make_tensor(tree, &cases[i].tensor));
+        assert_ok(berth_tree_error(tree, &error));
+        const berth_content content = berth_of_safetensors(dict, NULL, 0);
+        cr_expect_eq(berth_save_to(TO_MEMORY(&bytes, &nbytes), &content, NULL, &error),
+                     BERTH_E_UNSUPPORTED);
+        cr_expect(strstr(error.message, cases[i].says), "%s", error.message);
+    }
 }
 
 /* T1: expanded tensors, each of 2^62 bytes, over one element. */
