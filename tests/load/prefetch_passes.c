@@ -61,7 +61,6 @@ Test(prefetch_passes, goes_as_far_ahead_as_a_pass)
     cr_expect_gt(stats.peak_ahead_nbytes, stats.pass_nbytes - stats.window_nbytes);
     /* What waits for its consumer begins nothing more. */
     uint64_t peak_nbytes = stats.peak_ahead_nbytes;
-    berth_prefetch_cancel(prefetch);
     (void)usleep(50000);
     berth_prefetch_get_stats(prefetch, &stats, NULL);
     cr_expect_eq(stats.peak_ahead_nbytes, peak_nbytes);
