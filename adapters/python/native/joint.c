@@ -82,10 +82,26 @@ static int is_stopped(void *context)
     return atomic_load((atomic_bool *)context);
 }
 
+/* Of the coordinator, which begins and ends the upload on the thread that calls. */
+static int is_stopped_or_interrupted(void *context)
+{
+    return is_stopped(context) || bpy_is_interrupted();
+}
+
+/* A signal's exception stays; it has the error as a note, which tells what is left. */
+static PyObject *raise_or_note(const berth_error *error)
+{
+    if (!PyErr_Occurred())
+        return bpy_raise(error);
+    bpy_add_note(error->message);
+    return NULL;
+}
+
 static int begin(joint_object *self, const char *path, bool is_url, size_t n_writers)
 {
     const berth_params params = {.progress = bpy_check_signals};
-    const berth_upload_params how = {.cancelled = is_stopped, .context = &self->is_stopped};
+    const berth_upload_params how = {.cancelled = is_stopped_or_interrupted,
+                                     .context = &self->is_stopped};
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
@@ -96,8 +112,8 @@ static int begin(joint_object *self, const char *path, bool is_url, size_t n_wri
         status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint,
                                    &self->info, &error);
     Py_END_ALLOW_THREADS;
-    if (status < 0 && !PyErr_Occurred())
-        bpy_raise(&error);
+    if (status < 0)
+        raise_or_note(&error);
     return status;
 }
 
@@ -216,10 +232,12 @@ static PyObject *joint_finish(PyObject *object, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     status = joint ? berth_joint_finish(joint, &error) : berth_joint_url_finish(url_joint, &error);
     Py_END_ALLOW_THREADS;
-    if (PyErr_Occurred())
-        return NULL;
     if (status < 0)
-        return bpy_raise(&error);
+        return raise_or_note(&error);
+    if (PyErr_Occurred()) {
+        bpy_add_note("it came too late: the save is complete");
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
