@@ -228,6 +228,7 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
     /* S3 tells an encoding with which an object was uploaded ("aws-chunked"); it is not encoded. */
     (void)bcurl.easy_setopt(handle, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     (void)bcurl.easy_setopt(handle, CURLOPT_BUFFERSIZE, BUFFER_NBYTES);
+    (void)bcurl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_NBYTES);
     (void)bcurl.easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)bcurl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
     (void)bcurl.easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);

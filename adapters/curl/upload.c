@@ -55,7 +55,7 @@ struct berth_upload {
     uint64_t nbytes, part_nbytes;
     size_t n_parts;
     char id[BCURL_ID_NBYTES]; /* encoded; "": one request is enough, or it has ended */
-    bool is_joined; /* another process has begun it, and ends it */
+    bool is_joined;           /* another process has begun it, and ends it */
     char condition[BCURL_TAG_NBYTES + 32];
     berth_sink sink;
     pthread_mutex_t lock; /* of all below */
@@ -209,8 +209,8 @@ static int upload_set_condition(berth_upload *upload, const char *if_match, bert
 
 /*
  * Whether the object has the bytes of the upload: it has been put together by an earlier try, whose
- * answer was lost. Without a checksum nobody knows, and the error tells that: the object of the step
- * before in a training has as many bytes and parts.
+ * answer was lost. Without a checksum nobody knows, and the error tells that: the object of the
+ * step before in a training has as many bytes and parts.
  */
 static bool upload_is_in_place(berth_upload *upload, berth_error *error)
 {
@@ -731,6 +731,22 @@ int berth_upload_begin_save(const char *url, const berth_content *content, berth
     return status;
 }
 
+/* The save's statistics end with its last part; what ends the upload is one request more. */
+static int upload_finish_save(berth_upload *upload, berth_stats *stats, berth_error *error)
+{
+    const double begin = bcurl_seconds();
+    int status = berth_upload_finish(upload, error);
+    const double seconds = bcurl_seconds() - begin;
+
+    if (stats) {
+        stats->n_requests++;
+        stats->disk_seconds += seconds;
+        stats->transfer_seconds += seconds;
+        stats->total_seconds += seconds;
+    }
+    return status;
+}
+
 int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
                    const berth_upload_params *upload_params, berth_error *error)
 {
@@ -746,7 +762,7 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
         target.path = url;
         status = berth_save_to(&target, content, &tuned, &own);
         if (status == 0)
-            status = berth_upload_finish(upload, &own);
+            status = upload_finish_save(upload, tuned.stats, &own);
         if (status < 0)
             (void)berth_upload_explain(upload, &own);
     }

@@ -132,7 +132,7 @@ typedef struct bcurl_connections {
 
 /* An object that is read. All but the connections is constant once it is open. */
 typedef struct bcurl_url {
-    bcurl_address address; /* its credentials: under the connections' lock */
+    bcurl_address address;   /* its credentials: under the connections' lock */
     berth_url_params params; /* deadline_seconds is set */
     _Atomic(bcurl_connections *) connections;
     /* What the first answer said. */
@@ -159,7 +159,7 @@ CURLcode bcurl_perform(CURL *handle);
 typedef struct bcurl_wait {
     double since; /* seconds */
     uint64_t nbytes;
-    const char *verb; /* what the server did with them: "sent", "took" */
+    const char *verb;   /* what the server did with them: "sent", "took" */
     bool is_unanswered; /* the request is sent, and nothing has come */
 } bcurl_wait;
 

@@ -207,6 +207,30 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
                 self.assertRegex(said.pop(rank), "^KeyboardInterrupt")
                 self.check_old(bucket, said, f"^RuntimeError: rank {rank}: KeyboardInterrupt")
 
+    def test_an_interrupt_of_a_silent_store(self):
+        """It does not answer to a part: ^C does not wait for the deadline."""
+        for rank in (1, 0) if LONG else (1,):
+            with self.subTest(rank=rank):
+                ended = threading.Event()
+
+                def behave(request, rank=rank, ended=ended):
+                    number, pid = request.headers["x-amz-security-token"].split(".")
+                    if request.step == "part" and int(number) == rank:
+                        request.take()
+                        if not ended.wait(2) and request.owner.steps.count("abort") == 0:  # all wait for it
+                            os.kill(int(pid), signal.SIGINT)
+                        ended.wait(25)
+                        request.cut()
+
+                bucket = self.filled(behave)
+                begin = time.monotonic()
+                said = self.ranks(bucket, f"os.environ['AWS_SESSION_TOKEN'] = f'{{rank}}.{{os.getpid()}}'\n{self.SAVE}", n=2)
+                seconds = time.monotonic() - begin
+                ended.set()
+                self.assertRegex(said.pop(rank), "^KeyboardInterrupt")
+                self.check_old(bucket, said, f"^RuntimeError: rank {rank}: KeyboardInterrupt")
+                self.assertLess(seconds, 20)
+
     def test_an_interrupt_of_the_coordinator(self):
         """While the server does not begin the upload, or complete it: ^C does not wait for the deadline."""
         for step, is_new in (("begin", False), ("complete", True)):

@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -63,6 +64,14 @@ class Uploads(Writing):
         self.assertEqual((bucket.steps[0], bucket.steps[-1], bucket.problems), ("begin", "complete", []))
         self.assertEqual((bucket.objects["a b/ü&+%.pt"][0] == self.large, bucket.uploads), (True, {}))
         self.berth("verify", "s3://bucket/a b/ü&+%.pt", env=bucket.env)
+
+    def test_statistics(self):
+        """They count the last request, too: of one part, and of several."""
+        bucket = self.bucket(None, lambda request: time.sleep(0.7 * (request.step in ("put", "complete"))))
+        for name in ("small.pt", "mid.pt"):
+            told = self.berth("copy", "--stats", files.path(name), "s3://bucket/k.pt", env=bucket.env).err
+            numbers = re.search(r"seconds: (\S+) in all, .* (\S+) moving.* (\S+) disk;", told, re.DOTALL).groups()
+            self.assertGreater(min(map(float, numbers)), 0.7, told)
 
     def test_formats(self):
         bucket = self.bucket()

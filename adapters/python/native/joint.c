@@ -411,13 +411,24 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
     return status < 0 ? ECANCELED : 0;
 }
 
+/* bpy_check_signals; what stops, stops the requests of this writer, too. */
+static int check_writing(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    const exchange_caller *caller = context;
+    int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
+    if (stop)
+        atomic_store(caller->is_stopped, true);
+    return stop;
+}
+
 /* The receipt of slices that are written without the GIL. url_joint: of the coordinator of an
  * object; else NULL. */
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
                               const slice_list *list, berth_joint_url *url_joint, bool is_url,
                               exchange_caller *caller)
 {
-    const berth_params params = {.progress = bpy_check_signals,
+    const berth_params params = {.progress = check_writing,
+                                 .progress_context = caller,
                                  .exchange = caller->function == Py_None ? NULL : exchange_call,
                                  .exchange_context = caller};
     const berth_upload_params how = {.cancelled = is_stopped, .context = caller->is_stopped};
