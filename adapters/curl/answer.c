@@ -44,9 +44,9 @@ bool bcurl_wait_is_late(const bcurl_wait *wait, const bcurl_url *url, berth_erro
     if (bcurl_seconds() < wait->since + (double)seconds)
         return false;
     (void)bcurl_fail(error, BERTH_E_SYSTEM, ETIMEDOUT,
-                     "the server %s less than 64 KiB in %llu seconds: io.url_deadline=SECONDS "
-                     "waits longer",
-                     wait->verb, (ull)seconds);
+                     "the server %s%s in %llu seconds: io.url_deadline=SECONDS waits longer",
+                     wait->is_unanswered ? "has not answered" : wait->verb,
+                     wait->is_unanswered ? "" : " less than 64 KiB", (ull)seconds);
     return true;
 }
 
@@ -63,6 +63,7 @@ int bcurl_answer_progress(void *context, curl_off_t all, curl_off_t come, curl_o
         wait->nbytes = (uint64_t)sent;
         wait->since = now;
     }
+    wait->is_unanswered = sent == to_send && answer->status < 200;
     if (now < answer->next_check)
         return 0;
     answer->next_check = now + CHECK_SECONDS;
@@ -468,7 +469,7 @@ static const char *answer_advice(const bcurl_answer *answer, const char *code)
 
     if (!address->is_s3)
         return "is it the right user and password, or a URL whose signature has expired?";
-    if (!address->key)
+    if (!address->signature)
         return "the request was not signed, because no credentials were found: set AWS_PROFILE, or "
                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY";
     if (strcmp(code, "RequestTimeTooSkewed") == 0)

@@ -18,16 +18,25 @@
 
 /* ---- one request ---- */
 
-struct curl_slist *bcurl_headers_add(struct curl_slist *list, const bcurl_url *url,
-                                     const char *hash)
+struct curl_slist *bcurl_request_sign(bcurl_attempts *all, struct curl_slist *list,
+                                      const char *hash)
 {
+    const bcurl_address *address = &all->url->address;
     char line[16384]; /* tokens have some KiB */
 
-    if (url->address.key && snprintf(line, sizeof line, "x-amz-content-sha256: %s", hash) > 0)
+    if (!address->signature)
+        return list;
+    (void)snprintf(line, sizeof line, "x-amz-content-sha256: %s", hash);
+    list = bcurl.slist_append(list, line);
+    (void)pthread_mutex_lock(&all->connections->lock);
+    all->n_renewed = all->url->n_renewed;
+    (void)bcurl.easy_setopt(all->handle, CURLOPT_AWS_SIGV4, address->signature);
+    (void)bcurl.easy_setopt(all->handle, CURLOPT_USERNAME, address->key);
+    (void)bcurl.easy_setopt(all->handle, CURLOPT_PASSWORD, address->secret);
+    if (address->token &&
+        snprintf(line, sizeof line, "X-Amz-Security-Token: %s", address->token) < (int)sizeof line)
         list = bcurl.slist_append(list, line);
-    if (url->address.token && snprintf(line, sizeof line, "X-Amz-Security-Token: %s",
-                                       url->address.token) < (int)sizeof line)
-        list = bcurl.slist_append(list, line);
+    (void)pthread_mutex_unlock(&all->connections->lock);
     explicit_bzero(line, sizeof line);
     return list;
 }
@@ -149,6 +158,52 @@ static bcurl_outcome attempts_judge_code(bcurl_attempts *all, CURLcode code)
     return code_can_pass(code, all->url->is_pinned) ? BCURL_AGAIN : BCURL_FAILED;
 }
 
+/* ---- credentials that have expired ---- */
+
+static bool is_other(const char *now, const char *before)
+{
+    return now ? !before || strcmp(now, before) != 0 : before != NULL;
+}
+
+/* Takes those that are found now, if they are others. The caller holds the lock. */
+static bool url_renew(bcurl_url *url)
+{
+    bcurl_address *address = &url->address;
+    const bcurl_address before = *address;
+    berth_error ignored = {0};
+    bcurl_aws aws;
+    bool is_new = bcurl_aws_find(&aws, &ignored) == 0 && aws.key &&
+                  (is_other(aws.key, before.key) || is_other(aws.secret, before.secret) ||
+                   is_other(aws.token, before.token));
+
+    if (is_new) {
+        address->key = aws.key;
+        address->secret = aws.secret;
+        address->token = aws.token;
+        aws.key = before.key;
+        aws.secret = before.secret;
+        aws.token = before.token;
+        url->n_renewed++;
+    }
+    bcurl_aws_free(&aws);
+    return is_new;
+}
+
+/* Whether there are others than those that signed the request: another thread may have read them.
+ */
+static bool attempts_renew(bcurl_attempts *all)
+{
+    char code[64];
+
+    bcurl_answer_find(&all->answer, "Code", code, sizeof code);
+    if (strcmp(code, "ExpiredToken") != 0 || !all->url->address.signature)
+        return false;
+    (void)pthread_mutex_lock(&all->connections->lock);
+    bool is_new = all->n_renewed != all->url->n_renewed || url_renew(all->url);
+    (void)pthread_mutex_unlock(&all->connections->lock);
+    return is_new;
+}
+
 /* ---- the pause ---- */
 
 /* Between 0.5 and 1. */
@@ -223,6 +278,7 @@ int bcurl_attempts_run(bcurl_attempts *all, const bcurl_asking *asking, berth_er
     bcurl_outcome outcome;
 
     all->error = error;
+    all->connections = connections;
     all->handle = connections ? bcurl_handle_take(all->url, connections) : NULL;
     if (!all->handle)
         return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
@@ -231,7 +287,7 @@ int bcurl_attempts_run(bcurl_attempts *all, const bcurl_asking *asking, berth_er
         CURLcode code = attempts_ask(all, asking);
         outcome =
             code == CURLE_OK ? asking->judge(all, asking->context) : attempts_judge_code(all, code);
-        if (outcome == BCURL_AGAIN)
+        if (outcome == BCURL_AGAIN || (outcome == BCURL_FAILED && attempts_renew(all)))
             outcome = attempts_pause(all);
     } while (outcome == BCURL_AGAIN);
     bcurl_handle_give(connections, all->handle);

@@ -196,17 +196,6 @@ static void handle_set_trust(CURL *handle)
     handle_set_text(handle, CURLOPT_CAPATH, "SSL_CERT_DIR", NULL);
 }
 
-static void handle_set_signature(CURL *handle, const bcurl_address *address)
-{
-    if (address->is_s3) /* dots in a key are a part of its name */
-        (void)bcurl.easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
-    if (!address->key)
-        return;
-    (void)bcurl.easy_setopt(handle, CURLOPT_AWS_SIGV4, address->signature);
-    (void)bcurl.easy_setopt(handle, CURLOPT_USERNAME, address->key);
-    (void)bcurl.easy_setopt(handle, CURLOPT_PASSWORD, address->secret);
-}
-
 /*
  * U2: libcurl sends user and password to the first host alone. A token is a plain header, which it
  * would send on, so requests to S3 follow no redirect. From https only https is followed.
@@ -239,6 +228,7 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
     /* S3 tells an encoding with which an object was uploaded ("aws-chunked"); it is not encoded. */
     (void)bcurl.easy_setopt(handle, CURLOPT_HTTP_CONTENT_DECODING, 0L);
     (void)bcurl.easy_setopt(handle, CURLOPT_BUFFERSIZE, BUFFER_NBYTES);
+    (void)bcurl.easy_setopt(handle, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_NBYTES);
     (void)bcurl.easy_setopt(handle, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)bcurl.easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, CONNECT_SECONDS);
     (void)bcurl.easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
@@ -246,7 +236,8 @@ static CURL *handle_new(const bcurl_url *url, CURLSH *share)
     (void)bcurl.easy_setopt(handle, CURLOPT_NOPROGRESS, 0L);
     handle_set_trust(handle);
     handle_set_redirects(handle, &url->address);
-    handle_set_signature(handle, &url->address);
+    if (url->address.is_s3) /* dots in a key are a part of its name */
+        (void)bcurl.easy_setopt(handle, CURLOPT_PATH_AS_IS, 1L);
     return handle;
 }
 

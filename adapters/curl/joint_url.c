@@ -17,7 +17,6 @@
 
 #define MAGIC "BerthUrl"
 #define HEAD_NBYTES (sizeof MAGIC - 1 + 4)
-#define MAX_ID_NBYTES 1023
 
 struct berth_joint_url {
     berth_joint *joint;
@@ -65,7 +64,7 @@ typedef struct read_ticket {
     size_t joint_nbytes;
     uint64_t nbytes;
     bcurl_many many;
-    char id[MAX_ID_NBYTES + 1];
+    char id[BCURL_ID_NBYTES];
     const char *url;
 } read_ticket;
 
@@ -148,7 +147,7 @@ int berth_joint_url_begin(const char *url, const berth_value *outline, size_t n_
     } else {
         found = (berth_joint_info){0};
         if (berth_joint_url_abort(made, &left) < 0)
-            bcurl_tell_left(&own, &left);
+            bcurl_tell_more(&own, left.message);
     }
     if (info)
         *info = found;
@@ -193,7 +192,7 @@ int berth_joint_url_finish(berth_joint_url *joint, berth_error *error)
     if (own.code == BERTH_OK && berth_upload_finish(joint->upload, &own) < 0)
         (void)berth_upload_explain(joint->upload, &own);
     if (berth_joint_url_abort(joint, &left) < 0 && own.code < 0)
-        bcurl_tell_left(&own, &left);
+        bcurl_tell_more(&own, left.message);
     if (error)
         *error = own;
     return own.code;

@@ -29,7 +29,7 @@ static struct curl_slist *range_prepare(bcurl_attempts *all, void *context)
     (void)bcurl.easy_setopt(all->handle, CURLOPT_RANGE, line);
     if (all->url->etag[0] == '"' && snprintf(line, sizeof line, "If-Match: %s", all->url->etag) > 0)
         list = bcurl.slist_append(list, line);
-    return bcurl_headers_add(list, all->url, HASH_OF_NOTHING);
+    return bcurl_request_sign(all, list, HASH_OF_NOTHING);
 }
 
 static bcurl_outcome range_judge(bcurl_attempts *all, void *context)

@@ -41,7 +41,7 @@ static struct curl_slist *request_prepare(bcurl_attempts *all, void *context)
     for (size_t i = 0; i < BCURL_MAX_HEADERS; i++)
         if (request->headers[i][0])
             list = bcurl.slist_append(list, request->headers[i]);
-    return bcurl_headers_add(list, all->url, NOT_HASHED);
+    return bcurl_request_sign(all, list, NOT_HASHED);
 }
 
 /* It answers: this is the right address. The first request of an upload is alone. */

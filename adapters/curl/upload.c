@@ -54,8 +54,8 @@ struct berth_upload {
     pid_t pid;
     uint64_t nbytes, part_nbytes;
     size_t n_parts;
-    char id[1024];  /* encoded; "": one request is enough, or it has ended */
-    bool is_joined; /* another process has begun it, and ends it */
+    char id[BCURL_ID_NBYTES]; /* encoded; "": one request is enough, or it has ended */
+    bool is_joined;           /* another process has begun it, and ends it */
     char condition[BCURL_TAG_NBYTES + 32];
     berth_sink sink;
     pthread_mutex_t lock; /* of all below */
@@ -209,23 +209,26 @@ static int upload_set_condition(berth_upload *upload, const char *if_match, bert
 
 /*
  * Whether the object has the bytes of the upload: it has been put together by an earlier try, whose
- * answer was lost.
+ * answer was lost. Without a checksum nobody knows, and the error tells that: the object of the
+ * step before in a training has as many bytes and parts.
  */
-static bool upload_is_in_place(berth_upload *upload)
+static bool upload_is_in_place(berth_upload *upload, berth_error *error)
 {
     bcurl_request request = {.method = "HEAD", .headers = {"x-amz-checksum-mode: ENABLED"}};
     bcurl_answer answer;
-    berth_error error;
-    char crc[9], end[32];
+    berth_error head;
+    char crc[9];
 
-    if (bcurl_request_send(&upload->url, &request, &answer, &error) < 0 || !answer.has_length ||
-        answer.length != upload->nbytes)
-        return false;
+    int status = bcurl_request_send(&upload->url, &request, &answer, &head);
+    bool is_other = status == BERTH_E_NOT_FOUND ||
+                    (status == 0 && answer.has_length && answer.length != upload->nbytes);
     print_crc32(upload_crc32(upload), crc);
-    (void)snprintf(end, sizeof end, "-%zu\"", upload->n_parts);
-    size_t n = strlen(answer.etag), end_nbytes = strlen(end);
-    return *answer.crc32 ? strcmp(answer.crc32, crc) == 0
-                         : n > end_nbytes && strcmp(answer.etag + n - end_nbytes, end) == 0;
+    if (status == 0 && !is_other && *answer.crc32)
+        return strcmp(answer.crc32, crc) == 0;
+    if (!is_other)
+        bcurl_tell_more(error, "nobody knows whether the object is the new one: its checksum is "
+                               "not told");
+    return false;
 }
 
 /*
@@ -237,13 +240,12 @@ static int upload_explain_condition(berth_upload *upload, const bcurl_answer *an
 {
     if (!upload->condition[0] || (answer->status != 412 && answer->status != 409))
         return error->code;
-    if (answer->is_repeated && upload_is_in_place(upload))
-        return 0;
-    return bcurl_fail(error, BERTH_E_BUSY, EEXIST,
-                      upload->condition[3] == 'N'
-                          ? "%s: there is an object already, which stays (status %d)"
-                          : "%s: the object is another one than expected, and stays (status %d)",
-                      upload->url.address.shown, answer->status);
+    (void)bcurl_fail(error, BERTH_E_BUSY, EEXIST,
+                     upload->condition[3] == 'N'
+                         ? "%s: there is an object already, which stays (status %d)"
+                         : "%s: the object is another one than expected, and stays (status %d)",
+                     upload->url.address.shown, answer->status);
+    return answer->is_repeated && upload_is_in_place(upload, error) ? 0 : error->code;
 }
 
 /* Of an object of one part. */
@@ -290,9 +292,8 @@ static char *upload_print_parts(const berth_upload *upload)
     return NULL;
 }
 
-/* *is_gone: it was gone before. Without the caller's wish to stop, which may be why it ends, and
- * not for long. */
-static int upload_abort(berth_upload *upload, bool *is_gone, berth_error *error)
+/* Without the caller's wish to stop, which may be why it ends, and not for long. */
+static int upload_abort(berth_upload *upload, berth_error *error)
 {
     char query[sizeof upload->id + 16];
     const bcurl_request request = {
@@ -307,8 +308,7 @@ static int upload_abort(berth_upload *upload, bool *is_gone, berth_error *error)
     int status = bcurl_request_send(&upload->url, &request, &answer, error);
     bcurl_answer_find(&answer, "Code", code, sizeof code);
     const berth_error why = *error;
-    *is_gone = status < 0 && strcmp(code, "NoSuchUpload") == 0;
-    if (status == 0 || *is_gone) {
+    if (status == 0 || strcmp(code, "NoSuchUpload") == 0) {
         upload->id[0] = '\0';
         *error = (berth_error){.offset = BERTH_NO_OFFSET};
         return 0;
@@ -318,20 +318,28 @@ static int upload_abort(berth_upload *upload, bool *is_gone, berth_error *error)
                       why.message);
 }
 
-/* Nobody knows what became of the last request: it has ended the upload, or removing it tells. */
-static bool upload_has_ended_well(berth_upload *upload, const bcurl_answer *answer)
+/*
+ * Nobody knows what became of the last request: it has ended the upload, or it cannot any more,
+ * once that is removed. Which, the object tells: some stores answer that they have removed what has
+ * ended.
+ */
+static bool upload_has_ended_well(berth_upload *upload, const bcurl_answer *answer,
+                                  berth_error *error)
 {
-    berth_error error;
-    bool is_gone;
+    berth_error ignored;
+    char code[64];
 
-    return answer->status / 100 != 4 && upload_abort(upload, &is_gone, &error) == 0 && is_gone &&
-           upload_is_in_place(upload);
+    bcurl_answer_find(answer, "Code", code, sizeof code);
+    if (strcmp(code, "NoSuchUpload") != 0 &&
+        (answer->status / 100 == 4 || upload_abort(upload, &ignored) < 0))
+        return false;
+    return upload_is_in_place(upload, error);
 }
 
 static int upload_put_together(berth_upload *upload, berth_error *error)
 {
     bcurl_request request = {.step = "completing the upload", .method = "POST", .waits_long = true};
-    char query[sizeof upload->id + 16], code[64];
+    char query[sizeof upload->id + 16];
     char *list = upload_print_parts(upload);
     bcurl_answer answer;
 
@@ -348,13 +356,11 @@ static int upload_put_together(berth_upload *upload, berth_error *error)
     request_add_header(&request, 3, upload->condition);
     int status = bcurl_request_send(&upload->url, &request, &answer, error);
     free(list);
-    bcurl_answer_find(&answer, "Code", code, sizeof code);
     if (status == 0 && !strstr(answer.text, "CompleteMultipartUploadResult"))
         status = bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
                             "%s: the server does not say that the upload is complete (status %d)",
                             upload->url.address.shown, answer.status);
-    if (status < 0 && !(strcmp(code, "NoSuchUpload") == 0 ? upload_is_in_place(upload)
-                                                          : upload_has_ended_well(upload, &answer)))
+    if (status < 0 && !upload_has_ended_well(upload, &answer, error))
         return upload_explain_condition(upload, &answer, error);
     upload->id[0] = '\0';
     return 0;
@@ -595,13 +601,12 @@ int berth_upload_explain(berth_upload *upload, berth_error *error)
 int berth_upload_end(berth_upload *upload, berth_error *error)
 {
     berth_error own = {.offset = BERTH_NO_OFFSET};
-    bool is_gone;
 
     if (!upload)
         return 0;
     if (upload->pid == getpid()) {
         if (upload->id[0] && !upload->is_joined)
-            (void)upload_abort(upload, &is_gone, &own);
+            (void)upload_abort(upload, &own);
         upload_release(upload);
     }
     if (error)
@@ -609,12 +614,12 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
     return own.code;
 }
 
-void bcurl_tell_left(berth_error *error, const berth_error *left)
+void bcurl_tell_more(berth_error *error, const char *more)
 {
     size_t n = strlen(error->message);
 
     if (n + 3 < sizeof error->message)
-        (void)snprintf(error->message + n, sizeof error->message - n, "; %.300s", left->message);
+        (void)snprintf(error->message + n, sizeof error->message - n, "; %.300s", more);
 }
 
 int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_params *params,
@@ -644,7 +649,7 @@ int bcurl_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
     if (upload_open(made, url, params, many, &own) == 0)
         *upload = made;
     else if (berth_upload_end(made, &left) < 0)
-        bcurl_tell_left(&own, &left);
+        bcurl_tell_more(&own, left.message);
     if (error)
         *error = own;
     return own.code;
@@ -726,6 +731,22 @@ int berth_upload_begin_save(const char *url, const berth_content *content, berth
     return status;
 }
 
+/* The save's statistics end with its last part; what ends the upload is one request more. */
+static int upload_finish_save(berth_upload *upload, berth_stats *stats, berth_error *error)
+{
+    const double begin = bcurl_seconds();
+    int status = berth_upload_finish(upload, error);
+    const double seconds = bcurl_seconds() - begin;
+
+    if (stats) {
+        stats->n_requests++;
+        stats->disk_seconds += seconds;
+        stats->transfer_seconds += seconds;
+        stats->total_seconds += seconds;
+    }
+    return status;
+}
+
 int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
                    const berth_upload_params *upload_params, berth_error *error)
 {
@@ -741,12 +762,12 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
         target.path = url;
         status = berth_save_to(&target, content, &tuned, &own);
         if (status == 0)
-            status = berth_upload_finish(upload, &own);
+            status = upload_finish_save(upload, tuned.stats, &own);
         if (status < 0)
             (void)berth_upload_explain(upload, &own);
     }
     if (berth_upload_end(upload, &left) < 0 && own.code < 0)
-        bcurl_tell_left(&own, &left);
+        bcurl_tell_more(&own, left.message);
     berth_config_free(config);
     if (error)
         *error = own;

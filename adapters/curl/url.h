@@ -77,7 +77,7 @@ typedef struct bcurl_address {
     char *shown; /* for messages (U1) */
     bool is_s3;
     char *key, *secret, *token; /* of S3; key NULL: requests are not signed */
-    char *signature;            /* CURLOPT_AWS_SIGV4 */
+    char *signature;            /* CURLOPT_AWS_SIGV4; constant, as the others are not */
 } bcurl_address;
 
 /* Percent-encoded, which the caller frees; slashes too, or not. NULL: no memory. */
@@ -104,6 +104,7 @@ void bcurl_free_secret(char *text);
 /* ---- connections.c ---- */
 
 enum { BCURL_TAG_NBYTES = 256 };
+enum { BCURL_ID_NBYTES = 3073 }; /* of an upload, encoded: 1,024 characters */
 enum { BCURL_N_LOCKS = 16, BCURL_N_WALKS = 16 };
 
 typedef struct bcurl_block {
@@ -131,12 +132,13 @@ typedef struct bcurl_connections {
 
 /* An object that is read. All but the connections is constant once it is open. */
 typedef struct bcurl_url {
-    bcurl_address address;
+    bcurl_address address;   /* its credentials: under the connections' lock */
     berth_url_params params; /* deadline_seconds is set */
     _Atomic(bcurl_connections *) connections;
     /* What the first answer said. */
     bool is_pinned;
     uint64_t nbytes;
+    unsigned n_renewed; /* how often credentials were read again; under the connections' lock */
     char etag[BCURL_TAG_NBYTES], modified[64]; /* "": it said nothing */
     bcurl_block tail, head;                    /* of one that is read */
     uint64_t head_nbytes;                      /* load.head_nbytes; 0: unknown */
@@ -157,7 +159,8 @@ CURLcode bcurl_perform(CURL *handle);
 typedef struct bcurl_wait {
     double since; /* seconds */
     uint64_t nbytes;
-    const char *verb; /* what the server did with them: "sent", "took" */
+    const char *verb;   /* what the server did with them: "sent", "took" */
+    bool is_unanswered; /* the request is sent, and nothing has come */
 } bcurl_wait;
 
 /* What a request asks for, and what has come. */
@@ -227,12 +230,14 @@ typedef enum bcurl_outcome { BCURL_DONE, BCURL_AGAIN, BCURL_FAILED } bcurl_outco
 /* Requests for one thing, until it is there, or there is no hope. */
 typedef struct bcurl_attempts {
     bcurl_url *url;
+    bcurl_connections *connections;
     bcurl_wait *wait;
     bcurl_answer answer;
     CURL *handle;
     char text[CURL_ERROR_SIZE];
-    int n_tries;      /* without progress */
-    const char *step; /* for messages; NULL: it has no name */
+    int n_tries;        /* without progress */
+    unsigned n_renewed; /* of the credentials that signed the request */
+    const char *step;   /* for messages; NULL: it has no name */
     berth_error *error;
 } bcurl_attempts;
 
@@ -249,9 +254,10 @@ typedef struct bcurl_asking {
 int bcurl_attempts_run(bcurl_attempts *attempts, const bcurl_asking *asking, berth_error *error);
 /* Whether an answer with this status may be another one in a while. */
 bool bcurl_status_can_pass(int status);
-/* Adds the headers that a request to S3 has. hash: of its body, as the header says it. */
-struct curl_slist *bcurl_headers_add(struct curl_slist *list, const bcurl_url *url,
-                                     const char *hash);
+/* Has the request signed, and adds the headers that this needs. hash: of its body, as they say it.
+ */
+struct curl_slist *bcurl_request_sign(bcurl_attempts *all, struct curl_slist *list,
+                                      const char *hash);
 
 /* ---- request.c ---- */
 
@@ -288,8 +294,8 @@ void bcurl_upload_describe(const berth_upload *upload, bcurl_many *many);
 /* What one that was begun elsewhere has sent, as lines; the caller frees it. NULL: no memory. */
 char *bcurl_upload_print_sent(berth_upload *upload);
 int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *error);
-/* An error tells what has failed, and what is left of it. */
-void bcurl_tell_left(berth_error *error, const berth_error *left);
+/* An error tells what has failed, and more: what is left of it. */
+void bcurl_tell_more(berth_error *error, const char *more);
 
 /* ---- range.c ---- */
 

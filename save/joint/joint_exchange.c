@@ -8,8 +8,10 @@
 #include "save/joint/joint_writer.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -31,6 +33,7 @@
 #define MIN_MESSAGE_NBYTES ((uint64_t)1024)
 /* Where a run must be cut, because a message is full: no element of a swapped storage is cut. */
 #define CUT_NBYTES ((size_t)16)
+#define ASK_NANOSECONDS 100000000
 
 /* ---- words ---- */
 
@@ -517,12 +520,24 @@ static void *window_writing_run(void *argument)
     return NULL;
 }
 
-/* Waits for it. Its own failure is the cause that the caller wants, and not that of another. */
+/* Waits for it. Its own failure is the cause that the caller wants, and not that of another. A
+ * store can be silent for minutes: the caller is asked meanwhile, and may stop its sink. */
 static int window_writing_end(window_writing *writing, berth_error *error)
 {
+    const bth_rounds_settings *settings = writing->settings;
+    berth_error ignored;
+    struct timespec end;
+
     if (!writing->is_written)
         return error->code;
-    pthread_join(writing->thread, NULL);
+    do {
+        bth_error_clear(&ignored);
+        (void)settings->report(settings->context, 0, error->code == BERTH_OK ? error : &ignored);
+        (void)clock_gettime(CLOCK_REALTIME, &end); /* glibc before 2.31 has no other */
+        end.tv_nsec += ASK_NANOSECONDS;
+        end.tv_sec += end.tv_nsec / 1000000000;
+        end.tv_nsec %= 1000000000;
+    } while (pthread_timedjoin_np(writing->thread, NULL, &end) == ETIMEDOUT);
     writing->is_written = false;
     if (writing->error.code != BERTH_OK && (error->code == BERTH_OK || error->code == BERTH_E_PEER))
         *error = writing->error;

@@ -35,7 +35,10 @@ class Bucket(Listening):
         number n (from 0 on), a step ("begin", "part", "complete", "abort", "put", "get", "head", "list"), and
         its key.
     after: the same when all is done, and before it is told.
+    tells_checksums: of objects. is_idempotent: what is gone is removed with success. long_ids: what ids end with.
     """
+
+    tells_checksums, is_idempotent, long_ids = True, False, ""
 
     def __init__(self, behave=None, after=None):
         self.behave, self.after = behave, after
@@ -160,7 +163,7 @@ class Request(http.server.BaseHTTPRequestHandler):
     def do_begin(self, bucket):
         if self.headers["x-amz-checksum-type"] != "FULL_OBJECT" or self.headers["x-amz-checksum-algorithm"] != "CRC32":
             return self.refuse(400, "InvalidRequest")
-        name = f"id+/{len(bucket.steps)}="  # it must be encoded
+        name = f"id+/{len(bucket.steps)}={bucket.long_ids}"  # it must be encoded
         bucket.uploads[name] = {"key": self.key, "parts": {}, "since": time.time()}
         self.said = (200, f"<InitiateMultipartUploadResult><Key>k</Key><UploadId>{name}</UploadId>"
                           "</InitiateMultipartUploadResult>")
@@ -202,10 +205,12 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     def do_abort(self, bucket):
         upload = bucket.uploads.get(self.query["uploadId"])
+        self.said = (204,)
+        if not upload and bucket.is_idempotent:
+            return
         if not upload or upload["key"] != self.key:
             return self.refuse(404, "NoSuchUpload")
         del bucket.uploads[self.query["uploadId"]]
-        self.said = (204,)
 
     def do_head(self, bucket):
         there = bucket.objects.get(self.key)
@@ -243,7 +248,8 @@ class Request(http.server.BaseHTTPRequestHandler):
         if self.answered and self.object:
             self.send_header("ETag", self.object[1])
         if self.answered and self.object and self.step == "head":
-            self.send_header("x-amz-checksum-crc32", self.object[2])
+            if self.owner.tells_checksums:
+                self.send_header("x-amz-checksum-crc32", self.object[2])
         elif self.answered and self.object:
             self.send_header("Content-Range", self.content_range)
         super().end_headers()

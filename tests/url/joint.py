@@ -4,8 +4,10 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -68,6 +70,7 @@ class Joint(Writing):
     def test_other_states(self):
         """What one rank has alone; nothing that is sharded; below one part; a key with odd characters."""
         bucket = self.bucket()
+        bucket.long_ids = "+/x" * 330
         text = f"""
 small = {{"a": torch.arange(5), "b": [torch.ones(2), 3]}}
 berth.dcp.save(small, "s3://bucket/ü ?&+/small.pt")
@@ -203,6 +206,53 @@ berth.dcp.async_save(shards(whole(), mesh), {URL!r}).result()
                                   f"berth.dcp.save(state, {URL!r})")
                 self.assertRegex(said.pop(rank), "^KeyboardInterrupt")
                 self.check_old(bucket, said, f"^RuntimeError: rank {rank}: KeyboardInterrupt")
+
+    def test_an_interrupt_of_a_silent_store(self):
+        """It does not answer to a part: ^C does not wait for the deadline."""
+        for rank in (1, 0) if LONG else (1,):
+            with self.subTest(rank=rank):
+                ended = threading.Event()
+
+                def behave(request, rank=rank, ended=ended):
+                    number, pid = request.headers["x-amz-security-token"].split(".")
+                    if request.step == "part" and int(number) == rank:
+                        request.take()
+                        if not ended.wait(2) and request.owner.steps.count("abort") == 0:  # all wait for it
+                            os.kill(int(pid), signal.SIGINT)
+                        ended.wait(25)
+                        request.cut()
+
+                bucket = self.filled(behave)
+                begin = time.monotonic()
+                said = self.ranks(bucket, f"os.environ['AWS_SESSION_TOKEN'] = f'{{rank}}.{{os.getpid()}}'\n{self.SAVE}", n=2)
+                seconds = time.monotonic() - begin
+                ended.set()
+                self.assertRegex(said.pop(rank), "^KeyboardInterrupt")
+                self.check_old(bucket, said, f"^RuntimeError: rank {rank}: KeyboardInterrupt")
+                self.assertLess(seconds, 20)
+
+    def test_an_interrupt_of_the_coordinator(self):
+        """While the server does not begin the upload, or complete it: ^C does not wait for the deadline."""
+        for step, is_new in (("begin", False), ("complete", True)):
+            with self.subTest(step=step):
+                ended = threading.Event()
+
+                def behave(request, step=step, ended=ended):
+                    if request.step == step:
+                        os.kill(int(request.headers["x-amz-security-token"]), signal.SIGINT)
+                        ended.wait(9 if step == "begin" else 1)
+                        if step == "begin":
+                            request.cut()
+
+                bucket = self.filled(behave)
+                begin = time.monotonic()
+                said = self.ranks(bucket, f"os.environ['AWS_SESSION_TOKEN'] = str(os.getpid())\n{self.SAVE}", n=2)
+                seconds = time.monotonic() - begin
+                ended.set()
+                self.assertRegex(said[0], "^KeyboardInterrupt: ; .*" + ("it came too late: the save is complete" if is_new
+                                                                       else "cancelled"))
+                self.assertRegex(said[1], "^RuntimeError: rank 0: KeyboardInterrupt")
+                self.assertEqual((bucket.objects["model.pt"][0] == self.model, bucket.uploads), (is_new, {}), seconds)
 
     # ---- memory, and what is read ----
 

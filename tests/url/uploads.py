@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -14,7 +15,7 @@ import unittest.mock
 
 import case
 import files
-from bucket import Bucket
+from bucket import KEY, SECRET, Bucket
 from packaged import BUILT, FAILS, PACKAGE
 
 PART = 8 << 20
@@ -63,6 +64,14 @@ class Uploads(Writing):
         self.assertEqual((bucket.steps[0], bucket.steps[-1], bucket.problems), ("begin", "complete", []))
         self.assertEqual((bucket.objects["a b/ü&+%.pt"][0] == self.large, bucket.uploads), (True, {}))
         self.berth("verify", "s3://bucket/a b/ü&+%.pt", env=bucket.env)
+
+    def test_statistics(self):
+        """They count the last request, too: of one part, and of several."""
+        bucket = self.bucket(None, lambda request: time.sleep(0.7 * (request.step in ("put", "complete"))))
+        for name in ("small.pt", "mid.pt"):
+            told = self.berth("copy", "--stats", files.path(name), "s3://bucket/k.pt", env=bucket.env).err
+            numbers = re.search(r"seconds: (\S+) in all, .* (\S+) moving.* (\S+) disk;", told, re.DOTALL).groups()
+            self.assertGreater(min(map(float, numbers)), 0.7, told)
 
     def test_formats(self):
         bucket = self.bucket()
@@ -237,9 +246,67 @@ class Uploads(Writing):
 
     def test_an_answer_that_is_too_late(self):
         """The object is in its place, and the answer does not come: removing the upload tells what became of it."""
-        bucket = self.bucket(None, lambda request: request.step == "complete" and time.sleep(5))
-        self.berth("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env)
-        self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.steps[-2:]), (True, ["abort", "head"]))
+        for is_idempotent in (False, True):
+            bucket = self.bucket(None, lambda request: request.step == "complete" and time.sleep(5))
+            bucket.is_idempotent = is_idempotent
+            self.berth("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env)
+            self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.steps[-2:]), (True, ["abort", "head"]))
+
+    def test_a_server_without_checksums(self):
+        """U6: of an object of as many bytes and parts it says nothing; a save whose end is unknown says that."""
+        old = (bytes(len(self.large)), f'"0-{-(-len(self.large) // PART)}"', "")
+        for is_after, is_new in ((False, False), (True, True)):
+            def lose(request, is_after=is_after):
+                if request.step == "complete" and is_after and request.owner.steps.count("complete") == 1:
+                    request.cut()
+                elif request.step == "complete" and not is_after:  # somebody else has removed it
+                    request.owner.uploads.clear()
+
+            bucket = self.bucket(None, lose) if is_after else self.bucket(lose)
+            bucket.tells_checksums = False
+            bucket.objects["k.pt"] = old
+            done = self.copy(bucket, key="k.pt", code=2)
+            self.assertIn("NoSuchUpload); nobody knows whether the object is the new one", done.err)
+            self.assertEqual((bucket.objects["k.pt"] != old, bucket.uploads), (is_new, {}))
+
+    def test_a_server_that_does_not_answer(self):
+        bucket = self.bucket(lambda request: request.step == "begin" and time.sleep(3))
+        self.refused("copy", "--set", "io.url_deadline=1", files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env,
+                     says="beginning the upload: the server has not answered in 1 seconds: io.url_deadline=SECONDS")
+
+    def test_a_long_id(self):
+        bucket = self.bucket()
+        bucket.long_ids = "+/x" * 330
+        self.copy(bucket)
+        self.assertEqual((len(bucket.objects), bucket.uploads, bucket.problems), (1, {}, []))
+
+    def test_credentials_that_are_replaced(self):
+        """They expire in the middle, and new ones are in the file: of a save, and of a load."""
+        def tell(token):
+            self.write("credentials", f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n"
+                       f"aws_session_token = {token}\n".encode())
+
+        used = collections.Counter()
+
+        def behave(request):
+            token = request.headers["x-amz-security-token"]
+            with bucket.lock:
+                used[token] += 1
+                if used["old"] > 2 or token != "old":
+                    tell("new")
+            if token == "old" and used["old"] > 2:
+                request.take()
+                request.fail(400, "ExpiredToken")
+
+        bucket = self.bucket(behave)
+        env = {"AWS_SHARED_CREDENTIALS_FILE": self.path("credentials"),
+               **{name: text for name, text in bucket.env.items() if "KEY" not in name}}
+        for command in (("copy", files.path("mid.pt"), "s3://bucket/k.pt"), ("verify", "s3://bucket/k.pt")):
+            used.clear()
+            tell("old")
+            self.berth(*command, env=env)
+            self.assertGreater(min(used["old"], used["new"]), 2, used)
+        self.assertEqual((bucket.objects["k.pt"][0] == self.large, bucket.uploads, bucket.problems), (True, {}, []))
 
     def test_no_memory_for_a_part(self):
         """It is told as what it is, with what needs less; nothing is left."""
@@ -453,6 +520,29 @@ error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
             out = running.communicate(timeout=600)[0]
             self.assertEqual((running.returncode, bucket.objects), (0, {}), out)
             self.assertEqual(bucket.uploads, {})
+
+    def test_an_interrupt_that_leaves_something(self):
+        """What cannot be removed then is told with the exception."""
+        came = threading.Event()
+
+        def behave(request):
+            if request.step == "part":
+                came.set()
+                time.sleep(1)
+            elif request.step == "abort":
+                request.fail(403, "AccessDenied")
+
+        bucket = self.bucket(behave)
+        running = self.python(bucket, """
+error = fails(KeyboardInterrupt, berth.save, large, "s3://bucket/k.pt")
+print(error.__notes__)
+""")
+        self.assertTrue(came.wait(600))
+        running.send_signal(signal.SIGINT)
+        out = running.communicate(timeout=600)[0]
+        self.assertEqual((running.returncode, len(bucket.uploads)), (0, 1), out)
+        self.assertIn("removing what was sent: not allowed (status 403, AccessDenied)", out)
+        self.assertIn("it is left, and costs", out)
 
     def test_a_fork(self):
         """A child that ends leaves its parent's upload alone."""

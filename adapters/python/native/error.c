@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A berth_error becomes an exception (berth._errors.make chooses its class); signals do so, too. */
 #include <berth/config.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "adapters/python/native/native.h"
 
@@ -184,6 +186,25 @@ PyObject *bpy_text(PyObject *object, const char *what)
     Py_XDECREF(bytes);
     PyErr_Clear();
     return bpy_raise(&error);
+}
+
+void bpy_add_note(const char *text)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *note = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+    PyObject *result = note ? PyObject_CallMethod(value, "add_note", "O", note) : NULL;
+    if (!result)
+        PyErr_Clear();
+    Py_XDECREF(result);
+    Py_XDECREF(note);
+    PyErr_Restore(type, value, traceback);
+}
+
+int bpy_is_interrupted(void)
+{
+    return syscall(SYS_gettid) == getpid() && bpy_check_signals(NULL, 0, 0);
 }
 
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes)

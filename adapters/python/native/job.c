@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "adapters/curl/berth_curl.h"
@@ -83,12 +82,10 @@ static int writer_write(void *context, const void *buffer, size_t nbytes, uint64
 
 /* ---- to a URL ---- */
 
-/* Only the main thread runs the handlers of signals: it waits for the server's first answer. */
 static int upload_is_stopped(void *context)
 {
     job_object *self = context;
-    return atomic_load(&self->is_stopped) ||
-           (syscall(SYS_gettid) == getpid() && bpy_check_signals(NULL, 0, 0));
+    return atomic_load(&self->is_stopped) || bpy_is_interrupted();
 }
 
 /* All is sent. Returns: as berth_upload_finish; or 0, and a handler of a signal has raised. */
@@ -103,11 +100,12 @@ static int upload_finish(job_object *self, berth_error *error)
     return status;
 }
 
-/* The save has ended. What is left of one that failed is removed; its error tells both. */
+/* The save has ended. What is left of one that failed is removed; its error tells both, or the
+ * exception that is set. error: NULL: it has not failed. */
 static void upload_end(job_object *self, berth_error *error)
 {
     berth_upload *upload = self->upload;
-    berth_error left;
+    berth_error left = {0};
     self->upload = NULL;
     if (!upload)
         return;
@@ -116,7 +114,9 @@ static void upload_end(job_object *self, berth_error *error)
         (void)berth_upload_explain(upload, error);
     (void)berth_upload_end(upload, &left);
     Py_END_ALLOW_THREADS;
-    if (error && left.code < 0)
+    if (left.code < 0 && PyErr_Occurred())
+        bpy_add_note(left.message);
+    else if (left.code < 0 && error)
         (void)snprintf(error->message + strlen(error->message),
                        sizeof error->message - strlen(error->message), "; %s", left.message);
 }
@@ -327,8 +327,8 @@ static PyObject *end_cancelled(job_object *self)
     cancel(self);
     (void)wait_for(self, BERTH_JOB_DONE, -1, &status, &error);
     close_fd(self);
-    upload_end(self, NULL);
     PyErr_Restore(type, value, traceback);
+    upload_end(self, NULL);
     return NULL;
 }
 

@@ -82,10 +82,26 @@ static int is_stopped(void *context)
     return atomic_load((atomic_bool *)context);
 }
 
+/* Of the coordinator, which begins and ends the upload on the thread that calls. */
+static int is_stopped_or_interrupted(void *context)
+{
+    return is_stopped(context) || bpy_is_interrupted();
+}
+
+/* A signal's exception stays; it has the error as a note, which tells what is left. */
+static PyObject *raise_or_note(const berth_error *error)
+{
+    if (!PyErr_Occurred())
+        return bpy_raise(error);
+    bpy_add_note(error->message);
+    return NULL;
+}
+
 static int begin(joint_object *self, const char *path, bool is_url, size_t n_writers)
 {
     const berth_params params = {.progress = bpy_check_signals};
-    const berth_upload_params how = {.cancelled = is_stopped, .context = &self->is_stopped};
+    const berth_upload_params how = {.cancelled = is_stopped_or_interrupted,
+                                     .context = &self->is_stopped};
     berth_error error;
     int status;
     Py_BEGIN_ALLOW_THREADS;
@@ -96,8 +112,8 @@ static int begin(joint_object *self, const char *path, bool is_url, size_t n_wri
         status = berth_joint_begin(path, self->outline, n_writers, &params, &self->joint,
                                    &self->info, &error);
     Py_END_ALLOW_THREADS;
-    if (status < 0 && !PyErr_Occurred())
-        bpy_raise(&error);
+    if (status < 0)
+        raise_or_note(&error);
     return status;
 }
 
@@ -216,10 +232,12 @@ static PyObject *joint_finish(PyObject *object, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     status = joint ? berth_joint_finish(joint, &error) : berth_joint_url_finish(url_joint, &error);
     Py_END_ALLOW_THREADS;
-    if (PyErr_Occurred())
-        return NULL;
     if (status < 0)
-        return bpy_raise(&error);
+        return raise_or_note(&error);
+    if (PyErr_Occurred()) {
+        bpy_add_note("it came too late: the save is complete");
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
@@ -393,13 +411,24 @@ static int exchange_call(void *context, const void *send, const uint64_t *send_n
     return status < 0 ? ECANCELED : 0;
 }
 
+/* bpy_check_signals; what stops, stops the requests of this writer, too. */
+static int check_writing(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    const exchange_caller *caller = context;
+    int stop = bpy_check_signals(NULL, done_nbytes, total_nbytes);
+    if (stop)
+        atomic_store(caller->is_stopped, true);
+    return stop;
+}
+
 /* The receipt of slices that are written without the GIL. url_joint: of the coordinator of an
  * object; else NULL. */
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
                               const slice_list *list, berth_joint_url *url_joint, bool is_url,
                               exchange_caller *caller)
 {
-    const berth_params params = {.progress = bpy_check_signals,
+    const berth_params params = {.progress = check_writing,
+                                 .progress_context = caller,
                                  .exchange = caller->function == Py_None ? NULL : exchange_call,
                                  .exchange_context = caller};
     const berth_upload_params how = {.cancelled = is_stopped, .context = caller->is_stopped};

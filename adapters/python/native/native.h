@@ -112,6 +112,10 @@ PyObject *bpy_text(PyObject *object, const char *what);
  * Returns: not 0, which cancels: one has raised an exception.
  */
 int bpy_check_signals(void *context, uint64_t done_nbytes, uint64_t total_nbytes);
+/* The same of a request that waits: only the main thread runs the handlers. */
+int bpy_is_interrupted(void);
+/* Adds it to the exception that is set. */
+void bpy_add_note(const char *text);
 
 /* ---- what objects have open ---- */
 
