@@ -283,7 +283,7 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
 }
 
 /* After the target: a base is asked by a clone into it. */
-static void operation_open_base(bth_operation *operation)
+static int operation_open_base(bth_operation *operation, berth_error *error)
 {
     const char *path = operation->params.base ? operation->params.base
                                               : bth_option_text(operation->config.save_base);
@@ -291,7 +291,7 @@ static void operation_open_base(bth_operation *operation)
     bth_base *base = &operation->base;
 
     if (!*path)
-        return;
+        return 0;
     if (!operation->path)
         base->reason = "only a file that is saved to a path shares blocks";
     else if (operation->is_shared)
@@ -299,8 +299,9 @@ static void operation_open_base(bth_operation *operation)
     else if (commit->in_place || commit->order)
         base->reason = "the file is written in place, or in order";
     else
-        bth_base_open(base, path, operation->plan, &operation->file);
+        bth_base_open(base, path, operation->plan, &operation->file, error);
     operation->stats.base_reason = base->reason;
+    return error->code;
 }
 
 static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
@@ -337,9 +338,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (is_snapshot &&
         snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (operation_open_target(operation, error) < 0)
+    if (operation_open_target(operation, error) < 0 || operation_open_base(operation, error) < 0)
         return error->code;
-    operation_open_base(operation);
     if (!is_snapshot)
         return 0;
     double begin = bth_seconds();
@@ -396,8 +396,9 @@ static int operation_clone_base(bth_operation *operation, berth_error *error)
 
     if (base->fd < 0)
         return 0;
-    bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
-                   operation, &operation->stats, error);
+    if (bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
+                       operation, &operation->stats, error) == 0)
+        bth_commit_reserve(&operation->commit, error);
     operation->stats.base_reason = base->reason;
     operation->parts = base->parts;
     for (size_t i = 0; operation->storage_stats && i < base->parts.n_present; i++)

@@ -298,18 +298,32 @@ class BaseCases:
                 self.check_shared(job.shared, n, None)
 
     def test_a_base_that_fewer_may_read(self):
-        """X1: its blocks never lie in a file that others can open."""
+        """X1: the new file has the rights that it would have."""
         self.bases.same(self.path("old.pt"))
         expected = self.expected()
-        for mode, readers, n, why in ((0o600, "all", 0, "but not the base"), (0o600, "owner", 7, None), (0o644, "all", 7, None),
-                                      (0o640, "all", 0, "but not the base")):
+        for mode, readers, new in (0o600, "all", 0o644), (0o600, "owner", 0o600), (0o644, "all", 0o644), (0o640, "group", 0o640):
             os.chmod(self.path("old.pt"), mode)
             with self.subTest(mode=oct(mode), readers=readers), berth.config.patch("save.readers", readers):
                 job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
                 job.result()
-                self.check_shared(job.shared, n, why)
+                self.check_shared(job.shared, 7, None)
                 self.assertEqual(self.read("new.pt"), expected)
+                self.assertEqual(os.stat(self.path("new.pt")).st_mode & 0o777, new)
                 os.remove(self.path("new.pt"))
+
+    @unittest.skipIf(os.geteuid(), "another user needs root")
+    def test_a_file_of_another_user(self):
+        """X1: who owns the new file could open it while bytes of the base are in it."""
+        self.bases.same(self.path("old.pt"))
+        expected = self.expected()
+        for owner, n, why in (65534, 0, "belongs to another user"), (0, 7, None):
+            berth.save({}, self.path("new.pt"))
+            os.chown(self.path("new.pt"), owner, owner)
+            job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
+            job.result()
+            self.check_shared(job.shared, n, why)
+            self.assertEqual(self.read("new.pt"), expected)
+            self.assertEqual(os.stat(self.path("new.pt")).st_uid, owner)
 
     @unittest.skipIf(os.geteuid(), "another user needs root")
     def test_a_base_that_may_not_be_read(self):
@@ -374,12 +388,26 @@ class BaseCases:
         """By the device's own counter: at most 1.1 x what changed, and the headers."""
         with berth.config.patch(BLOCKS, 4096):
             self.bases.same(self.path("old.pt"))
-            before = self.volume.written_nbytes()
+            before, used = self.volume.written_nbytes(), self.volume.used_nbytes()
             job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
             job.result()
             nbytes = self.volume.written_nbytes() - before
         self.check_shared(job.shared, 7, None)
         self.assertLess(nbytes, 1.1 * MIB + 2 * N * 8192 + 512 * 1024)
+        self.assertLess(self.volume.used_nbytes() - used, 1.1 * MIB + 2 * N * 8192 + 512 * 1024)
+
+    def test_a_disk_with_room_for_the_file(self):
+        """W1: as without a base: what is written needs no more than was reserved."""
+        self.bases.one_collides(self.path("old.pt"))
+        expected = self.expected()
+        self.volume.fill(len(expected) + MIB)
+        self.addCleanup(os.remove, self.volume.path("fill"))
+        for base in "", self.path("old.pt"):
+            with self.subTest(base=base):
+                berth.save(self.value, self.path("new.pt"), base=base)
+                self.assertEqual(self.read("new.pt"), expected)
+                os.remove(self.path("new.pt"))
+                os.sync()
 
     def test_a_cancelled_one_leaves_nothing(self):
         self.bases.same(self.path("old.pt"))
