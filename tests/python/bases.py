@@ -4,6 +4,7 @@
 import io
 import os
 import subprocess
+import sys
 import threading
 import unittest
 import zipfile
@@ -15,6 +16,19 @@ import torch
 import blocks_shared
 from folder import Folder
 
+# Until its stdin ends: each file is one of two, by the sum of a tensor that is not in the other.
+LOAD_OFTEN = """
+import select, sys, berth
+seen, n = set(), 0
+while n == 0 or not select.select([sys.stdin], [], [], 0)[0]:
+    value = berth.load(sys.argv[1])
+    seen.add(tuple(float(each.double().sum()) for each in value.values()))
+    n += 1
+    if n == 1:
+        print("ready", flush=True)
+assert len(seen) <= 2, seen
+print(n)
+"""
 N, MIB = 8, 1 << 20
 BLOCKS = "save.storage_alignment"  # 4096: storages begin with blocks, whatever stands before them
 OTHER_OFFSETS = "offsets that differ modulo the block"
@@ -232,6 +246,24 @@ class BaseCases:
             self.assertEqual(old.read(), before)
             old.close()
             berth.verify(self.path("new.pt"))
+
+    def test_the_path_itself_while_others_load_it(self):
+        """W12, F3, W7: another process, and a second save of the same path."""
+        path, values = self.path("new.pt"), [state(), changed()]
+        berth.save(values[0], path)
+        reader = subprocess.Popen([sys.executable, "-c", LOAD_OFTEN, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        self.assertEqual(reader.stdout.readline(), "ready\n")
+        n_shared = 0
+        for i in range(8):
+            jobs = [berth.save_async(values[(i + j) % 2], path, base=path) for j in range(2)]
+            for job in jobs:
+                job.result()
+                n_shared += job.shared[0] >= 7 * (MIB - 16384)
+        told, _ = reader.communicate("")
+        self.assertEqual((reader.returncode, n_shared), (0, 16))
+        self.assertGreater(int(told), 1)
+        self.assertEqual(os.listdir(self.folder), ["new.pt"])
 
     def test_names_of_other_lengths_move_the_storages(self):
         berth.save(state(), self.path("a_longer_name.pt"))
