@@ -3,6 +3,7 @@
 
 import io
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ assert len(seen) <= 2, seen
 print(n)
 """
 N, MIB = 8, 1 << 20
+NOBODY = 0xffffffff  # in an ACL
 BLOCKS = "save.storage_alignment"  # 4096: storages begin with blocks, whatever stands before them
 OTHER_OFFSETS = "offsets that differ modulo the block"
 
@@ -342,6 +344,21 @@ class BaseCases:
                 self.assertEqual(self.read("new.pt"), expected)
                 self.assertEqual(os.stat(self.path("new.pt")).st_mode & 0o777, new)
                 os.remove(self.path("new.pt"))
+
+    def test_the_acl_of_the_folder(self):
+        """X1: closed and opened again, the new file has the ACL that it would have."""
+        self.bases.same(self.path("old.pt"))
+        os.chmod(self.path("old.pt"), 0o600)
+        acl = struct.pack("<I" + "HHI" * 6, 2, 1, 7, NOBODY, 2, 4, 1, 4, 5, NOBODY, 8, 6, 1, 16, 7, NOBODY, 32, 0, NOBODY)
+        os.setxattr(self.folder, "system.posix_acl_default", acl)
+        made = []
+        for base in "", self.path("old.pt"):
+            job = berth.save_async(self.value, self.path("new.pt"), base=base)
+            job.result()
+            made.append((os.getxattr(self.path("new.pt"), "system.posix_acl_access"), os.stat(self.path("new.pt")).st_mode))
+            os.remove(self.path("new.pt"))
+        self.check_shared(job.shared, 7, None)
+        self.assertEqual(made[0], made[1])
 
     @unittest.skipIf(os.geteuid(), "another user needs root")
     def test_a_file_of_another_user(self):
