@@ -125,22 +125,32 @@ static int base_give_up(bth_base *base, int to, berth_error *error)
     return bth_system.ftruncate(to, 0) < 0 ? bth_fail_system(error, errno, "cannot be cut") : 0;
 }
 
-int bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
-                  const bth_output_file *to, berth_error *error)
+/* Asks for a range behind the end of the base: what shares blocks says that there is none (EINVAL),
+ * and nothing is cloned. */
+static const char *base_ask_file_system(const bth_base *base, int to)
+{
+    uint64_t behind = bth_round_up(base->nbytes, base->block_nbytes) + base->block_nbytes;
+    const char *reason = base_clone_range(base, to, behind, 0, base->block_nbytes);
+
+    return reason && errno != EINVAL ? reason : NULL;
+}
+
+void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
+                   const bth_output_file *to)
 {
     struct statfs system;
     berth_error why;
 
     *base = (bth_base){.fd = -1, .reason = plan_reason(plan)};
     if (base->reason)
-        return 0;
+        return;
     bth_error_clear(&why);
     if (bth_file_open(path, &base->fd, &base->nbytes, &why) < 0) {
         base->reason = why.system_errno == ENOENT   ? "the base does not exist"
                        : why.system_errno == EACCES ? "the base may not be read"
                        : why.system_errno != 0      ? "the base cannot be opened"
                                                     : "the base is no regular file";
-        return 0;
+        return;
     }
     if (bth_system.fstatfs(to->fd, &system) == 0 && system.f_bsize > 0 &&
         system.f_bsize <= BTH_MAX_DIRECT_BLOCK_NBYTES &&
@@ -151,17 +161,11 @@ int bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
     else if (base->nbytes < base->block_nbytes)
         base->reason = "the base is empty, or smaller than a block";
     else
-        base->reason = base_hide_temporary(base, to->fd);
-    const bth_range first = {0, base->block_nbytes};
-    if (!base->reason)
-        base->reason = base_clone_range(base, to->fd, 0, 0, first.nbytes);
-    if (!base->reason && base_punch(to->fd, &first, 1) < 0)
-        (void)base_give_up(base, to->fd, error);
+        base->reason = base_ask_file_system(base, to->fd);
     if (to->began_direct)
         base->block_nbytes = (uint32_t)bth_max(base->block_nbytes, to->direct.block_nbytes);
-    if (base_show_temporary(base, to->fd, error) < 0 || base->reason)
+    if (base->reason)
         bth_base_free(base);
-    return error->code;
 }
 
 void bth_base_free(bth_base *base)

@@ -35,10 +35,10 @@ typedef struct bth_base {
         .fd = -1                                                                                   \
     }
 
-/* Opens the base of a plan, and asks the file system of `to`, the temporary, by a first clone.
- * base->reason says what is in the way; an error is one of the temporary. */
-int bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
-                  const bth_output_file *to, berth_error *error);
+/* Opens the base of a plan, and asks the file system of `to`, the temporary. Never fails:
+ * base->reason says what is in the way. */
+void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
+                   const bth_output_file *to);
 
 /*
  * Sums the candidates of the plan, clones, compares; fills base->parts. The sums stay in the plan,

@@ -282,8 +282,8 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-/* After the target: a base is asked by a clone into it. */
-static int operation_open_base(bth_operation *operation, berth_error *error)
+/* After the target: its file system is asked. */
+static void operation_open_base(bth_operation *operation)
 {
     const char *path = operation->params.base ? operation->params.base
                                               : bth_option_text(operation->config.save_base);
@@ -291,7 +291,7 @@ static int operation_open_base(bth_operation *operation, berth_error *error)
     bth_base *base = &operation->base;
 
     if (!*path)
-        return 0;
+        return;
     if (!operation->path)
         base->reason = "only a file that is saved to a path shares blocks";
     else if (operation->is_shared)
@@ -299,9 +299,8 @@ static int operation_open_base(bth_operation *operation, berth_error *error)
     else if (commit->in_place || commit->order)
         base->reason = "the file is written in place, or in order";
     else
-        bth_base_open(base, path, operation->plan, &operation->file, error);
+        bth_base_open(base, path, operation->plan, &operation->file);
     operation->stats.base_reason = base->reason;
-    return error->code;
 }
 
 static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
@@ -338,8 +337,9 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (is_snapshot &&
         snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (operation_open_target(operation, error) < 0 || operation_open_base(operation, error) < 0)
+    if (operation_open_target(operation, error) < 0)
         return error->code;
+    operation_open_base(operation);
     if (!is_snapshot)
         return 0;
     double begin = bth_seconds();
