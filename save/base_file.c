@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -73,34 +74,82 @@ static const char *base_clone_range(const bth_base *base, int to, uint64_t from,
     }
 }
 
-/* Until they are written over, blocks of the base are in the temporary: whoever may read that must
- * be allowed to read the base (X1). */
-static bool base_is_open_to_readers(int base, int to)
+/*
+ * X1: until they are found equal, blocks of the base are in the temporary. So long nobody but its
+ * owner can open it, and that is who opened the base.
+ */
+static const char *base_hide_temporary(bth_base *base, int to)
 {
     struct stat old, new;
 
-    if (bth_system.fstat(base, &old) < 0 || bth_system.fstat(to, &new) < 0)
-        return false;
-    mode_t readers = new.st_mode &(S_IRGRP | S_IROTH);
-    bool same_group = old.st_gid == new.st_gid || (old.st_mode & S_IROTH) || !(readers & S_IRGRP);
-    return (readers & ~old.st_mode) == 0 && same_group;
+    if (bth_system.fstat(base->fd, &old) < 0 || bth_system.fstat(to, &new) < 0)
+        return "the base cannot be examined";
+    if (new.st_uid != geteuid() && new.st_uid != old.st_uid)
+        return "the new file belongs to another user";
+    if ((new.st_mode & 077) != 0 && bth_system.fchmod(to, new.st_mode & 0700) < 0)
+        return "the new file cannot be kept private while it is compared";
+    base->hidden_mode = new.st_mode & 077 ? new.st_mode & 0777 : 0;
+    return NULL;
+}
+
+static int base_show_temporary(bth_base *base, int to, berth_error *error)
+{
+    mode_t mode = base->hidden_mode;
+
+    base->hidden_mode = 0;
+    if (mode == 0 || bth_system.fchmod(to, mode) == 0)
+        return 0;
+    return bth_fail_system(error, errno, "the rights of its temporary file cannot be set");
+}
+
+/*
+ * Takes blocks out of the temporary that are not shared, or not wholly. What is written there needs
+ * no copy on write then, for which nothing was reserved. On btrfs, blocks that were reserved stay
+ * in use as long as a part of them does.
+ */
+static int base_punch(int to, const bth_range *ranges, size_t n_ranges)
+{
+    for (size_t i = 0; i < n_ranges; i++)
+        if (ranges[i].nbytes > 0 &&
+            bth_system.fallocate(to, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                 (off_t)ranges[i].offset, (off_t)ranges[i].nbytes) < 0)
+            return -1;
+    return 0;
+}
+
+/* When a hole cannot be made: nothing is shared. */
+static int base_give_up(bth_base *base, int to, berth_error *error)
+{
+    base->parts = (bth_run_parts){0};
+    base->reason = "the file system cannot take blocks out of a file";
+    return bth_system.ftruncate(to, 0) < 0 ? bth_fail_system(error, errno, "cannot be cut") : 0;
+}
+
+/* Asks for a range behind the end of the base: what shares blocks says that there is none (EINVAL),
+ * and nothing is cloned. */
+static const char *base_ask_file_system(const bth_base *base, int to)
+{
+    uint64_t behind = bth_round_up(base->nbytes, base->block_nbytes) + base->block_nbytes;
+    const char *reason = base_clone_range(base, to, behind, 0, base->block_nbytes);
+
+    return reason && errno != EINVAL ? reason : NULL;
 }
 
 void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
                    const bth_output_file *to)
 {
     struct statfs system;
-    berth_error error;
+    berth_error why;
 
     *base = (bth_base){.fd = -1, .reason = plan_reason(plan)};
     if (base->reason)
         return;
-    bth_error_clear(&error);
-    if (bth_file_open(path, &base->fd, &base->nbytes, &error) < 0) {
-        base->reason = error.system_errno == ENOENT   ? "the base does not exist"
-                       : error.system_errno == EACCES ? "the base may not be read"
-                       : error.system_errno != 0      ? "the base cannot be opened"
-                                                      : "the base is no regular file";
+    bth_error_clear(&why);
+    if (bth_file_open(path, &base->fd, &base->nbytes, &why) < 0) {
+        base->reason = why.system_errno == ENOENT   ? "the base does not exist"
+                       : why.system_errno == EACCES ? "the base may not be read"
+                       : why.system_errno != 0      ? "the base cannot be opened"
+                                                    : "the base is no regular file";
         return;
     }
     if (bth_system.fstatfs(to->fd, &system) == 0 && system.f_bsize > 0 &&
@@ -111,10 +160,8 @@ void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
         base->reason = "the file system does not tell its blocks";
     else if (base->nbytes < base->block_nbytes)
         base->reason = "the base is empty, or smaller than a block";
-    else if (!base_is_open_to_readers(base->fd, to->fd))
-        base->reason = "others may read the new file, but not the base";
-    else /* the block is written over, in any case */
-        base->reason = base_clone_range(base, to->fd, 0, 0, base->block_nbytes);
+    else
+        base->reason = base_ask_file_system(base, to->fd);
     if (to->began_direct)
         base->block_nbytes = (uint32_t)bth_max(base->block_nbytes, to->direct.block_nbytes);
     if (base->reason)
@@ -257,6 +304,13 @@ typedef struct base_candidate {
     const base_extent *extent; /* of the same CRC; NULL: none is cloned */
 } base_candidate;
 
+typedef struct base_piece {
+    bool is_equal; /* its whole blocks are cloned, and equal */
+    /* Of these blocks, as of bth_present. */
+    uint32_t crc32;
+    uint8_t start[BTH_ID_START_NBYTES];
+} base_piece;
+
 typedef struct base_cloning {
     bth_base *base;
     const berth_plan *plan;
@@ -266,7 +320,7 @@ typedef struct base_cloning {
     size_t n_candidates;
     uint64_t piece_nbytes; /* whole blocks */
     uint64_t n_pieces;
-    bool *is_equal; /* of each piece: its whole blocks are cloned, and equal */
+    base_piece *pieces;
     uint8_t *allocated;
     uint8_t *buffers;      /* in it, aligned: for each worker one piece or, if it copies, two */
     bool has_other_offset; /* a storage of the base has the size, at an offset that does not fit */
@@ -383,9 +437,10 @@ static const char *cloning_prepare(base_cloning *cloning, const struct berth_con
         nbytes < BTH_LARGE_PAGE_NBYTES || limit > 0 ? block_nbytes : BTH_LARGE_PAGE_NBYTES;
     uint64_t memory_nbytes = *n_workers * nbytes * n_copies + alignment;
     cloning->base->memory_nbytes = memory_nbytes;
-    cloning->is_equal = bth_allocate_zeroed((size_t)cloning->n_pieces);
+    cloning->pieces =
+        bth_allocate_zeroed(bth_array_nbytes(cloning->n_pieces, sizeof *cloning->pieces));
     cloning->allocated = bth_allocate((size_t)memory_nbytes);
-    if (!cloning->is_equal || !cloning->allocated)
+    if (!cloning->pieces || !cloning->allocated)
         return "no memory to compare";
     uintptr_t at = (uintptr_t)cloning->allocated;
     cloning->buffers = cloning->allocated + (bth_round_up(at, alignment) - at);
@@ -414,24 +469,35 @@ static uint8_t *cloning_buffer(const base_cloning *cloning, unsigned worker)
     return cloning->buffers + worker * cloning->piece_nbytes * (cloning->copies ? 2 : 1);
 }
 
+/* Of bytes of a record, shifted over the rest of its data. */
+static uint32_t candidate_sum(const base_candidate *candidate, const uint8_t *bytes,
+                              bth_range range)
+{
+    uint64_t behind = candidate->data.offset + candidate->data.nbytes - range.offset - range.nbytes;
+    uint32_t crc32 = bth_crc32(0, bytes, (size_t)range.nbytes);
+
+    return behind > 0 ? bth_crc32_combine(crc32, 0, behind) : crc32;
+}
+
 static int cloning_sum_piece(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     base_cloning *cloning = context;
     base_candidate *candidate = cloning_find_candidate(cloning, task);
-    bth_range piece = candidate_piece(cloning, candidate, task), data = candidate->data;
-    uint64_t behind = data.offset + data.nbytes - piece.offset - piece.nbytes;
+    bth_range piece = candidate_piece(cloning, candidate, task);
     const uint8_t *bytes = cloning_get_bytes(cloning, candidate->record, piece,
                                              cloning_buffer(cloning, worker), error);
 
     if (!bytes)
         return error->code;
-    uint32_t crc32 = bth_crc32(0, bytes, (size_t)piece.nbytes);
-    atomic_fetch_xor(&candidate->crc32, behind > 0 ? bth_crc32_combine(crc32, 0, behind) : crc32);
+    atomic_fetch_xor(&candidate->crc32, candidate_sum(candidate, bytes, piece));
     return 0;
 }
 
-/* Finds the extents of the same CRC. The sums become the plan's, but for one that is not what the
- * caller said: the run sums that record again, and refuses it. */
+/*
+ * Finds the extents of the same CRC. The sums of what is in memory become the plan's, but for one
+ * that is not what the caller said: the run sums that record again, and refuses it. What a function
+ * reads may be other bytes the next time: the run sums what it writes, and adds what is present.
+ */
 static const char *cloning_choose(base_cloning *cloning, berth_plan *plan,
                                   const base_extents *extents)
 {
@@ -445,8 +511,10 @@ static const char *cloning_choose(base_cloning *cloning, berth_plan *plan,
         uint32_t crc32 = atomic_load(&candidate->crc32);
         if (record->crc32 != 0 && record->crc32 != crc32)
             continue;
-        record->crc32 = crc32;
-        record->is_summed = true;
+        if (bth_record_data_address(plan, candidate->record, 0)) {
+            record->crc32 = crc32;
+            record->is_summed = true;
+        }
         const base_extent *extent = extents_find(extents, nbytes, phase, crc32);
         if (!extent || extent->nbytes != nbytes || extent->phase != phase || extent->crc32 != crc32)
             continue;
@@ -537,6 +605,7 @@ static int cloning_compare_piece(void *context, uint64_t task, unsigned worker, 
 {
     base_cloning *cloning = context;
     const base_candidate *candidate = cloning_find_candidate(cloning, task);
+    base_piece *piece = &cloning->pieces[task];
     uint8_t *buffer = cloning_buffer(cloning, worker);
     bth_range blocks =
         range_whole_blocks(candidate_piece(cloning, candidate, task), cloning->base->block_nbytes);
@@ -547,18 +616,20 @@ static int cloning_compare_piece(void *context, uint64_t task, unsigned worker, 
                                              buffer + cloning->piece_nbytes, error);
     if (!bytes)
         return error->code;
-    cloning->is_equal[task] = memcmp(bytes, buffer, (size_t)blocks.nbytes) == 0; /* W12 */
+    piece->is_equal = memcmp(bytes, buffer, (size_t)blocks.nbytes) == 0; /* W12 */
+    memcpy(piece->start, buffer, sizeof piece->start);
+    if (piece->is_equal && !cloning->plan->records[candidate->record].is_summed)
+        piece->crc32 = candidate_sum(candidate, buffer, blocks);
     atomic_fetch_add(&cloning->compared_nbytes, blocks.nbytes);
     return 0;
 }
 
 /* ---- what is left to write ---- */
 
-/* What is equal is present; the ranges are all between. */
+/* What is equal is present; the ranges are all between, and have no block of the base any more. */
 static int cloning_make_parts(const base_cloning *cloning, bth_base *base, berth_stats *stats,
                               berth_error *error)
 {
-    const berth_plan *plan = cloning->plan;
     size_t n = (size_t)cloning->n_pieces + 1, n_ranges = 0, n_present = 0;
     uint64_t at = 0; /* where the range before ends */
 
@@ -571,24 +642,29 @@ static int cloning_make_parts(const base_cloning *cloning, bth_base *base, berth
         size_t record = candidate->record;
         bth_range blocks = range_whole_blocks(candidate_piece(cloning, candidate, piece),
                                               cloning->base->block_nbytes);
-        if (!cloning->is_equal[piece])
+        const base_piece *found = &cloning->pieces[piece];
+        if (!found->is_equal)
             continue;
         stats->shared_nbytes += blocks.nbytes;
         if (n_present > 0 && base->present[n_present - 1].record == record && blocks.offset == at) {
             base->present[n_present - 1].range.nbytes += blocks.nbytes;
+            base->present[n_present - 1].crc32 ^= found->crc32;
         } else {
             if (blocks.offset > at)
                 base->ranges[n_ranges++] = (bth_range){at, blocks.offset - at};
-            base->present[n_present] = (bth_present){.record = record, .range = blocks};
-            if (bth_record_data_read(plan, record, base->present[n_present].start,
-                                     BTH_ID_START_NBYTES, blocks.offset - candidate->data.offset,
-                                     error) < 0)
-                return error->code;
-            n_present++;
+            base->present[n_present] =
+                (bth_present){.record = record, .range = blocks, .crc32 = found->crc32};
+            memcpy(base->present[n_present++].start, found->start, sizeof found->start);
         }
         at = blocks.offset + blocks.nbytes;
     }
-    base->ranges[n_ranges++] = (bth_range){at, plan->tail_offset - at};
+    uint64_t end = bth_round_up(cloning->plan->nbytes, base->block_nbytes);
+    base->ranges[n_ranges++] = (bth_range){at, end - at};
+    if (base_punch(cloning->to->fd, base->ranges, n_ranges) < 0) {
+        stats->shared_nbytes = 0;
+        return base_give_up(base, cloning->to->fd, error);
+    }
+    base->ranges[n_ranges - 1].nbytes = cloning->plan->tail_offset - at;
     if (n_present > 0)
         base->parts = (bth_run_parts){base->ranges, n_ranges, base->present, n_present};
     return 0;
@@ -598,7 +674,7 @@ static void cloning_free(base_cloning *cloning)
 {
     bth_direct_close(&cloning->direct);
     bth_release(cloning->candidates);
-    bth_release(cloning->is_equal);
+    bth_release(cloning->pieces);
     bth_release(cloning->allocated);
 }
 
@@ -627,10 +703,16 @@ int bth_base_clone(bth_base *base, berth_plan *plan, const bth_output_file *to,
     if (!base->reason && error->code == BERTH_OK) {
         if (to->began_direct)
             (void)bth_direct_open(to->fd, O_RDONLY, &cloning.direct, &unused);
-        base->reason = cloning_clone_all(&cloning);
+        base->reason = base_hide_temporary(base, to->fd);
+        if (!base->reason)
+            base->reason = cloning_clone_all(&cloning);
+        else
+            cloning_drop(&cloning, 0, cloning.n_candidates);
         if (bth_pool_run(n_workers, cloning.n_pieces, cloning_compare_piece, cloning_watch,
                          &cloning, error) == 0)
             (void)cloning_make_parts(&cloning, base, stats, error);
+        if (error->code == BERTH_OK)
+            (void)base_show_temporary(base, to->fd, error);
         stats->compared_nbytes = atomic_load(&cloning.compared_nbytes);
         if (!base->reason && stats->shared_nbytes == 0)
             base->reason = "the bytes of the base are others, though their checksums are equal";

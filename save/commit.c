@@ -62,7 +62,7 @@ static int commit_check_room(const bth_commit *commit, int fd, int system_errno,
  * On tmpfs this makes every page, which is most of the time of a save (0.11 of 0.17 s for 512 MiB).
  * Writes that make the pages take as long (0.18 s); a map filled by two threads, twice as long.
  */
-static int commit_reserve(bth_commit *commit, berth_error *error)
+int bth_commit_reserve(bth_commit *commit, berth_error *error)
 {
     double begin_seconds = bth_trace_seconds();
     off_t nbytes = (off_t)commit->nbytes;
@@ -105,7 +105,7 @@ static int commit_begin_new_in_place(bth_commit *commit, berth_error *error)
     commit->order = IN_PLACE;
     if (bth_temporary_is_lost(target->folder, target->name, commit->fd)) /* X10 */
         return bth_fail_system(error, EBUSY, "it, or the descriptor of it, was replaced");
-    return commit_reserve(commit, error);
+    return bth_commit_reserve(commit, error);
 }
 
 /*
@@ -155,12 +155,12 @@ static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
     int seals = bth_system.get_seals(commit->fd);
     if (seals > 0 && (seals & ~F_SEAL_SEAL) != 0)
         return bth_fail_system(error, EPERM, "is sealed, and cannot be written in place");
-    if (commit_reserve(commit, error) < 0)
+    if (bth_commit_reserve(commit, error) < 0)
         return error->code;
     if (bth_system.ftruncate(commit->fd, 0) < 0)
         return bth_fail_system(error, errno, "has no name, and cannot be written in place");
     commit->has_lost_old = true;
-    return commit_reserve(commit, error);
+    return bth_commit_reserve(commit, error);
 }
 
 /* ---- begin ---- */
@@ -203,7 +203,8 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         commit->order = "its file system may take bytes in order only";
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    if (commit_reserve(commit, error) < 0 || !may_need_order || !is_shared || commit->nbytes == 0)
+    if (bth_commit_reserve(commit, error) < 0 || !may_need_order || !is_shared ||
+        commit->nbytes == 0)
         return error->code;
     /* Several processes write where they like: a file system that cannot take it is refused now. */
     if ((bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&

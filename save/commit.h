@@ -38,6 +38,8 @@ typedef struct bth_commit {
  */
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
                      const struct berth_config *config, bool is_shared, berth_error *error);
+/* Reserves the disk space once more: bytes without any get it. */
+int bth_commit_reserve(bth_commit *commit, berth_error *error);
 /* Makes the written data as durable as `durability` says. After a failure the commit must be
  * aborted (W2). */
 int bth_commit_sync(bth_commit *commit, berth_error *error);

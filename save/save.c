@@ -282,7 +282,7 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
-/* After the target: a base is asked by a clone into it. */
+/* After the target: its file system is asked. */
 static void operation_open_base(bth_operation *operation)
 {
     const char *path = operation->params.base ? operation->params.base
@@ -396,8 +396,9 @@ static int operation_clone_base(bth_operation *operation, berth_error *error)
 
     if (base->fd < 0)
         return 0;
-    bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
-                   operation, &operation->stats, error);
+    if (bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
+                       operation, &operation->stats, error) == 0)
+        bth_commit_reserve(&operation->commit, error);
     operation->stats.base_reason = base->reason;
     operation->parts = base->parts;
     for (size_t i = 0; operation->storage_stats && i < base->parts.n_present; i++)

@@ -45,6 +45,8 @@ def make_checkpoint(path, changed):
 
 
 def copy(image, to):
+    if os.path.exists(to):  # a loop device that lingers keeps its own
+        os.remove(to)
     subprocess.run(["cp", "--sparse=always", image, to], check=True)
 
 
@@ -125,7 +127,7 @@ class BaseFaults:
         self.reset()
         counts = count_calls(self.command, self.volume.path_beside("calls"))
         for name, error in (("pread64", "EIO"), ("pwrite64", "ENOSPC"), ("pwritev", "EIO"), ("fsync", "EIO"),
-                            ("fallocate", "ENOSPC"), ("ftruncate", "ENOSPC"), ("fstatfs", "EIO"), ("renameat", "EIO")):
+                            ("fallocate", "ENOSPC"), ("fchmod", "EPERM"), ("ftruncate", "ENOSPC"), ("fstatfs", "EIO"), ("renameat", "EIO")):
             for nth in range(1, counts[name] + 1, 1 if LONG or name != "pread64" else 3):
                 self.injected(f"{name}:error={error}:when={nth}")
         self.tell("W1", 20)

@@ -3,7 +3,9 @@
 
 import io
 import os
+import struct
 import subprocess
+import sys
 import threading
 import unittest
 import zipfile
@@ -15,7 +17,21 @@ import torch
 import blocks_shared
 from folder import Folder
 
+# Until its stdin ends: each file is one of two, by the sum of a tensor that is not in the other.
+LOAD_OFTEN = """
+import select, sys, berth
+seen, n = set(), 0
+while n == 0 or not select.select([sys.stdin], [], [], 0)[0]:
+    value = berth.load(sys.argv[1])
+    seen.add(tuple(float(each.double().sum()) for each in value.values()))
+    n += 1
+    if n == 1:
+        print("ready", flush=True)
+assert len(seen) <= 2, seen
+print(n)
+"""
 N, MIB = 8, 1 << 20
+NOBODY = 0xffffffff  # in an ACL
 BLOCKS = "save.storage_alignment"  # 4096: storages begin with blocks, whatever stands before them
 OTHER_OFFSETS = "offsets that differ modulo the block"
 
@@ -233,6 +249,24 @@ class BaseCases:
             old.close()
             berth.verify(self.path("new.pt"))
 
+    def test_the_path_itself_while_others_load_it(self):
+        """W12, F3, W7: another process, and a second save of the same path."""
+        path, values = self.path("new.pt"), [state(), changed()]
+        berth.save(values[0], path)
+        reader = subprocess.Popen([sys.executable, "-c", LOAD_OFTEN, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        self.assertEqual(reader.stdout.readline(), "ready\n")
+        n_shared = 0
+        for i in range(8):
+            jobs = [berth.save_async(values[(i + j) % 2], path, base=path) for j in range(2)]
+            for job in jobs:
+                job.result()
+                n_shared += job.shared[0] >= 7 * (MIB - 16384)
+        told, _ = reader.communicate("")
+        self.assertEqual((reader.returncode, n_shared), (0, 16))
+        self.assertGreater(int(told), 1)
+        self.assertEqual(os.listdir(self.folder), ["new.pt"])
+
     def test_names_of_other_lengths_move_the_storages(self):
         berth.save(state(), self.path("a_longer_name.pt"))
         expected = self.expected()
@@ -298,18 +332,47 @@ class BaseCases:
                 self.check_shared(job.shared, n, None)
 
     def test_a_base_that_fewer_may_read(self):
-        """X1: its blocks never lie in a file that others can open."""
+        """X1: the new file has the rights that it would have."""
         self.bases.same(self.path("old.pt"))
         expected = self.expected()
-        for mode, readers, n, why in ((0o600, "all", 0, "but not the base"), (0o600, "owner", 7, None), (0o644, "all", 7, None),
-                                      (0o640, "all", 0, "but not the base")):
+        for mode, readers, new in (0o600, "all", 0o644), (0o600, "owner", 0o600), (0o644, "all", 0o644), (0o640, "group", 0o640):
             os.chmod(self.path("old.pt"), mode)
             with self.subTest(mode=oct(mode), readers=readers), berth.config.patch("save.readers", readers):
                 job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
                 job.result()
-                self.check_shared(job.shared, n, why)
+                self.check_shared(job.shared, 7, None)
                 self.assertEqual(self.read("new.pt"), expected)
+                self.assertEqual(os.stat(self.path("new.pt")).st_mode & 0o777, new)
                 os.remove(self.path("new.pt"))
+
+    def test_the_acl_of_the_folder(self):
+        """X1: closed and opened again, the new file has the ACL that it would have."""
+        self.bases.same(self.path("old.pt"))
+        os.chmod(self.path("old.pt"), 0o600)
+        acl = struct.pack("<I" + "HHI" * 6, 2, 1, 7, NOBODY, 2, 4, 1, 4, 5, NOBODY, 8, 6, 1, 16, 7, NOBODY, 32, 0, NOBODY)
+        os.setxattr(self.folder, "system.posix_acl_default", acl)
+        made = []
+        for base in "", self.path("old.pt"):
+            job = berth.save_async(self.value, self.path("new.pt"), base=base)
+            job.result()
+            made.append((os.getxattr(self.path("new.pt"), "system.posix_acl_access"), os.stat(self.path("new.pt")).st_mode))
+            os.remove(self.path("new.pt"))
+        self.check_shared(job.shared, 7, None)
+        self.assertEqual(made[0], made[1])
+
+    @unittest.skipIf(os.geteuid(), "another user needs root")
+    def test_a_file_of_another_user(self):
+        """X1: who owns the new file could open it while bytes of the base are in it."""
+        self.bases.same(self.path("old.pt"))
+        expected = self.expected()
+        for owner, n, why in (65534, 0, "belongs to another user"), (0, 7, None):
+            berth.save({}, self.path("new.pt"))
+            os.chown(self.path("new.pt"), owner, owner)
+            job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
+            job.result()
+            self.check_shared(job.shared, n, why)
+            self.assertEqual(self.read("new.pt"), expected)
+            self.assertEqual(os.stat(self.path("new.pt")).st_uid, owner)
 
     @unittest.skipIf(os.geteuid(), "another user needs root")
     def test_a_base_that_may_not_be_read(self):
@@ -374,12 +437,26 @@ class BaseCases:
         """By the device's own counter: at most 1.1 x what changed, and the headers."""
         with berth.config.patch(BLOCKS, 4096):
             self.bases.same(self.path("old.pt"))
-            before = self.volume.written_nbytes()
+            before, used = self.volume.written_nbytes(), self.volume.used_nbytes()
             job = berth.save_async(self.value, self.path("new.pt"), base=self.path("old.pt"))
             job.result()
             nbytes = self.volume.written_nbytes() - before
         self.check_shared(job.shared, 7, None)
         self.assertLess(nbytes, 1.1 * MIB + 2 * N * 8192 + 512 * 1024)
+        self.assertLess(self.volume.used_nbytes() - used, 1.1 * MIB + 2 * N * 8192 + 512 * 1024)
+
+    def test_a_disk_with_room_for_the_file(self):
+        """W1: as without a base: what is written needs no more than was reserved."""
+        self.bases.one_collides(self.path("old.pt"))
+        expected = self.expected()
+        self.volume.fill(len(expected) + MIB)
+        self.addCleanup(os.remove, self.volume.path("fill"))
+        for base in "", self.path("old.pt"):
+            with self.subTest(base=base):
+                berth.save(self.value, self.path("new.pt"), base=base)
+                self.assertEqual(self.read("new.pt"), expected)
+                os.remove(self.path("new.pt"))
+                os.sync()
 
     def test_a_cancelled_one_leaves_nothing(self):
         self.bases.same(self.path("old.pt"))

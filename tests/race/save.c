@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Saving under the thread sanitizer: tiles so small that every descriptor is a seam, several saves
- * at once, a sink that fails in one thread (W8), a cancel, two writers on one path (W7).
+ * at once, a sink that fails in one thread (W8), a cancel, two writers on one path (W7), which is
+ * also the base of both, and is read meanwhile (W12).
  */
 #include <berth.h>
 #include <berth/config.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "io/syscalls.h"
 #include "tests/support/race.h"
 
 #define N_RECORDS 20
@@ -86,6 +88,60 @@ static void check_two_writers(void)
         pthread_join(threads[i], NULL);
 }
 
+#define N_SHARED 6
+#define SHARED_NBYTES 200000
+
+static uint8_t shared_bytes[SHARED_NBYTES * N_SHARED];
+
+static void *save_over_base(void *context)
+{
+    static const char *const methods[] = {"save.method=buffered", "save.method=direct"};
+    berth_new_record some[N_SHARED];
+    berth_error error;
+    berth_stats stats;
+    const berth_params call = {.archive_name = "a", .base = path, .stats = &stats};
+
+    for (size_t i = 0; i < N_SHARED; i++)
+        some[i] = (berth_new_record){.name = i ? names[i] : "data.pkl",
+                                     .nbytes = i ? SHARED_NBYTES : 4,
+                                     .data = i ? (const void *)(shared_bytes + i * SHARED_NBYTES)
+                                               : "\x80\2}."};
+    for (size_t i = 0; i < 6; i++) {
+        expect(berth_config_patch("io.threads=4 io.chunk_nbytes=65536", &error) == 0, "patch");
+        expect(berth_config_patch(methods[i % 2], &error) == 0, "patch");
+        expect(berth_save_to(TO_PATH(path), OF_RECORDS(some, N_SHARED, 0), &call, &error) == 0,
+               error.message);
+        expect(!context || (stats.shared_nbytes > sizeof shared_bytes / 2 && !stats.base_reason),
+               stats.base_reason);
+        berth_config_unpatch(NULL);
+        berth_config_unpatch(NULL);
+    }
+    return NULL;
+}
+
+static void *verify_often(void *context)
+{
+    berth_error error;
+
+    (void)context;
+    for (int i = 0; i < 20; i++)
+        expect(berth_verify(FROM_PATH(path), NULL, NULL, NULL, NULL, &error) == 0, error.message);
+    return NULL;
+}
+
+/* W12: clones are copies here. */
+static void check_base(void)
+{
+    void *(*const roles[])(void *) = {save_over_base, save_over_base, verify_often};
+
+    for (size_t i = 0; i < sizeof shared_bytes; i++)
+        shared_bytes[i] = (uint8_t)(i * 7 + i / 13);
+    bth_system.ioctl = test_clone_by_copying;
+    save_over_base(NULL); /* the first finds no such base */
+    run_threads(3, roles, shared_bytes);
+    bth_system_restore();
+}
+
 static int fail_late(void *context, const void *buffer, size_t nbytes, uint64_t offset)
 {
     (void)context, (void)buffer, (void)nbytes;
@@ -124,6 +180,7 @@ int main(void)
     prepare();
     check_two_writers();
     check_direct();
+    check_base();
     check_failures();
     expect(test_folder_count(folder) == 1, "something is left behind");
     free(model);

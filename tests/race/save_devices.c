@@ -2,7 +2,8 @@
 /*
  * Saves from simulated devices under the thread sanitizer, every copy late: two at once through
  * staging buffers of their own, in small tiles whose descriptors are seams; jobs whose tensors are
- * overwritten as soon as they are staged; a device that is lost on the way (W8).
+ * overwritten as soon as they are staged, also with a base, which is the target itself (W12); a
+ * device that is lost on the way (W8).
  *
  * usage: save_devices [NAME...]: from two devices of these names, or one twice, e.g. cuda:0
  */
@@ -15,6 +16,7 @@
 
 #include "base/error.h"
 #include "io/device/staging_buffers.h"
+#include "io/syscalls.h"
 #include "tests/support/race.h"
 #include "tests/support/save/device_storages.h"
 
@@ -81,14 +83,16 @@ static void overwrite(bool back)
                       scene_nbytes(i));
 }
 
-static void overwrite_when_staged(uint32_t flags)
+static void overwrite_when_staged(uint32_t flags, const char *base)
 {
     char *path = test_path(folder, "archive.pt");
+    berth_stats stats;
+    const berth_params call = {.base = base, .stats = &stats};
     berth_job *job;
     berth_error error;
 
     expect(berth_config_patch("io.threads=4 io.chunk_nbytes=16KiB", &error) == 0, error.message);
-    expect(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), flags, NULL, &job, &error) == 0,
+    expect(berth_save_begin(TO_PATH(path), OF_VALUE(scene.state), flags, &call, &job, &error) == 0,
            error.message);
     expect(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error) == 0, error.message);
     overwrite(false);
@@ -97,6 +101,9 @@ static void overwrite_when_staged(uint32_t flags)
     overwrite(true);
     berth_config_unpatch(NULL);
     check_file(path);
+    /* 80,000 bytes are in main memory; what is on a device is shared from a snapshot only. */
+    expect(!*base || (stats.shared_nbytes > 0 && (stats.shared_nbytes > 80000) == (flags != 0)),
+           "shared");
     free(path);
 }
 
@@ -124,8 +131,14 @@ int main(int argc, char **argv)
         scene_devices[i] = argv[argc > 2 ? i + 1 : 1];
     scene_begin(&scene);
     save_at_once();
-    overwrite_when_staged(0);
-    overwrite_when_staged(BERTH_SAVE_SNAPSHOT);
+    overwrite_when_staged(0, "");
+    overwrite_when_staged(BERTH_SAVE_SNAPSHOT, "");
+    char *base = test_path(folder, "archive.pt");
+    bth_system.ioctl = test_clone_by_copying;
+    overwrite_when_staged(0, base);
+    overwrite_when_staged(BERTH_SAVE_SNAPSHOT, base);
+    bth_system_restore();
+    free(base);
     for (uint64_t nth = 1; nth < 20 && argc == 1; nth += 6) /* a real one is not lost */
         lose_device(nth);
     scene_end(&scene);

@@ -76,6 +76,25 @@ class Volume:
         with open(f"/sys/block/{os.path.basename(self.device)}/stat", encoding="ascii") as file:
             return int(file.read().split()[6]) * 512
 
+    def used_nbytes(self):
+        subprocess.run(["sync", "-f", self.mount], check=True, **QUIET)
+        status = os.statvfs(self.mount)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+    def fill(self, rest):
+        """Makes a file that leaves the room for files of that many bytes, and little more."""
+        with open(self.path("fill"), "wb") as fill, open(self.path("rest"), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, rest)
+            at, step = 0, 64 << 20
+            while step >= 65536:
+                try:
+                    os.posix_fallocate(fill.fileno(), at, step)
+                    at += step
+                except OSError:
+                    step //= 2
+        os.remove(self.path("rest"))
+        subprocess.run(["sync", "-f", self.mount], check=True, **QUIET)
+
 
 def collide(path, offset):
     """Other bytes there, with the same CRC-32 of whatever they belong to."""

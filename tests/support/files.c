@@ -3,10 +3,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <ftw.h>
+#include <linux/fs.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 void test_give_up(const char *format, ...)
@@ -104,4 +106,21 @@ bool test_file_holds(const char *path, const void *bytes, size_t nbytes)
 
     free(file);
     return same;
+}
+
+int test_clone_by_copying(int fd, unsigned long request, void *argument)
+{
+    const struct file_clone_range *range = argument;
+    uint8_t block[4096];
+
+    if (request != FICLONERANGE)
+        return ioctl(fd, request, argument);
+    for (uint64_t at = 0; at < range->src_length; at += sizeof block)
+        if (pread((int)range->src_fd, block, sizeof block, (off_t)(range->src_offset + at)) !=
+                sizeof block ||
+            pwrite(fd, block, sizeof block, (off_t)(range->dest_offset + at)) != sizeof block) {
+            errno = EINVAL;
+            return -1;
+        }
+    return 0;
 }

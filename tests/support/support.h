@@ -71,6 +71,9 @@ uint8_t *test_read_file(const char *path, size_t *nbytes);
 void test_write_file(const char *path, const void *bytes, size_t nbytes);
 /* Whether the file has just these bytes. */
 bool test_file_holds(const char *path, const void *bytes, size_t nbytes);
+/* In the place of the ioctl FICLONERANGE, whole blocks of 4096: the blocks are copied, not shared.
+ */
+int test_clone_by_copying(int fd, unsigned long request, void *argument);
 
 /* Whether the long form of the tests is wanted (BERTH_LONG). */
 bool test_is_long(void);
