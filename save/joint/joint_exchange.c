@@ -530,14 +530,16 @@ static int window_writing_end(window_writing *writing, berth_error *error)
 
     if (!writing->is_written)
         return error->code;
-    do {
-        bth_error_clear(&ignored);
-        (void)settings->report(settings->context, 0, error->code == BERTH_OK ? error : &ignored);
+    for (;;) {
         (void)clock_gettime(CLOCK_REALTIME, &end); /* glibc before 2.31 has no other */
         end.tv_nsec += ASK_NANOSECONDS;
         end.tv_sec += end.tv_nsec / 1000000000;
         end.tv_nsec %= 1000000000;
-    } while (pthread_timedjoin_np(writing->thread, NULL, &end) == ETIMEDOUT);
+        if (pthread_timedjoin_np(writing->thread, NULL, &end) != ETIMEDOUT)
+            break;
+        bth_error_clear(&ignored);
+        (void)settings->report(settings->context, 0, error->code == BERTH_OK ? error : &ignored);
+    }
     writing->is_written = false;
     if (writing->error.code != BERTH_OK && (error->code == BERTH_OK || error->code == BERTH_E_PEER))
         *error = writing->error;

@@ -209,7 +209,8 @@ Test(joint_windows, a_write_fails)
     check_points(1, n_all, 15);
 }
 
-/* J8: writer 1 leaves after each of the three rounds, while what it has collected is written. */
+/* J8: writer 1 leaves after each of the three rounds, while what it has collected is written;
+ * sooner if that takes long, as it is asked meanwhile, too. */
 Test(joint_windows, a_writer_leaves_between_windows)
 {
     set_options(BUFFERED);
@@ -219,7 +220,7 @@ Test(joint_windows, a_writer_leaves_between_windows)
         cr_assert_eq(results[1].status, BERTH_E_CANCELLED);
         cr_assert(strstr(results[0].error.message, "writer 1 has failed with BERTH_E_CANCELLED"),
                   "%s", results[0].error.message);
-        cr_assert_eq(results[0].n_calls, 2 + 2 * cancel_at);
+        cr_assert_leq(results[0].n_calls, 2 + 2 * cancel_at);
     }
     unset_options();
 }
