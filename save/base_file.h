@@ -12,6 +12,8 @@
 #ifndef BTH_SAVE_BASE_FILE_H
 #define BTH_SAVE_BASE_FILE_H
 
+#include <sys/types.h>
+
 #include "io/thread_pool.h"
 #include "save/output.h"
 #include "save/run.h"
