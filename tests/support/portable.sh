@@ -61,9 +61,9 @@ foreign_build() {
     [ ! -d "$out/tools" ] || "${compile[@]}" "$out"/tools/*/*.o "${objects[@]}" -o "$out/berth"
 }
 
-# foreign_tests MACHINE TESTS [RUNNER...]
+# foreign_tests MACHINE TESTS [RUNNER...]: one process for all suites, as the stand-in for Criterion has no filters.
 foreign_tests() {
-    local machine=$1 tests folder
+    local machine=$1 tests folder share=1
     read -ra tests <<<"$2"
     shift 2
     for folder in $(foreign_sources "${tests[@]}" | sed 's|/[^/]*$||' | uniq); do
