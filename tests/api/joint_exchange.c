@@ -4,7 +4,6 @@
  * process, whatever is sharded along which dimension. If one writer fails, all of them return an
  * error, and none waits (J8).
  */
-#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,11 +26,10 @@ TestSuite(joint_exchange, .init = begin_joint_scene, .fini = end_joint_scene);
 /* ---- writers ---- */
 
 /* A patch is its thread's. */
-static berth_config *config;
 
 static void write_slices(group_seat *seat, const berth_slice *slices, size_t n)
 {
-    group_write(seat, &info, slices, n, (berth_params){.config = config}, seat->context);
+    group_write(seat, &info, slices, n, (berth_params){.config = joint_config}, seat->context);
 }
 
 static void run(size_t n, void (*write)(group_seat *seat))
@@ -54,19 +52,6 @@ static void finish(size_t n)
         assert_ok(berth_joint_add_receipt(joint, results[i].receipt, results[i].nbytes, &error));
     }
     free_receipts();
-}
-
-static void set_options(const char *options)
-{
-    patch(options);
-    config = berth_config_new(&error);
-    assert_ok(berth_config_apply(config, options, &error));
-}
-
-static void unset_options(void)
-{
-    berth_config_free(config);
-    assert_ok(berth_config_unpatch(&error));
 }
 
 /* ---- the same file ---- */
@@ -115,14 +100,14 @@ Test(joint_exchange, the_file_is_that_of_one_process)
         berth_tree *tree = berth_tree_new(NULL);
         char options[200];
         snprintf(options, sizeof options, "save.durability=none io.threads=2 %s", ways[i]);
-        set_options(options);
+        set_joint_options(options);
         assert_ok(berth_save(expected_path, shards_state_new(tree, false), NULL, &error));
         berth_tree_free(tree);
         /* All numbers of writers in the first way, then two of them in turn. */
         for (size_t j = 0; j < 5; j++)
             if (i < 1 || (i + j) % 3 == 0)
                 save_shards(n_writers[j], ways[i]);
-        unset_options();
+        unset_joint_options();
     }
 }
 
@@ -163,7 +148,7 @@ Test(joint_exchange, one_writer_has_nearly_all)
     for (size_t i = 0; i < LONG_ROWS * LONG_COLUMNS; i++)
         uneven[i] = (uint32_t)i * 2654435761U;
     /* Elements are swapped: none may be cut where a message is full. */
-    set_options("save.durability=none io.threads=2 save.byteorder=big");
+    set_joint_options("save.durability=none io.threads=2 save.byteorder=big");
     berth_tree *tree = berth_tree_new(NULL);
     assert_ok(berth_save(expected_path, uneven_state(tree, uneven), NULL, &error));
     assert_ok(berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &info,
@@ -181,7 +166,7 @@ Test(joint_exchange, one_writer_has_nearly_all)
     check_joint_file("uneven");
     berth_tree_free(tree);
     free(uneven);
-    unset_options();
+    unset_joint_options();
 }
 
 Test(joint_exchange, takes_little_memory)
@@ -189,14 +174,14 @@ Test(joint_exchange, takes_little_memory)
     uneven = calloc(LONG_ROWS * LONG_COLUMNS, sizeof *uneven);
     test_memory_watch();
     berth_tree *tree = berth_tree_new(NULL);
-    set_options("save.durability=none io.threads=2");
+    set_joint_options("save.durability=none io.threads=2");
     assert_ok(berth_joint_begin(path, uneven_state(tree, BERTH_ELSEWHERE), 2, NULL, &joint, &info,
                                 &error));
     run(2, write_uneven);
     finish(2);
     assert_ok(berth_joint_finish(joint, &error));
     berth_tree_free(tree);
-    unset_options();
+    unset_joint_options();
     /* Of two writers; beside it each has two windows of 8 MiB, and messages of 9 MiB from and to
      * all, which are mapped. */
     cr_assert_lt(test_memory_seen().peak_nbytes, 2 * (64 - 2 * (8 + 9)) * (uint64_t)MIB);
@@ -490,7 +475,7 @@ Test(joint_exchange, refuses_what_cannot_be_written)
 {
     berth_tree *tree = berth_tree_new(NULL);
 
-    set_options("save.byteorder=" OTHER_BYTEORDER " save.storage_alignment=1");
+    set_joint_options("save.byteorder=" OTHER_BYTEORDER " save.storage_alignment=1");
     assert_ok(berth_joint_begin(path, refused_outline(tree), 1, NULL, &joint, &info, &error));
     for (n_refused = 0; n_refused < sizeof refused / sizeof *refused; n_refused++) {
         run(1, write_refused);
@@ -500,7 +485,7 @@ Test(joint_exchange, refuses_what_cannot_be_written)
     }
     berth_joint_abort(joint);
     berth_tree_free(tree);
-    unset_options();
+    unset_joint_options();
 }
 
 /* W6: each allocation of the group fails once. */
@@ -509,7 +494,7 @@ Test(joint_exchange, without_memory_all_writers_fail_and_nothing_leaks)
     size_t n_failed = 0;
 
     test_memory_watch();
-    set_options("save.durability=none io.threads=1");
+    set_joint_options("save.durability=none io.threads=1");
     begin_square();
     give_thirds();
     for (uint64_t nth = 1;; nth++) {
@@ -529,7 +514,7 @@ Test(joint_exchange, without_memory_all_writers_fail_and_nothing_leaks)
     cr_assert_gt(n_failed, 50);
     test_memory_refuse(0, false);
     end_square();
-    unset_options();
+    unset_joint_options();
     cr_assert_eq(test_memory_seen().live_nbytes, 0);
     test_memory_unwatch();
 }

@@ -4,7 +4,6 @@
  * one process, whatever is sharded along which dimension, whatever size the parts have. If one
  * writer fails, all do, and none waits (J8).
  */
-#include <berth/config.h>
 #include <berth/more.h>
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -23,7 +22,6 @@ static berth_joint *joint;
 static berth_joint_info info;
 static writer_group group;
 static group_result results[MAX_GROUP];
-static berth_config *config; /* a patch is its thread's */
 
 TestSuite(joint_object, .init = begin_joint_scene, .fini = end_joint_scene);
 
@@ -73,7 +71,7 @@ static void send_slices(group_seat *seat, const berth_slice *slices, size_t n)
                                        .part_nbytes =
                                            store.part_nbytes + (seat->number == 1 ? other_size : 0),
                                        .joint = seat->number == 0 ? joint : NULL};
-    const berth_params params = {.config = config,
+    const berth_params params = {.config = joint_config,
                                  .stats = &out->stats,
                                  .exchange = group_exchange,
                                  .exchange_context = seat};
@@ -90,19 +88,6 @@ static void run(size_t n, void (*write)(group_seat *seat))
     memset(results, 0, sizeof results);
     group_run(&group, n, write, results, sizeof *results);
     cr_assert(!group.sizes_differ);
-}
-
-static void set_options(const char *options)
-{
-    patch(options);
-    config = berth_config_new(&error);
-    assert_ok(berth_config_apply(config, options, &error));
-}
-
-static void unset_options(void)
-{
-    berth_config_free(config);
-    assert_ok(berth_config_unpatch(&error));
 }
 
 /* ---- the same bytes ---- */
@@ -143,7 +128,7 @@ Test(joint_object, parts_are_those_of_the_file_of_one_process)
         own[i] = (float)i;
     for (size_t i = 0; i < 4; i++) {
         size_t nbytes, n = n_writers[0];
-        set_options(ways[i]);
+        set_joint_options(ways[i]);
         berth_tree *tree = berth_tree_new(NULL), *outline = berth_tree_new(NULL);
         assert_ok(berth_save(expected_path, state_new(tree, false), NULL, &error));
         uint8_t *expected = test_read_file(expected_path, &nbytes);
@@ -171,7 +156,7 @@ Test(joint_object, parts_are_those_of_the_file_of_one_process)
         free(expected);
         berth_tree_free(tree);
         berth_tree_free(outline);
-        unset_options();
+        unset_joint_options();
     }
 }
 
@@ -237,7 +222,7 @@ Test(joint_object, who_has_more_than_half_of_a_part_sends_it)
 {
     berth_tree *tree = begin_numbers(1 << 20);
 
-    set_options("io.threads=2");
+    set_joint_options("io.threads=2");
     give_quarters();
     run(N, send_numbers);
     for (size_t i = 0; i < N; i++) /* 4 parts each; the coordinator has the end, too */
@@ -255,7 +240,7 @@ Test(joint_object, who_has_more_than_half_of_a_part_sends_it)
         cr_assert_eq(results[i].status, 0, "%s", results[i].error.message);
     cr_assert_eq(store.n_of_writer[2], 16, "%u", store.n_of_writer[2]);
     end_numbers(tree);
-    unset_options();
+    unset_joint_options();
 }
 
 /* ---- what fails ---- */
@@ -294,7 +279,7 @@ Test(joint_object, one_that_fails_ends_all)
         {"n: 2 elements from 4194303 on are not in dimension 0", 0, 0, 0, COUNT - 1, COUNT + 1},
     };
 
-    set_options("io.threads=2");
+    set_joint_options("io.threads=2");
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         berth_tree *tree = begin_numbers(1 << 20);
         give_quarters();
@@ -313,12 +298,12 @@ Test(joint_object, one_that_fails_ends_all)
         other_size = 0;
         end_numbers(tree);
     }
-    unset_options();
+    unset_joint_options();
 }
 
 Test(joint_object, an_exchange_that_breaks_ends_all)
 {
-    set_options("io.threads=2");
+    set_joint_options("io.threads=2");
     for (bool is_well = false; !is_well; group.breaks_at++) {
         berth_tree *tree = begin_numbers(5 << 20);
         group.breaks_at += group.breaks_at == 0;
@@ -332,7 +317,7 @@ Test(joint_object, an_exchange_that_breaks_ends_all)
     }
     cr_assert_gt(group.breaks_at, 10);
     group.breaks_at = 0;
-    unset_options();
+    unset_joint_options();
 }
 
 /* W6: each allocation of the group fails once. */
@@ -340,7 +325,7 @@ Test(joint_object, without_memory_all_writers_fail_and_nothing_leaks)
 {
     size_t n_failed = 0;
 
-    set_options("io.threads=1");
+    set_joint_options("io.threads=1");
     give_quarters();
     begins[0] = 5; /* so that each part has bytes of two */
     more_ends[3] = 5;
@@ -364,7 +349,7 @@ Test(joint_object, without_memory_all_writers_fail_and_nothing_leaks)
     }
     cr_assert_gt(n_failed, 50);
     test_memory_unwatch();
-    unset_options();
+    unset_joint_options();
 }
 
 Test(joint_object, what_does_not_fit)

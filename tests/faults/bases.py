@@ -55,11 +55,7 @@ class BaseFaults:
 
     @classmethod
     def setUpClass(cls):
-        try:
-            cls.volume = blocks_shared.Volume(cls.KIND)
-        except blocks_shared.Refused as error:
-            raise unittest.SkipTest(str(error)) from None
-        cls.addClassCleanup(lambda: cls.volume.close())
+        cls.volume = blocks_shared.Volume.of_class(cls.KIND, cls)
         cls.source, cls.old = cls.volume.path_beside("model.pt"), cls.volume.path_beside("old.pt")
         make_checkpoint(cls.source, "c")
         os.mkdir(cls.volume.path_beside("before"))

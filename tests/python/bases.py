@@ -182,11 +182,7 @@ class BaseCases:
 
     @classmethod
     def setUpClass(cls):
-        try:
-            cls.volume = blocks_shared.Volume(cls.KIND)
-        except blocks_shared.Refused as error:
-            raise unittest.SkipTest(str(error)) from None
-        cls.addClassCleanup(cls.volume.close)
+        cls.volume = blocks_shared.Volume.of_class(cls.KIND, cls)
 
     def setUp(self):
         self.folder = self.volume.path(self.id().rpartition(".")[2])

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import unittest
 
 KINDS = {"xfs": (["mkfs.xfs", "-q", "-f"], 320 << 20), "btrfs": (["mkfs.btrfs", "-q", "-f"], 320 << 20),
          "ext4": (["mkfs.ext4", "-q", "-F"], 160 << 20)}
@@ -37,6 +38,16 @@ class Volume:
         except (OSError, subprocess.CalledProcessError) as error:
             self.close()
             raise Refused(f"{kind} cannot be mounted on a loop device here: {error}") from error
+
+    @classmethod
+    def of_class(cls, kind, tests):
+        """For setUpClass: closed behind the last of the tests; they are skipped where there is no such file system."""
+        try:
+            volume = cls(kind)
+        except Refused as error:
+            raise unittest.SkipTest(str(error)) from None
+        tests.addClassCleanup(volume.close)
+        return volume
 
     def insert(self):
         self.device = subprocess.run(["losetup", "--find", "--show", self.image], check=True, text=True,

@@ -3,6 +3,7 @@
 
 #include "tests/support/joint_scene.h"
 
+#include <berth/config.h>
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -40,6 +41,7 @@ static struct {
 /* ---- the files ---- */
 
 char *expected_path;
+berth_config *joint_config;
 static char *expected_folder;
 
 void begin_joint_scene(void)
@@ -55,6 +57,24 @@ void end_joint_scene(void)
     end_scene();
     test_folder_remove(expected_folder);
     free(expected_path);
+}
+
+void set_joint_options(const char *options)
+{
+    berth_error error;
+
+    patch(options);
+    joint_config = berth_config_new(&error);
+    assert_ok(berth_config_apply(joint_config, options, &error));
+}
+
+void unset_joint_options(void)
+{
+    berth_error error;
+
+    berth_config_free(joint_config);
+    joint_config = NULL;
+    assert_ok(berth_config_unpatch(&error));
 }
 
 void check_joint_file(const char *what)

@@ -15,6 +15,11 @@ extern char *expected_path;
 /* Makes both folders; at `path` of scene.h lies an old file. */
 void begin_joint_scene(void);
 void end_joint_scene(void);
+/* Options of all writers, as a patch is its thread's: for berth_params.config. NULL: none are set.
+ */
+extern berth_config *joint_config;
+void set_joint_options(const char *options);
+void unset_joint_options(void);
 /* The file at `path` is that at expected_path, and alone in its folder. */
 void check_joint_file(const char *what);
 
