@@ -9,6 +9,7 @@
   no_calculated          PyTorch calculates wrong offsets
   no_fake                FakeTensorMode cannot load it
   not_foreign            not to be saved in the other byte order
+  is_large               takes seconds: only where its number of tensors matters
 """
 
 import collections
@@ -366,7 +367,7 @@ def training_script():
     }
 
 
-@case
+@case(is_large=True)
 def ten_thousand_tensors():
     return collections.OrderedDict((f"layer.{i}.weight", numbers(i % 7 + 1, start=i))
                                    for i in range(10000))

@@ -11,7 +11,7 @@ import torch
 
 import berth_ctypes as b
 import cases
-from files import expect
+from files import LONG, expect
 
 COMMAND = os.path.join(b.BUILD, "berth")
 # What safetensors has a name for.
@@ -139,7 +139,7 @@ def long_header(folder, more):
     out = f"{folder}/long.safetensors"
     entry = len('"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},')
     left = 100_000_000 + more - len('{"__metadata__":{"format":"pt"},') - len("}") + len(",")
-    n, each = 100_000, left // 100_000 - entry
+    n, each = 1000, left // 1000 - entry  # few names: how long a header takes is not the question here
     names = [f"{i:0{each}}" for i in range(n)]
     names[-1] += "x" * (left - n * (each + entry))
     torch.save(dict.fromkeys(names, torch.zeros(0, dtype=torch.uint8)), f"{folder}/in.pt")
@@ -298,7 +298,7 @@ def all_cases(results, folder):
     ]:
         results.run(f"safetensors: {dtype} of {shape} is refused", refused_there_as_here, folder, dtype,
                     shape, nbytes, word)
-    for more in (0, 8):
+    for more in (0, 8) if LONG else (8,):
         results.run(f"safetensors: {more} bytes more than the longest header", long_header, folder, more)
     results.run("safetensors: --tensors-only", tensors_only, folder)
     results.run("safetensors: metadata", metadata, folder)

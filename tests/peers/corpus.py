@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 
 import berth_ctypes as b
@@ -128,7 +127,7 @@ def pasted(says):
     if not found or "convert . " in found[1]:  # of a directory: only this file of it is here
         return
     words = re.sub(r"\bFILE\b", "new.pt", found[1]).replace("NAME.zip", "split.zip")
-    words = words.replace("python3", sys.executable, 1).replace("berth ", f"{b.BUILD}/berth ", 1)
+    words = words.replace("python3", os.environ["BERTH_PYTHON"], 1).replace("berth ", f"{b.BUILD}/berth ", 1)
     words = re.sub("^7z x", "7zz x -psecret", words)  # the corpus's password
     run(words)
     if "NEW.zip" in words:

@@ -7,6 +7,8 @@ import os
 import subprocess
 import zipfile
 
+LONG = os.environ.get("BERTH_LONG", "0") not in ("", "0")
+
 
 class Bad(Exception):
     """A check that did not hold; its text is the one line of the report."""

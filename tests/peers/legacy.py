@@ -34,8 +34,10 @@ def converted(folder, path, value):
 
 def protocols(differs):
     """weights_only=True refuses b'' in protocol 2; protocol 3 has an opcode for it. PyTorch writes
-    bytes that no element of the storage has, and overlooks them when it reads on: only_mmap."""
-    return () if differs.get("only_mmap") else (3,) if differs.get("torch_cannot_load") else (2, 3)
+    bytes that no element of the storage has, and overlooks them when it reads on: only_mmap. Each if it is not large."""
+    if differs.get("only_mmap"):
+        return ()
+    return (3,) if differs.get("torch_cannot_load") else (2,) if differs.get("is_large") else (2, 3)
 
 
 def all_cases(results, folder):

@@ -14,14 +14,13 @@ import berth_ctypes as b
 import cases
 import torch
 from describe import FromBerth, FromTorch, difference
-from files import Bad, expect
+from files import LONG, Bad, expect
 from torch.utils.serialization import config
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(HERE, "../hostile"))
 import pickles  # noqa: E402
 
-LONG = os.environ.get("BERTH_LONG") == "1"
 N_CHANGED = 100000 if LONG else 3000
 # Not those for which PyTorch makes tensors of its own from what it reads: quantized, nested.
 CHANGED = ("training_script", "state_dict", "shapes", "many_shapes_of_one_storage", "conjugates",
