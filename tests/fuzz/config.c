@@ -301,6 +301,6 @@ void make_seeds(void)
 
 Test(configurations, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(200), bth_option_count() + 2);
+    cr_assert_geq(replay_seeds(40), bth_option_count() + 2);
 }
 #endif

@@ -175,6 +175,6 @@ void make_seeds(void)
 
 Test(repacked, keep_all_properties)
 {
-    cr_assert_geq(replay_seeds(100), 32);
+    cr_assert_geq(replay_seeds(40), 32);
 }
 #endif
