@@ -295,7 +295,7 @@ static bool slice_is_read_by_runs(berth_checkpoint *checkpoint, const slice_runs
 
 /*
  * Gaps between runs are read, up to a length. From a file in memory, runs of 2 KiB and more take
- * less time one by one than with gaps of their size, shorter ones more; docs/mpi.md has the
+ * less time one by one than with gaps of their size, shorter ones more; docs/performance.md has the
  * figures. What a request for a URL costs is not known: the gaps are those of all transfers (0).
  */
 static int slice_read_runs(berth_checkpoint *checkpoint, const slice_runs *runs, bth_range *ranges,

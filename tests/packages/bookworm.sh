@@ -31,25 +31,6 @@ make_checkout() {
         tar --exclude=.git --exclude=./build -cf - . | tar --no-same-owner -xf - -C "$1/source"
 }
 
-# page_says SECTION FOLDER: the commands of the page for newcomers
-page_says() {
-    export -f in_chroot # for page.py's shell
-    # shellcheck disable=SC2016
-    tests/packages/page.py "$1" bash -c 'in_chroot "$0" bash -c "$1"' "$2"
-}
-
-from_source() {
-    make_checkout "$there/newcomer" && page_says source "$there/newcomer" && rm -rf "$there/newcomer"
-}
-
-# On this machine, which has Python's packages from wherever it takes them.
-by_pip() (
-    cd "$builder/source" && mkdir -p build && HOME=$there tests/packages/page.py pip bash -c
-    code=$?
-    rm -rf build
-    return $code
-)
-
 build_first() {
     in_chroot "$builder" tools/deb /first && in_chroot "$builder" tools/deb /second &&
         for file in "$builder"/first/*.deb; do # built again, a package is the same
@@ -115,10 +96,7 @@ goes_to() {
 in_bookworm() {
     [ "$(id -u)" = 0 ] || { echo "skipped: only root can make a clean bookworm"; return; }
     try "mmdebstrap" bash -c 'BUILD=$0 && . tools/setup.sh && need_packages mmdebstrap' "$there/build" || return
-    try "bookworm: a clean one, and the page's steps from source" from_source
     try "bookworm: a clean one" make_checkout "$builder" || return
-    try "the page's steps by pip" by_pip
-    try "bookworm: the page's steps by apt" page_says apt "$builder"
     try "bookworm: tools/deb, twice the same" build_first &&
         try "bookworm: a later version" build_later_there &&
         try "bookworm: another clean one" make_user || return

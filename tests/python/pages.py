@@ -32,6 +32,9 @@ BERTH = "import berth\n"
 # it does not run.
 PROGRAMS = {
     ("README.md", "Berth"): ("", "assert os.listdir() == ['model.pt']"),
+    ("docs/python.md", "Saving and loading"): ("", """
+assert all(torch.equal(each["model"]["weight"], torch.ones(2, 3)) for each in (again, mapped, torch.load("model.pt")))
+"""),
     ("docs/python.md", "Instead of torch.save and torch.load"): ("""
 class trainer:
     def fit(model):

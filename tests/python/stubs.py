@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The stub of the public interface names what is there: functions, parameters, methods, options."""
+"""The stub of the public interface and docs/python-reference.md name what is there: functions, methods, options."""
 
 import ast
 import importlib
 import inspect
 import os
+import re
 import unittest
 
 import berth
@@ -102,3 +103,74 @@ class Stubs(Compared, unittest.TestCase):
     def test_methods_of_config(self):
         for method, stub in self.functions(self.classes["_Config"]).items():
             self.assert_same(getattr(type(berth.config), method), stub, method)
+
+
+class Reference(unittest.TestCase):
+    """docs/python-reference.md has each name once, with its parameters, and each option as `berth config` tells it."""
+
+    maxDiff = None
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/python-reference.md")
+
+    def setUp(self):
+        """sections: {heading: [what the first cell of each row has]}."""
+        with open(self.path, encoding="utf-8") as file:
+            self.page = file.read()
+        self.sections = {}
+        for part in self.page.split("\n## ")[1:]:
+            self.sections[part.partition("\n")[0]] = re.findall(r"^\| `(.+?)` \|", part, flags=re.M)
+
+    def assert_parameters(self, row, function):
+        name, _, parameters = row.partition("(")
+        tree = ast.parse(f"def f({parameters}: ...").body[0]
+        expected, by_name = parameters_of_stub(tree)
+        found, named = parameters_of(function)
+        is_method = bool(found) and found[0][0] == "self"
+        self.assertEqual((found[is_method:], named), (expected, by_name), name)
+
+    def test_each_public_name_is_there_once(self):
+        modules = [importlib.import_module(each) for each in (
+            "berth", "berth.dcp", "berth.safetensors", "berth.safetensors.torch", "berth.safetensors.numpy")]
+        for module in modules:
+            names = getattr(module, "__all__", None) or [name for name, each in vars(module).items() if name[0] != "_"
+                                                         and getattr(each, "__module__", "") == module.__name__]
+            for name in names:
+                whole = f"{module.__name__}.{name}"
+                with self.subTest(whole):
+                    found = [len(re.findall(form.format(re.escape(whole)), self.page, flags=re.M))
+                             for form in ("^\\| `{}[`(]", "^## {}$", "`{}`")]
+                    self.assertEqual(next(filter(None, found), 0), 1, "rows, else headings, else mentions: " + str(found))
+
+    def test_parameters(self):
+        n = 0
+        for row in (row for rows in self.sections.values() for row in rows if row.startswith("berth.") and "(" in row):
+            module, _, name = row.partition("(")[0].rpartition(".")
+            if module in ("berth.deepspeed", "berth.lightning"):
+                continue  # their packages may not be there
+            function = getattr(importlib.import_module(module), name)
+            self.assert_parameters(row, function.__init__ if inspect.isclass(function) else function)
+            n += 1
+        self.assertGreater(n, 25)
+
+    def test_methods(self):
+        for name in ("Job", "File", "Report", "Rows", "config"):
+            kind = getattr(berth, name) if name != "config" else type(berth.config)
+            rows = self.sections[f"berth.{name}"]
+            public = {each for each in dir(kind) if each[0] != "_"} | set(getattr(kind, "__dataclass_fields__", ()))
+            told = set(re.findall(r"[a-z_0-9]+", self.page.partition(f"\n## berth.{name}\n")[2].partition("\n## ")[0]))
+            self.assertLessEqual(public, told, name)
+            for row in rows:
+                self.assertIn(row.partition("(")[0], public, name)
+                if "(" in row:
+                    self.assert_parameters(row, getattr(kind, row.partition("(")[0]))
+
+    def test_options(self):
+        """If it fails, it shows the table that belongs there."""
+        rows = ["| option | default | values | |", "|---|---|---|---|"]
+        for name in berth.config.names():
+            each = berth.config.describe(name)
+            default = "measured" if each["default"] == "0" and "0: measured" in each["bounds"] else each["default"]
+            values = each["bounds"].replace(" | ", ", ").replace(", 0: measured", "")
+            help_text = each["help"].replace("__metadata__", "`__metadata__`")
+            rows.append(f"| `{name}` | {default} | {values} | {help_text} |")
+        self.assertEqual(self.page.partition("\n## Options\n")[2].partition("\n\n|")[2].splitlines(),
+                         "\n".join(rows)[1:].splitlines())

@@ -34,6 +34,10 @@ house_promises() {
     python3 tests/support/check_promises.py
 }
 
+house_links() {
+    python3 tests/support/check_links.py
+}
+
 # No program, object or library of a build is committed.
 house_tracked() {
     git rev-parse -q --git-dir > /dev/null 2>&1 || return 0

@@ -326,18 +326,18 @@ const struct argp copy_argp = {
     .options = own_options,
     .parser = copy_parse,
     .args_doc = "IN OUT",
-    .doc = "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote stays the "
-           "same, byte for byte, unless options change its layout: --set "
-           "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The archive's "
-           "name inside is kept. A record that does not match its checksum is refused, because the "
-           "copy would get a checksum that matches; with save.compute_crc32=off it is copied, "
-           "without a checksum. If storages are compressed, the copy is written anew, without "
-           "compression. Any other repacked file, and the legacy format, are refused: `berth "
-           "convert` reads them. Nobody can read a new file who could not read IN, unless "
-           "--set save.readers=all. --only, --without and --root copy some of the values, written "
-           "anew; "
-           "in "
-           "a list or tuple the others move up.",
+    .doc = "Copy a checkpoint record by record. A file that Berth or PyTorch 2.13 wrote "
+           "stays the same, byte for byte, unless options change its layout: --set "
+           "save.storage_alignment=4096, save.compute_crc32=off, save.byteorder=... The "
+           "archive's name inside is kept.\n\n"
+           "A record that does not match its checksum is refused, because the copy "
+           "would get a checksum that matches; with save.compute_crc32=off it is "
+           "copied, without a checksum. If storages are compressed, the copy is written "
+           "anew, without compression. Any other repacked file, and the legacy format, "
+           "are refused: `berth convert` reads them.\n\n"
+           "--only, --without and --root copy some of the values, written anew; in a "
+           "list or tuple the others move up. Nobody can read a new file who could not "
+           "read IN, unless --set save.readers=all.",
     .children = selection_and_root_children};
 
 int run_copy(int argc, char **argv)

@@ -475,19 +475,18 @@ const struct argp diff_argp = {
     .options = own_options,
     .parser = diff_parse,
     .args_doc = "A B",
-    .doc =
-        "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs by their "
-        "bits), and all other values and attributes. Not compared: layout, strides, sharing, the "
-        "order of keys, list or tuple, tensor or Parameter, requires_grad, devices (but meta), "
-        "and the attributes of dicts if a side is safetensors, which has none. If a side is "
-        "safetensors or an index, names are compared, as `berth convert` makes them of dicts in "
-        "dicts; "
-        "and if the names of one side are those of the other behind a prefix, without that, which "
-        "the "
-        "first line says. The first 20 differences are shown, and a summary. The exit code is 1 if "
-        "they differ. Indices of sparse tensors are "
-        "checked first; --set "
-        "load.check=directory skips that. A can be a DCP directory or an index, and so can B.",
+    .doc = "Compare two checkpoints: names, dtypes, shapes and bytes of tensors (NaNs "
+           "by their bits), and all other values and attributes. The first 20 "
+           "differences are shown, and a summary. The exit code is 1 if they differ. A "
+           "and B can be DCP directories or indexes.\n\n"
+           "Not compared: layout, strides, sharing, the order of keys, list or tuple, "
+           "tensor or Parameter, requires_grad, devices (but meta), and the attributes "
+           "of dicts if a side is safetensors, which has none.\n\n"
+           "If a side is safetensors or an index, names are compared, as `berth "
+           "convert` makes them of dicts in dicts. If the names of one side are those "
+           "of the other behind a prefix, they are compared without it, and the first "
+           "line says so. Indices of sparse tensors are checked first; --set "
+           "load.check=directory skips that.",
     .children = common_children};
 
 int run_diff(int argc, char **argv)

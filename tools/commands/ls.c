@@ -291,16 +291,16 @@ const struct argp ls_argp = {
     .options = own_options,
     .parser = ls_parse,
     .args_doc = "FILE...",
-    .doc =
-        "List the tensors of checkpoints: dtype, shape, bytes, offset of the first element in "
-        "the file (-: it is compressed, or has no elements), device, and name: dict keys and list "
-        "indices joined by dots, or a path like ['model'][0]['a.b'] if two tensors would have one "
-        "name. A container that is there again is listed as an alias. The last line has the "
-        "totals: "
-        "tensors can share storages. An index (model.safetensors.index.json) stands for its files, "
-        "and "
-        "comes behind them: the totals of all, and the tensors that it does not list. A "
-        "DCP directory (torch.distributed.checkpoint) has no offsets: its tensors are in pieces.",
+    .doc = "List the tensors of checkpoints: dtype, shape, bytes, offset of the first "
+           "element in the file (-: it is compressed, or has no elements), device, and "
+           "name: dict keys and list indices joined by dots, or a path like "
+           "['model'][0]['a.b'] if two tensors would have one name. A container that is "
+           "there again is listed as an alias. The last line has the totals: tensors "
+           "can share storages.\n\n"
+           "An index (model.safetensors.index.json) stands for its files, and comes "
+           "behind them: the totals of all, and the tensors that it does not list. A "
+           "DCP directory (torch.distributed.checkpoint) has no offsets: its tensors "
+           "are in pieces.",
     .children = selection_children};
 
 static int ls_file(void *context, files *all)

@@ -344,25 +344,21 @@ static int findings_print_verdict_or_error(findings *found, int code, const comm
 const struct argp verify_argp = {
     .parser = parse_plain_options,
     .args_doc = "FILE...",
-    .doc = "Read whole checkpoints and check them: the archive, its directory against headers and "
-           "descriptors, the pickle, the bounds of every tensor, every CRC, the indices of sparse "
-           "tensors. List each record that is bad or unreadable, with the first tensors in it. The "
-           "last line is `ok: ...`, `bad: ...`, or `intact: ...` of a file that is whole and is "
-           "refused "
-           "all the same, for what it is or for the classes and functions that its pickle names: "
-           "all of "
-           "them "
-           "are listed, and nothing of them is run. The exit code is 0 for `ok`, else 1. It is 2 "
-           "without "
-           "such a line if the file cannot be read. Of several files, each line begins with the "
-           "name of "
-           "its file, and the exit code is the worst. Of a DCP directory, each piece is checked "
-           "so, and "
-           "that the "
-           "pieces are and fill the tensors that .metadata names. An index "
-           "(model.safetensors.index.json) stands for its files; then they must have every tensor "
-           "that it "
-           "names, and the line of a file that is not there is `missing: ...`.",
+    .doc = "Read whole checkpoints and check them: the archive, its directory against "
+           "headers and descriptors, the pickle, the bounds of every tensor, every CRC, "
+           "the indices of sparse tensors. List each record that is bad or unreadable, "
+           "with the first tensors in it.\n\n"
+           "The last line is `ok: ...`, `bad: ...`, or `intact: ...` of a file that is "
+           "whole and is refused all the same, for what it is or for the classes and "
+           "functions that its pickle names: all of them are listed, and nothing of "
+           "them is run. The exit code is 0 for `ok`, else 1. It is 2 without such a "
+           "line if the file cannot be read. Of several files, each line begins with "
+           "the name of its file, and the exit code is the worst.\n\n"
+           "Of a DCP directory, each piece is checked so, and that the pieces are and "
+           "fill the tensors that .metadata names. An index "
+           "(model.safetensors.index.json) stands for its files; then they must have "
+           "every tensor that it names, and the line of a file that is not there is "
+           "`missing: ...`.",
     .children = common_children};
 
 /* ---- sets of files ---- */
