@@ -785,6 +785,41 @@ static int cloning_make_parts(const base_cloning *cloning, bth_base *base, berth
     return 0;
 }
 
+static int work_reserve_range(const bth_base_work *work, uint64_t begin, uint64_t end,
+                              berth_error *error)
+{
+    int to = work->to->fd, result;
+
+    BTH_REPEAT(result, bth_system.fallocate(to, 0, (off_t)begin, (off_t)(end - begin)));
+    if (result == 0 || (errno != ENOSPC && errno != EDQUOT))
+        return 0;
+    return bth_fail_no_space(error, errno, NULL, BERTH_NO_OFFSET,
+                             bth_output_file_own_and_free_room(to), work->plan->nbytes, 0);
+}
+
+/*
+ * Room for what is left to write (W1). One call for all of the file asks XFS for the room of all,
+ * with what is shared; if there is not so much, or others write the rest, each range is asked for.
+ */
+static int work_reserve(const bth_base_work *work, const bth_run_parts *left, berth_error *error)
+{
+    const berth_plan *plan = work->plan;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (!work->wholes && work_reserve_range(work, 0, plan->nbytes, &ignored) == 0)
+        return 0;
+    if (!left->ranges)
+        return work_reserve_range(work, 0, plan->nbytes, error);
+    for (size_t i = 0; i < left->n_ranges; i++) {
+        uint64_t end = left->ranges[i].offset + left->ranges[i].nbytes;
+        if (work_reserve_range(work, left->ranges[i].offset,
+                               end == plan->tail_offset ? plan->nbytes : end, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
 static const char *cloning_reason(const base_cloning *cloning)
 {
     return cloning->has_clones         ? "the bytes of the base are others"
@@ -832,6 +867,8 @@ int bth_base_clone(bth_base *base, const bth_base_work *work, const struct berth
         if (!base->reason && stats->shared_nbytes == 0)
             base->reason = cloning_reason(&cloning);
     }
+    if (error->code == BERTH_OK)
+        (void)work_reserve(work, &base->parts, error);
     stats->compared_nbytes += atomic_load(&cloning.compared_nbytes);
     bth_direct_close(&cloning.direct);
     bth_file_close(cloning.clones);

@@ -59,8 +59,8 @@ void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
 /*
  * Clones, compares; fills base->parts, which is work->own without what is shared. Sums that this
  * needs stay in the plan. `watch`: as of bth_pool_run, with `context`; a cancel is an error, as are
- * a failing read of the caller's bytes and missing memory. Nothing else fails the save. Closes the
- * base. For what is left, room may have to be reserved anew.
+ * a failing read of the caller's bytes and missing memory. Then reserves room for what is left;
+ * that there is none is an error, too, and nothing else is. Closes the base.
  */
 int bth_base_clone(bth_base *base, const bth_base_work *work, const struct berth_config *config,
                    bth_pool_watch watch, void *context, berth_stats *stats, berth_error *error);

@@ -398,10 +398,8 @@ static int operation_clone_base(bth_operation *operation, berth_error *error)
 
     if (base->fd < 0)
         return 0;
-    if (bth_base_clone(base, &work, &operation->config, operation_watch, operation,
-                       &operation->stats, error) == 0 &&
-        operation->commit.is_sparse)
-        bth_commit_reserve(&operation->commit, error);
+    (void)bth_base_clone(base, &work, &operation->config, operation_watch, operation,
+                         &operation->stats, error);
     operation->stats.base_reason = base->reason;
     operation->parts = base->parts;
     for (size_t i = work.own.n_present; operation->storage_stats && i < base->parts.n_present; i++)

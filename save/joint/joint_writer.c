@@ -236,8 +236,8 @@ static int writer_watch(void *context)
 }
 
 /*
- * Blocks of the base instead of middles, or of what lies in them. Then room for the rest: with a
- * base the coordinator has left that to the writers, so that what is shared takes none.
+ * Blocks of the base instead of middles, or of what lies in them. Then room for the rest: the
+ * coordinator may have left that to writers with a base, so that what is shared takes none.
  */
 static int writer_share_with_base(joint_writer *writer, middles *made, bth_base *base,
                                   berth_error *error)
@@ -248,7 +248,6 @@ static int writer_share_with_base(joint_writer *writer, middles *made, bth_base 
                                 .own = made->run,
                                 .to = &writer->file,
                                 .folder = writer->folder};
-    int result;
 
     if (!*path)
         return 0;
@@ -258,15 +257,6 @@ static int writer_share_with_base(joint_writer *writer, middles *made, bth_base 
                                         &writer->stats, error) == 0)
         made->run = base->parts;
     writer->stats.base_reason = base->reason;
-    for (size_t i = 0; i < made->run.n_ranges && error->code == BERTH_OK; i++) {
-        const bth_range *range = &made->run.ranges[i];
-        BTH_REPEAT(result,
-                   bth_system.fallocate(writer->fd, 0, (off_t)range->offset, (off_t)range->nbytes));
-        if (result < 0 && (errno == ENOSPC || errno == EDQUOT))
-            return bth_fail_no_space(error, errno, NULL, BERTH_NO_OFFSET,
-                                     bth_output_file_own_and_free_room(writer->fd),
-                                     made->ticket->file_nbytes, 0);
-    }
     return error->code;
 }
 

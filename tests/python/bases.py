@@ -475,6 +475,22 @@ class BaseCases:
                 os.remove(self.path("new.pt"))
                 os.sync()
 
+    def test_a_disk_with_room_for_what_changed(self):
+        """W1: what is shared needs no room, not even meanwhile; a full disk is told before a byte is written."""
+        self.bases.same(self.path("new.pt"))
+        old = self.read("new.pt")
+        self.volume.fill(3 * MIB)
+        self.addCleanup(os.remove, self.volume.path("fill"))
+        self.assertRaises(OSError, berth.save, self.value, self.path("new.pt"), base="")
+        self.assertEqual(self.read("new.pt"), old)
+        berth.save(self.value, self.path("new.pt"), base=self.path("new.pt"))
+        self.assertTrue(torch.equal(berth.load(self.path("new.pt"))["layer.3"], self.value["layer.3"]))
+        self.value["more"] = torch.randn(2 * MIB)
+        before = self.read("new.pt")
+        for save in berth.save, lambda *rest, **named: berth.save_async(*rest, **named).result():
+            self.assertRaisesRegex(OSError, "missing", save, self.value, self.path("new.pt"), base=self.path("new.pt"))
+        self.assertEqual((self.read("new.pt"), os.listdir(self.folder)), (before, ["new.pt"]))
+
     def test_a_cancelled_one_leaves_nothing(self):
         self.bases.same(self.path("old.pt"))
         before = set(os.listdir(self.folder))
