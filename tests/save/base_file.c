@@ -269,8 +269,12 @@ Test(base_file, a_failing_read_of_the_caller_fails_the_save)
 /* A record that does not have the CRC that the caller told is refused, whatever the base has. */
 Test(base_file, a_wrong_checksum_is_told)
 {
-    assert_ok(save_there(old_path, "", ""));
-    records[1].crc32 = 7;
-    cr_assert_eq(save_there(path, old_path, ""), BERTH_E_CHECKSUM);
-    cr_assert_str_eq(error.record, "data/0");
+    for (int is_whole = 0; is_whole < 2; is_whole++) { /* all of it is shared */
+        records[1].nbytes = is_whole ? NBYTES & ~(size_t)4095 : NBYTES;
+        records[1].crc32 = 0;
+        assert_ok(save_there(old_path, "", "save.storage_alignment=4096"));
+        records[1].crc32 = 7;
+        cr_assert_eq(save_there(path, old_path, "save.storage_alignment=4096"), BERTH_E_CHECKSUM);
+        cr_assert_str_eq(error.record, "data/0");
+    }
 }
