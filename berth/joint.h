@@ -78,7 +78,9 @@ typedef struct berth_joint_info {
 /*
  * Begins a joint save in the coordinator.
  * Parameters: outline: see above. n_writers: 1 to BERTH_MAX_WRITERS; each of them must give a
- * receipt, also if it has nothing to write. params: as for berth_save, without storage_stats.
+ * receipt, also if it has nothing to write. params: as for berth_save, without storage_stats. base:
+ * for what the coordinator writes; if it can be used, each writer reserves the room of what it
+ * writes, so that what is shared takes none.
  * info: NULL: not wanted.
  * Lifetime: the outline, and the bytes that it has, must live unchanged until the joint save ends,
  * and so must what params points to. *joint is the caller's until berth_joint_finish or
@@ -225,8 +227,10 @@ static inline void berth_deal_bytes(size_t index, uint64_t nbytes, size_t n_writ
  * writers 2 KiB for each of these more), and 96 bytes for each range of a slice.
  * Parameters: ticket: ticket_nbytes bytes. writer: its number, less than the n_writers of
  * berth_joint_begin. slices: n_slices of them, which do not overlap; several may be of one tensor.
- * params: its config (what decides bytes is the coordinator's), progress, stats and exchange are
- * used.
+ * params: its config (what decides bytes is the coordinator's), progress, stats, exchange and base
+ * are used. base (berth/more.h): a file that this writer can open; the others may have another one,
+ * or none. Whole blocks of its slices are shared where the storage of the same name and size in the
+ * base has these bytes; what is exchanged is written.
  * Lifetime: *receipt is the caller's, to be freed by berth_free; NULL on failure.
  * Errors: BERTH_E_NOT_FOUND: a name that the outline does not have, or the save has ended.
  * BERTH_E_ARGUMENT: a slice is invalid, or overlaps another one; the ticket is invalid, or of

@@ -86,9 +86,10 @@ BERTH_API const char *berth_kind_name(berth_kind kind);
  * systems that can (XFS, btrfs). The new file is the same, byte for byte, as without it, and
  * neither file changes if the other one is written to or removed. It may be the path itself, and
  * need not exist: a base that cannot be used is no error, and base_reason says what is in the way.
- * "": none, whatever save.base says. Storages are shared that have the same size and CRC as one of
- * the base, 64 KiB or more, at offsets that are equal modulo the block of the file system: with
- * save.storage_alignment=4096 in both files they always are.
+ * "": none, whatever save.base says. What is shared is whole blocks of storages of 64 KiB or more,
+ * where the base has the same bytes: in the storage of the same name and size, or in one of the
+ * same CRC and size, at offsets that are equal modulo the block of the file system: with
+ * save.storage_alignment=4096 in both files they always are. Joint saves: berth/joint.h.
  * Lifetime: the text is the caller's, and is not used after the function that begins the save.
  */
 

@@ -2,6 +2,7 @@
 #include "save/base_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "config/option_row.h"
 #include "format/checksum.h"
 #include "format/zip/zip.h"
 #include "io/file.h"
@@ -18,7 +20,7 @@
 
 /* Shorter clones cost more than their bytes: a call, and an extent in the metadata of the file. */
 #define MIN_CLONE_NBYTES ((uint64_t)64 * 1024)
-/* Neighbours are cloned by one call, with what lies between them, which is written afterwards. */
+/* Neighbours are cloned by one call, with what lies between them, which nobody looks at. */
 #define MAX_GAP_NBYTES ((uint64_t)64 * 1024)
 /* What was read is compared while it is in the cache. */
 #define PIECE_NBYTES BTH_LARGE_PAGE_NBYTES
@@ -48,15 +50,16 @@ static const char *plan_reason(const berth_plan *plan)
     return i < plan->n_records ? NULL : "no storage has 64 KiB";
 }
 
-/* NULL: it is cloned. */
-static const char *base_clone_range(const bth_base *base, int to, uint64_t from, uint64_t offset,
-                                    uint64_t nbytes)
+/* Clones to the file `to`. NULL: it is done. */
+static const char *clone_range(int base, int to, uint64_t from, bth_range range)
 {
-    struct file_clone_range range = {
-        .src_fd = base->fd, .src_offset = from, .src_length = nbytes, .dest_offset = offset};
+    struct file_clone_range asked = {.src_fd = base,
+                                     .src_offset = from,
+                                     .src_length = range.nbytes,
+                                     .dest_offset = range.offset};
     int result;
 
-    BTH_REPEAT(result, bth_system.ioctl(to, FICLONERANGE, &range));
+    BTH_REPEAT(result, bth_system.ioctl(to, FICLONERANGE, &asked));
     if (result == 0)
         return NULL;
     switch (errno) {
@@ -74,65 +77,19 @@ static const char *base_clone_range(const bth_base *base, int to, uint64_t from,
     }
 }
 
-/*
- * X1: until they are found equal, blocks of the base are in the temporary. So long nobody but its
- * owner can open it, and that is who opened the base.
- */
-static const char *base_hide_temporary(bth_base *base, int to)
-{
-    struct stat old, new;
-
-    if (bth_system.fstat(base->fd, &old) < 0 || bth_system.fstat(to, &new) < 0)
-        return "the base cannot be examined";
-    if (new.st_uid != geteuid() && new.st_uid != old.st_uid)
-        return "the new file belongs to another user";
-    if ((new.st_mode & 077) != 0 && bth_system.fchmod(to, new.st_mode & 0700) < 0)
-        return "the new file cannot be kept private while it is compared";
-    base->hidden_mode = new.st_mode & 077 ? new.st_mode & 0777 : 0;
-    return NULL;
-}
-
-static int base_show_temporary(bth_base *base, int to, berth_error *error)
-{
-    mode_t mode = base->hidden_mode;
-
-    base->hidden_mode = 0;
-    if (mode == 0 || bth_system.fchmod(to, mode) == 0)
-        return 0;
-    return bth_fail_system(error, errno, "the rights of its temporary file cannot be set");
-}
-
-/*
- * Takes blocks out of the temporary that are not shared, or not wholly. What is written there needs
- * no copy on write then, for which nothing was reserved. On btrfs, blocks that were reserved stay
- * in use as long as a part of them does.
- */
-static int base_punch(int to, const bth_range *ranges, size_t n_ranges)
-{
-    for (size_t i = 0; i < n_ranges; i++)
-        if (ranges[i].nbytes > 0 &&
-            bth_system.fallocate(to, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                 (off_t)ranges[i].offset, (off_t)ranges[i].nbytes) < 0)
-            return -1;
-    return 0;
-}
-
-/* When a hole cannot be made: nothing is shared. */
-static int base_give_up(bth_base *base, int to, berth_error *error)
-{
-    base->parts = (bth_run_parts){0};
-    base->reason = "the file system cannot take blocks out of a file";
-    return bth_system.ftruncate(to, 0) < 0 ? bth_fail_system(error, errno, "cannot be cut") : 0;
-}
-
 /* Asks for a range behind the end of the base: what shares blocks says that there is none (EINVAL),
  * and nothing is cloned. */
 static const char *base_ask_file_system(const bth_base *base, int to)
 {
     uint64_t behind = bth_round_up(base->nbytes, base->block_nbytes) + base->block_nbytes;
-    const char *reason = base_clone_range(base, to, behind, 0, base->block_nbytes);
+    const char *reason = clone_range(base->fd, to, behind, (bth_range){0, base->block_nbytes});
 
     return reason && errno != EINVAL ? reason : NULL;
+}
+
+const char *bth_base_choose(const berth_params *params, const struct berth_config *config)
+{
+    return params && params->base ? params->base : bth_option_text(config->save_base);
 }
 
 void bth_base_open(bth_base *base, const char *path, const berth_plan *plan,
@@ -181,20 +138,33 @@ void bth_base_free(bth_base *base)
 
 /* ---- what the base has ---- */
 
+#define NO_NUMBER UINT32_MAX
+#define NOWHERE UINT64_MAX
+
 /* The data of a record of the base, as its directory tells them. */
 typedef struct base_extent {
     uint64_t nbytes;
     uint64_t phase; /* its offset modulo the block */
     uint32_t crc32;
+    uint32_t number; /* the N of data/N; NO_NUMBER: it has another name */
     uint64_t offset;
 } base_extent;
 
 typedef struct base_extents {
-    base_extent *items; /* sorted */
+    base_extent *items;
     size_t n;
 } base_extents;
 
-static int extent_compare(const void *left, const void *right)
+/* In this order they are first. */
+static int extent_compare_numbers(const void *left, const void *right)
+{
+    const base_extent *a = left, *b = right;
+
+    return (a->number > b->number) - (a->number < b->number);
+}
+
+/* In this order, when all of the same names were tried. */
+static int extent_compare_sums(const void *left, const void *right)
 {
     const base_extent *a = left, *b = right;
 
@@ -207,21 +177,32 @@ static int extent_compare(const void *left, const void *right)
     return a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
-/* The first extent that is not below these; NULL: all are. */
+/* The first extent that is not below these, in the order of sums; NULL: all are. */
 static const base_extent *extents_find(const base_extents *extents, uint64_t nbytes, uint64_t phase,
-                                       uint32_t crc32)
+                                       uint32_t crc32, uint64_t offset)
 {
-    const base_extent wanted = {.nbytes = nbytes, .phase = phase, .crc32 = crc32};
+    const base_extent wanted = {.nbytes = nbytes, .phase = phase, .crc32 = crc32, .offset = offset};
     size_t low = 0, high = extents->n;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (extent_compare(&extents->items[middle], &wanted) < 0)
+        if (extent_compare_sums(&extents->items[middle], &wanted) < 0)
             low = middle + 1;
         else
             high = middle;
     }
     return low < extents->n ? &extents->items[low] : NULL;
+}
+
+static uint32_t name_number(const char *name)
+{
+    uint32_t number = 0;
+
+    if (strncmp(name, "data/", 5) != 0 || strlen(name + 5) - 1 >= 9)
+        return NO_NUMBER;
+    for (name += 5; *name >= '0' && *name <= '9'; name++)
+        number = number * 10 + (uint32_t)(*name - '0');
+    return *name == '\0' ? number : NO_NUMBER;
 }
 
 /* Where the data of an entry lie, if its file has the layout: what follows is known, and no header
@@ -243,6 +224,7 @@ static bool entry_find_extent(const bth_zip_entry *entry, uint32_t block_nbytes,
     *extent = (base_extent){.nbytes = entry->nbytes,
                             .phase = offset & (block_nbytes - 1),
                             .crc32 = entry->crc32,
+                            .number = name_number(entry->record),
                             .offset = offset};
     return true;
 }
@@ -289,23 +271,29 @@ static const char *base_find_extents(const bth_base *base, base_extents *extents
     bth_zip_free_directory(&directory);
     if (!extents->items)
         return "no memory for the directory of the base";
-    qsort(extents->items, extents->n, sizeof *extents->items, extent_compare);
+    qsort(extents->items, extents->n, sizeof *extents->items, extent_compare_numbers);
     return NULL;
 }
 
 /* ---- candidates ---- */
 
-/* A storage that the base may have. */
+/* A record that the base may have. */
 typedef struct base_candidate {
     size_t record;
-    bth_range data;            /* in the new file */
-    uint64_t first_piece;      /* of its pieces, which end at multiples of piece_nbytes */
-    _Atomic uint32_t crc32;    /* of the pieces so far, each shifted to its position */
-    const base_extent *extent; /* of the same CRC; NULL: none is cloned */
+    bth_range data;         /* in the new file, as all ranges here */
+    bth_range blocks;       /* whole ones of it */
+    bth_range whole;        /* storage, of which the record is a part, or all */
+    uint64_t first_piece;   /* of its pieces, which end at multiples of piece_nbytes */
+    uint64_t from;          /* where the whole storage may begin in the base; NOWHERE: not known */
+    uint64_t tried;         /* there it was others; NOWHERE: none was tried */
+    bool is_to_sum;         /* to find it by its CRC */
+    _Atomic uint32_t crc32; /* of the pieces so far, each shifted to its position */
+    _Atomic bool has_equal; /* pieces */
+    _Atomic bool is_other;  /* a piece was, before any was equal: no more are compared */
 } base_candidate;
 
 typedef struct base_piece {
-    bool is_equal; /* its whole blocks are cloned, and equal */
+    bool is_equal; /* its whole blocks are */
     /* Of these blocks, as of bth_present. */
     uint32_t crc32;
     uint8_t start[BTH_ID_START_NBYTES];
@@ -313,9 +301,10 @@ typedef struct base_piece {
 
 typedef struct base_cloning {
     bth_base *base;
-    const berth_plan *plan;
-    const bth_output_file *to;
-    bth_direct direct; /* to read the clones; fd -1: through the page cache */
+    const bth_base_work *work;
+    const berth_plan *plan; /* of the work */
+    int clones;        /* a file that only this process has: clones lie there as in the new file */
+    bth_direct direct; /* to read them; fd -1: through the page cache */
     base_candidate *candidates;
     size_t n_candidates;
     uint64_t piece_nbytes; /* whole blocks */
@@ -323,8 +312,10 @@ typedef struct base_cloning {
     base_piece *pieces;
     uint8_t *allocated;
     uint8_t *buffers;      /* in it, aligned: for each worker one piece or, if it copies, two */
-    bool has_other_offset; /* a storage of the base has the size, at an offset that does not fit */
-    bool copies;           /* some of the caller's bytes are not in memory, or in another order */
+    bool has_size;         /* a storage of the base has that of one here, */
+    bool has_other_offset; /* but at an offset that does not fit */
+    bool has_clones;
+    bool copies; /* some of the caller's bytes are not in memory, or in another order */
     _Atomic uint64_t compared_nbytes;
     bth_pool_watch watch;
     void *watch_context;
@@ -334,14 +325,6 @@ static bth_range range_intersect(bth_range a, bth_range b)
 {
     uint64_t begin = bth_max(a.offset, b.offset);
     uint64_t end = bth_min(a.offset + a.nbytes, b.offset + b.nbytes);
-
-    return (bth_range){begin, begin < end ? end - begin : 0};
-}
-
-static bth_range range_whole_blocks(bth_range range, uint64_t block_nbytes)
-{
-    uint64_t begin = bth_round_up(range.offset, block_nbytes);
-    uint64_t end = (range.offset + range.nbytes) & ~(block_nbytes - 1);
 
     return (bth_range){begin, begin < end ? end - begin : 0};
 }
@@ -369,45 +352,46 @@ static base_candidate *cloning_find_candidate(const base_cloning *cloning, uint6
     return &cloning->candidates[low];
 }
 
-/* Names, and all that is not a storage, decide where storages lie. */
-#define OTHER_OFFSETS                                                                              \
-    "storages lie at offsets that differ modulo the block: save.storage_alignment=4096 prevents "  \
-    "that"
-
-/* Storages for which the base has one of the same size, at an offset that fits. */
-static const char *cloning_list_candidates(base_cloning *cloning, const base_extents *extents)
+/* Records that this process writes, and that have whole blocks. */
+static const char *cloning_list_candidates(base_cloning *cloning)
 {
     const berth_plan *plan = cloning->plan;
+    const bth_range all = {0, plan->tail_offset};
+    const bth_run_parts *own = &cloning->work->own;
+    const bth_range *range = own->ranges ? own->ranges : &all;
+    const bth_range *end = range + (own->ranges ? own->n_ranges : 1);
     uint64_t mask = cloning->base->block_nbytes - 1;
-    bool has_device = false, has_size = false;
+    bool has_device = false;
 
     cloning->candidates =
-        bth_allocate_zeroed(bth_array_nbytes(plan->n_records, sizeof *cloning->candidates));
+        bth_allocate_zeroed(bth_array_nbytes(plan->n_records + 1, sizeof *cloning->candidates));
     if (!cloning->candidates)
         return "no memory for the candidates";
     for (size_t i = 0; i < plan->n_records; i++) {
         bth_range data = bth_plan_data_range(plan, i);
-        if (!record_can_be_cloned(plan, i))
+        uint64_t first = bth_round_up(data.offset, mask + 1);
+        uint64_t last = (data.offset + data.nbytes) & ~mask;
+        if (!record_can_be_cloned(plan, i) || first >= last)
+            continue;
+        while (range < end && range->offset + range->nbytes <= first)
+            range++;
+        if (range == end || range->offset > first || range->offset + range->nbytes < last)
             continue;
         has_device |= plan->records[i].device != 0;
-        const base_extent *extent = extents_find(extents, data.nbytes, 0, 0);
-        if (!extent || extent->nbytes != data.nbytes)
+        if (plan->records[i].device)
             continue;
-        has_size = true;
-        extent = extents_find(extents, data.nbytes, data.offset & mask, 0);
-        if (plan->records[i].device || !extent || extent->nbytes != data.nbytes ||
-            extent->phase != (data.offset & mask)) {
-            cloning->has_other_offset |= !plan->records[i].device;
-            continue;
-        }
-        cloning->candidates[cloning->n_candidates++] = (base_candidate){.record = i, .data = data};
+        cloning->candidates[cloning->n_candidates++] =
+            (base_candidate){.record = i,
+                             .data = data,
+                             .blocks = {first, last - first},
+                             .whole = cloning->work->wholes ? cloning->work->wholes[i] : data,
+                             .from = NOWHERE,
+                             .tried = NOWHERE};
         cloning->copies |= !bth_record_data_address(plan, i, 0);
     }
-    if (cloning->n_candidates > 0)
-        return NULL;
-    return has_device ? "storages on a device are not compared; a snapshot copies them first"
-           : has_size ? OTHER_OFFSETS
-                      : "no storage of the base has the same size";
+    return cloning->n_candidates > 0 ? NULL
+           : has_device ? "storages on a device are not compared; a snapshot copies them first"
+                        : "no storage of 64 KiB is written here";
 }
 
 /* Cuts the candidates into pieces, and allocates. */
@@ -449,6 +433,20 @@ static const char *cloning_prepare(base_cloning *cloning, const struct berth_con
     return NULL;
 }
 
+/* A file without a name, and for its owner alone (X1). */
+static const char *cloning_open_clones(base_cloning *cloning)
+{
+    const char *unused;
+
+    BTH_REPEAT(cloning->clones,
+               bth_system.openat(cloning->work->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (cloning->clones < 0)
+        return "its folder has no files without a name, to compare in";
+    if (cloning->work->to->began_direct)
+        (void)bth_direct_open(cloning->clones, O_RDONLY, &cloning->direct, &unused);
+    return NULL;
+}
+
 /* ---- sums ---- */
 
 /* The caller's bytes of a range of the file: where they are, or a copy. NULL: the error is set. */
@@ -484,46 +482,102 @@ static int cloning_sum_piece(void *context, uint64_t task, unsigned worker, bert
     base_cloning *cloning = context;
     base_candidate *candidate = cloning_find_candidate(cloning, task);
     bth_range piece = candidate_piece(cloning, candidate, task);
+
+    if (!candidate->is_to_sum)
+        return 0;
     const uint8_t *bytes = cloning_get_bytes(cloning, candidate->record, piece,
                                              cloning_buffer(cloning, worker), error);
-
     if (!bytes)
         return error->code;
     atomic_fetch_xor(&candidate->crc32, candidate_sum(candidate, bytes, piece));
     return 0;
 }
 
+/* ---- where they may be ---- */
+
+/* By their names and sizes. False: nothing is to be tried. */
+static bool cloning_choose_by_name(base_cloning *cloning, const base_extents *extents)
+{
+    bool has_any = false;
+
+    for (size_t i = 0; i < cloning->n_candidates; i++) {
+        base_candidate *candidate = &cloning->candidates[i];
+        const base_extent wanted = {
+            .number = name_number(bth_plan_record_name(cloning->plan, candidate->record))};
+        const base_extent *found = wanted.number == NO_NUMBER
+                                       ? NULL
+                                       : bsearch(&wanted, extents->items, extents->n, sizeof wanted,
+                                                 extent_compare_numbers);
+        if (!found || found->nbytes != candidate->whole.nbytes)
+            continue;
+        cloning->has_size = true;
+        if (found->phase != (candidate->whole.offset & (cloning->base->block_nbytes - 1))) {
+            cloning->has_other_offset = true;
+            continue;
+        }
+        candidate->from = found->offset;
+        has_any = true;
+    }
+    return has_any;
+}
+
+/* Of those that were not found so: what may be found by its CRC. False: nothing. */
+static bool cloning_choose_to_sum(base_cloning *cloning, base_extents *extents)
+{
+    uint64_t mask = cloning->base->block_nbytes - 1;
+    bool has_any = false;
+
+    qsort(extents->items, extents->n, sizeof *extents->items, extent_compare_sums);
+    for (size_t i = 0; i < cloning->n_candidates; i++) {
+        base_candidate *candidate = &cloning->candidates[i];
+        uint64_t nbytes = candidate->data.nbytes, phase = candidate->data.offset & mask;
+        candidate->tried = candidate->from;
+        candidate->from = NOWHERE;
+        if (atomic_load(&candidate->has_equal))
+            continue;
+        const base_extent *extent = extents_find(extents, nbytes, 0, 0, 0);
+        if (!extent || extent->nbytes != nbytes)
+            continue;
+        cloning->has_size = true;
+        extent = extents_find(extents, nbytes, phase, 0, 0);
+        candidate->is_to_sum = extent && extent->nbytes == nbytes && extent->phase == phase;
+        has_any |= candidate->is_to_sum;
+        cloning->has_other_offset |= !candidate->is_to_sum;
+    }
+    return has_any;
+}
+
 /*
- * Finds the extents of the same CRC. The sums of what is in memory become the plan's, but for one
- * that is not what the caller said: the run sums that record again, and refuses it. What a function
- * reads may be other bytes the next time: the run sums what it writes, and adds what is present.
+ * By their sums, which become the plan's if the bytes are in memory, but for one that is not what
+ * the caller said: the run sums that record again, and refuses it. What a function reads may be
+ * other bytes the next time: the run sums what it writes, and adds what is present.
  */
-static const char *cloning_choose(base_cloning *cloning, berth_plan *plan,
-                                  const base_extents *extents)
+static bool cloning_choose_by_sum(base_cloning *cloning, const base_extents *extents)
 {
     uint64_t mask = cloning->base->block_nbytes - 1;
     bool has_any = false;
 
     for (size_t i = 0; i < cloning->n_candidates; i++) {
         base_candidate *candidate = &cloning->candidates[i];
-        bth_plan_record *record = &plan->records[candidate->record];
+        bth_plan_record *record = &cloning->work->plan->records[candidate->record];
         uint64_t nbytes = candidate->data.nbytes, phase = candidate->data.offset & mask;
         uint32_t crc32 = atomic_load(&candidate->crc32);
-        if (record->crc32 != 0 && record->crc32 != crc32)
+        if (!candidate->is_to_sum || (record->crc32 != 0 && record->crc32 != crc32))
             continue;
-        if (bth_record_data_address(plan, candidate->record, 0)) {
+        if (bth_record_data_address(cloning->plan, candidate->record, 0)) {
             record->crc32 = crc32;
             record->is_summed = true;
         }
-        const base_extent *extent = extents_find(extents, nbytes, phase, crc32);
+        const base_extent *extent = extents_find(extents, nbytes, phase, crc32, 0);
+        if (extent && extent->offset == candidate->tried)
+            extent = extents_find(extents, nbytes, phase, crc32, candidate->tried + 1);
         if (!extent || extent->nbytes != nbytes || extent->phase != phase || extent->crc32 != crc32)
             continue;
-        candidate->extent = extent;
+        candidate->from = extent->offset;
+        atomic_store(&candidate->is_other, false);
         has_any = true;
     }
-    return has_any                     ? NULL
-           : cloning->has_other_offset ? OTHER_OFFSETS
-                                       : "no storage has the checksum of one of the base";
+    return has_any;
 }
 
 /* ---- clones ---- */
@@ -535,52 +589,51 @@ static int cloning_watch(void *context)
     return cloning->watch(cloning->watch_context);
 }
 
-/* Candidates [first, end) are not cloned. */
-static void cloning_drop(base_cloning *cloning, size_t first, size_t end)
+/* A stretch of the new file, and where it is cloned from. */
+typedef struct clone_run {
+    bth_range range;
+    uint64_t from;
+} clone_run;
+
+static const char *clone_run_do(base_cloning *cloning, const clone_run *run, int from, int to)
 {
-    for (size_t i = first; i < end; i++)
-        cloning->candidates[i].extent = NULL;
+    if (cloning_watch(cloning) != 0)
+        return "cancelled";
+    return clone_range(from, to, run->from, run->range);
 }
 
-/*
- * Clones the whole blocks of all candidates, neighbours by one call. After a failure no more: what
- * such a call has changed is written like all else.
- */
+/* Adds a range to the run. False: it does not follow. */
+static bool clone_run_extend(clone_run *run, bth_range range, uint64_t from, uint64_t max_gap)
+{
+    if (run->range.nbytes == 0)
+        *run = (clone_run){range, from};
+    else if (range.offset - run->range.offset - run->range.nbytes > max_gap ||
+             from - run->from != range.offset - run->range.offset ||
+             run->range.nbytes >= MAX_CLONE_NBYTES)
+        return false;
+    run->range.nbytes = range.offset + range.nbytes - run->range.offset;
+    return true;
+}
+
+/* Clones the whole blocks of all candidates, neighbours by one call. After a failure no more: those
+ * are compared with whatever is there. */
 static const char *cloning_clone_all(base_cloning *cloning)
 {
-    bth_range run = {0}; /* of the new file; */
-    uint64_t from = 0;   /* it begins there in the base, */
-    size_t first = 0;    /* and with this candidate */
+    clone_run run = {{0, 0}, 0};
     const char *reason = NULL;
 
-    for (size_t i = 0; i <= cloning->n_candidates && !reason; i++) {
-        const base_candidate *candidate =
-            i < cloning->n_candidates ? &cloning->candidates[i] : NULL;
-        if (candidate &&
-            (!candidate->extent ||
-             range_whole_blocks(candidate->data, cloning->base->block_nbytes).nbytes == 0))
+    for (size_t i = 0; i < cloning->n_candidates && !reason; i++) {
+        const base_candidate *candidate = &cloning->candidates[i];
+        uint64_t from = candidate->from + (candidate->blocks.offset - candidate->whole.offset);
+        if (candidate->from == NOWHERE ||
+            clone_run_extend(&run, candidate->blocks, from, MAX_GAP_NBYTES))
             continue;
-        bth_range blocks = {0};
-        uint64_t blocks_from = 0, end = run.offset + run.nbytes;
-        if (candidate) {
-            blocks = range_whole_blocks(candidate->data, cloning->base->block_nbytes);
-            blocks_from = candidate->extent->offset + (blocks.offset - candidate->data.offset);
-        }
-        if (candidate && run.nbytes > 0 && blocks.offset - end <= MAX_GAP_NBYTES &&
-            blocks_from - from == blocks.offset - run.offset && run.nbytes < MAX_CLONE_NBYTES) {
-            run.nbytes = blocks.offset + blocks.nbytes - run.offset;
-            continue;
-        }
-        if (run.nbytes > 0 && cloning_watch(cloning) != 0)
-            reason = "cancelled";
-        else if (run.nbytes > 0)
-            reason = base_clone_range(cloning->base, cloning->to->fd, from, run.offset, run.nbytes);
-        if (reason)
-            cloning_drop(cloning, first, cloning->n_candidates);
-        run = blocks;
-        from = blocks_from;
-        first = i;
+        reason = clone_run_do(cloning, &run, cloning->base->fd, cloning->clones);
+        run = (clone_run){candidate->blocks, from};
     }
+    if (run.range.nbytes > 0 && !reason)
+        reason = clone_run_do(cloning, &run, cloning->base->fd, cloning->clones);
+    cloning->has_clones = true;
     return reason;
 }
 
@@ -598,126 +651,230 @@ static bool cloning_read(const base_cloning *cloning, bth_range range, uint8_t *
                                                    &done_nbytes, &is_refused, &error) < 0)
         return false;
     return done_nbytes == nbytes ||
-           bth_file_read(cloning->to->fd, bytes, nbytes, range.offset, &error) == 0;
+           bth_file_read(cloning->clones, bytes, nbytes, range.offset, &error) == 0;
 }
 
 static int cloning_compare_piece(void *context, uint64_t task, unsigned worker, berth_error *error)
 {
     base_cloning *cloning = context;
-    const base_candidate *candidate = cloning_find_candidate(cloning, task);
+    base_candidate *candidate = cloning_find_candidate(cloning, task);
     base_piece *piece = &cloning->pieces[task];
     uint8_t *buffer = cloning_buffer(cloning, worker);
     bth_range blocks =
-        range_whole_blocks(candidate_piece(cloning, candidate, task), cloning->base->block_nbytes);
+        range_intersect(candidate_piece(cloning, candidate, task), candidate->blocks);
 
-    if (!candidate->extent || blocks.nbytes == 0 || !cloning_read(cloning, blocks, buffer))
+    if (candidate->from == NOWHERE || piece->is_equal || atomic_load(&candidate->is_other) ||
+        blocks.nbytes == 0 || !cloning_read(cloning, blocks, buffer))
         return 0;
     const uint8_t *bytes = cloning_get_bytes(cloning, candidate->record, blocks,
                                              buffer + cloning->piece_nbytes, error);
     if (!bytes)
         return error->code;
-    piece->is_equal = memcmp(bytes, buffer, (size_t)blocks.nbytes) == 0; /* W12 */
-    memcpy(piece->start, buffer, sizeof piece->start);
-    if (piece->is_equal && !cloning->plan->records[candidate->record].is_summed)
-        piece->crc32 = candidate_sum(candidate, buffer, blocks);
     atomic_fetch_add(&cloning->compared_nbytes, blocks.nbytes);
+    if (memcmp(bytes, buffer, (size_t)blocks.nbytes) != 0) { /* W12 */
+        if (!atomic_load(&candidate->has_equal))
+            atomic_store(&candidate->is_other, true);
+        return 0;
+    }
+    piece->is_equal = true;
+    atomic_store(&candidate->has_equal, true);
+    memcpy(piece->start, buffer, sizeof piece->start);
+    /* Of what the file will have: the caller's may be others the next time. */
+    if (!cloning->plan->records[candidate->record].is_summed)
+        piece->crc32 = candidate_sum(candidate, buffer, blocks);
     return 0;
+}
+
+/* Clones and compares what was chosen. */
+static int cloning_try(base_cloning *cloning, unsigned n_workers, berth_error *error)
+{
+    cloning->base->reason = cloning_clone_all(cloning);
+    return bth_pool_run(n_workers, cloning->n_pieces, cloning_compare_piece, cloning_watch, cloning,
+                        error);
 }
 
 /* ---- what is left to write ---- */
 
-/* What is equal is present; the ranges are all between, and have no block of the base any more. */
+/* Names, and all that is not a storage, decide where storages lie. */
+#define OTHER_OFFSETS                                                                              \
+    "storages lie at offsets that differ modulo the block: save.storage_alignment=4096 prevents "  \
+    "that"
+
+/*
+ * Clones what is equal into the new file. After a failure no more. What a call that has failed may
+ * have changed is made a hole again: a write there would need a copy, for which nothing is
+ * reserved.
+ */
+static const char *cloning_share(base_cloning *cloning)
+{
+    int to = cloning->work->to->fd;
+    clone_run run = {{0, 0}, 0};
+    const char *reason = NULL;
+    uint64_t first = 0; /* piece of the run */
+
+    for (uint64_t i = 0; i <= cloning->n_pieces && !reason; i++) {
+        bth_range blocks = {UINT64_MAX, 0};
+        if (i < cloning->n_pieces && !cloning->pieces[i].is_equal)
+            continue;
+        if (i < cloning->n_pieces) {
+            const base_candidate *candidate = cloning_find_candidate(cloning, i);
+            blocks = range_intersect(candidate_piece(cloning, candidate, i), candidate->blocks);
+            if (clone_run_extend(&run, blocks, blocks.offset, 0))
+                continue;
+        }
+        if (run.range.nbytes > 0 && (reason = clone_run_do(cloning, &run, cloning->clones, to))) {
+            (void)bth_system.fallocate(to, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                       (off_t)run.range.offset, (off_t)run.range.nbytes);
+            for (; first < cloning->n_pieces; first++)
+                cloning->pieces[first].is_equal = false;
+        }
+        run = (clone_run){blocks, blocks.offset};
+        first = i;
+    }
+    return reason;
+}
+
+/* What is equal is present; of the work's ranges the rest is left. */
 static int cloning_make_parts(const base_cloning *cloning, bth_base *base, berth_stats *stats,
                               berth_error *error)
 {
-    size_t n = (size_t)cloning->n_pieces + 1, n_ranges = 0, n_present = 0;
-    uint64_t at = 0; /* where the range before ends */
+    const bth_range all = {0, cloning->plan->tail_offset};
+    const bth_run_parts *own = &cloning->work->own;
+    const bth_range *own_ranges = own->ranges ? own->ranges : &all;
+    size_t n_own = own->ranges ? own->n_ranges : 1, n_ranges = 0, n_present = own->n_present;
+    size_t n = (size_t)cloning->n_pieces + n_own + n_present;
+    uint64_t piece = 0;
 
     base->present = bth_allocate(bth_array_nbytes(n, sizeof *base->present));
     base->ranges = bth_allocate(bth_array_nbytes(n, sizeof *base->ranges));
     if (!base->ranges || !base->present)
         return bth_fail_memory(error, bth_array_nbytes(n, sizeof *base->present));
-    for (uint64_t piece = 0; piece < cloning->n_pieces; piece++) {
-        const base_candidate *candidate = cloning_find_candidate(cloning, piece);
-        size_t record = candidate->record;
-        bth_range blocks = range_whole_blocks(candidate_piece(cloning, candidate, piece),
-                                              cloning->base->block_nbytes);
-        const base_piece *found = &cloning->pieces[piece];
-        if (!found->is_equal)
-            continue;
-        stats->shared_nbytes += blocks.nbytes;
-        if (n_present > 0 && base->present[n_present - 1].record == record && blocks.offset == at) {
-            base->present[n_present - 1].range.nbytes += blocks.nbytes;
-            base->present[n_present - 1].crc32 ^= found->crc32;
-        } else {
-            if (blocks.offset > at)
-                base->ranges[n_ranges++] = (bth_range){at, blocks.offset - at};
-            base->present[n_present] =
-                (bth_present){.record = record, .range = blocks, .crc32 = found->crc32};
-            memcpy(base->present[n_present++].start, found->start, sizeof found->start);
-        }
-        at = blocks.offset + blocks.nbytes;
-    }
-    uint64_t end = bth_round_up(cloning->plan->nbytes, base->block_nbytes);
-    base->ranges[n_ranges++] = (bth_range){at, end - at};
-    if (base_punch(cloning->to->fd, base->ranges, n_ranges) < 0) {
-        stats->shared_nbytes = 0;
-        return base_give_up(base, cloning->to->fd, error);
-    }
-    base->ranges[n_ranges - 1].nbytes = cloning->plan->tail_offset - at;
     if (n_present > 0)
+        memcpy(base->present, own->present, n_present * sizeof *base->present);
+    for (size_t i = 0; i < n_own; i++) {
+        uint64_t at = own_ranges[i].offset, end = at + own_ranges[i].nbytes;
+        size_t first = n_present;
+        for (; piece < cloning->n_pieces; piece++) {
+            const base_candidate *candidate = cloning_find_candidate(cloning, piece);
+            bth_range blocks =
+                range_intersect(candidate_piece(cloning, candidate, piece), candidate->blocks);
+            const base_piece *found = &cloning->pieces[piece];
+            if (candidate->blocks.offset >= end)
+                break;
+            if (!found->is_equal)
+                continue;
+            stats->shared_nbytes += blocks.nbytes;
+            if (n_present > first && blocks.offset == at &&
+                base->present[n_present - 1].record == candidate->record) {
+                base->present[n_present - 1].range.nbytes += blocks.nbytes;
+                base->present[n_present - 1].crc32 ^= found->crc32;
+            } else {
+                if (blocks.offset > at)
+                    base->ranges[n_ranges++] = (bth_range){at, blocks.offset - at};
+                base->present[n_present] = (bth_present){
+                    .record = candidate->record, .range = blocks, .crc32 = found->crc32};
+                memcpy(base->present[n_present++].start, found->start, sizeof found->start);
+            }
+            at = blocks.offset + blocks.nbytes;
+        }
+        if (at < end)
+            base->ranges[n_ranges++] = (bth_range){at, end - at};
+    }
+    if (n_present > own->n_present)
         base->parts = (bth_run_parts){base->ranges, n_ranges, base->present, n_present};
     return 0;
 }
 
-static void cloning_free(base_cloning *cloning)
+static int work_reserve_range(const bth_base_work *work, uint64_t begin, uint64_t end,
+                              berth_error *error)
 {
-    bth_direct_close(&cloning->direct);
-    bth_release(cloning->candidates);
-    bth_release(cloning->pieces);
-    bth_release(cloning->allocated);
+    int to = work->to->fd, result;
+
+    BTH_REPEAT(result, bth_system.fallocate(to, 0, (off_t)begin, (off_t)(end - begin)));
+    if (result == 0 || (errno != ENOSPC && errno != EDQUOT))
+        return 0;
+    return bth_fail_no_space(error, errno, NULL, BERTH_NO_OFFSET,
+                             bth_output_file_own_and_free_room(to), work->plan->nbytes, 0);
 }
 
-int bth_base_clone(bth_base *base, berth_plan *plan, const bth_output_file *to,
-                   const struct berth_config *config, bth_pool_watch watch, void *context,
-                   berth_stats *stats, berth_error *error)
+/*
+ * Room for what is left to write (W1). One call for all of the file asks XFS for the room of all,
+ * with what is shared; if there is not so much, or others write the rest, each range is asked for.
+ */
+static int work_reserve(const bth_base_work *work, const bth_run_parts *left, berth_error *error)
+{
+    const berth_plan *plan = work->plan;
+    berth_error ignored;
+
+    bth_error_clear(&ignored);
+    if (!work->wholes && work_reserve_range(work, 0, plan->nbytes, &ignored) == 0)
+        return 0;
+    if (!left->ranges)
+        return work_reserve_range(work, 0, plan->nbytes, error);
+    for (size_t i = 0; i < left->n_ranges; i++) {
+        uint64_t end = left->ranges[i].offset + left->ranges[i].nbytes;
+        if (work_reserve_range(work, left->ranges[i].offset,
+                               end == plan->tail_offset ? plan->nbytes : end, error) < 0)
+            return error->code;
+    }
+    return 0;
+}
+
+static const char *cloning_reason(const base_cloning *cloning)
+{
+    return cloning->has_clones         ? "the bytes of the base are others"
+           : cloning->has_other_offset ? OTHER_OFFSETS
+           : cloning->has_size     ? "no storage has the name or the checksum of one of the base"
+           : cloning->work->wholes ? "the base has no storage of the same name and size"
+                                   : "no storage of the base has the same size";
+}
+
+int bth_base_clone(bth_base *base, const bth_base_work *work, const struct berth_config *config,
+                   bth_pool_watch watch, void *context, berth_stats *stats, berth_error *error)
 {
     base_cloning cloning = {.base = base,
-                            .plan = plan,
-                            .to = to,
+                            .work = work,
+                            .plan = work->plan,
+                            .clones = -1,
                             .direct.fd = -1,
                             .watch = watch,
                             .watch_context = context};
     base_extents extents = {0};
     unsigned n_workers = 1;
-    const char *unused;
 
-    base->reason = base_find_extents(base, &extents);
+    base->parts = work->own;
+    base->reason = cloning_list_candidates(&cloning);
     if (!base->reason)
-        base->reason = cloning_list_candidates(&cloning, &extents);
+        base->reason = base_find_extents(base, &extents);
     if (!base->reason)
         base->reason = cloning_prepare(&cloning, config, &n_workers);
-    if (!base->reason && bth_pool_run(n_workers, cloning.n_pieces, cloning_sum_piece, cloning_watch,
-                                      &cloning, error) == 0)
-        base->reason = cloning_choose(&cloning, plan, &extents);
-    if (!base->reason && error->code == BERTH_OK) {
-        if (to->began_direct)
-            (void)bth_direct_open(to->fd, O_RDONLY, &cloning.direct, &unused);
-        base->reason = base_hide_temporary(base, to->fd);
-        if (!base->reason)
-            base->reason = cloning_clone_all(&cloning);
-        else
-            cloning_drop(&cloning, 0, cloning.n_candidates);
-        if (bth_pool_run(n_workers, cloning.n_pieces, cloning_compare_piece, cloning_watch,
-                         &cloning, error) == 0)
-            (void)cloning_make_parts(&cloning, base, stats, error);
-        if (error->code == BERTH_OK)
-            (void)base_show_temporary(base, to->fd, error);
-        stats->compared_nbytes = atomic_load(&cloning.compared_nbytes);
+    if (!base->reason)
+        base->reason = cloning_open_clones(&cloning);
+    bool is_possible = !base->reason;
+    if (is_possible && cloning_choose_by_name(&cloning, &extents))
+        (void)cloning_try(&cloning, n_workers, error);
+    /* The CRC of a storage of which a record is a part is not known. */
+    if (is_possible && !base->reason && error->code == BERTH_OK && !work->wholes &&
+        cloning_choose_to_sum(&cloning, &extents) &&
+        bth_pool_run(n_workers, cloning.n_pieces, cloning_sum_piece, cloning_watch, &cloning,
+                     error) == 0 &&
+        cloning_choose_by_sum(&cloning, &extents))
+        (void)cloning_try(&cloning, n_workers, error);
+    if (is_possible && error->code == BERTH_OK) {
+        const char *reason = cloning_share(&cloning);
+        base->reason = base->reason ? base->reason : reason;
+        (void)cloning_make_parts(&cloning, base, stats, error);
         if (!base->reason && stats->shared_nbytes == 0)
-            base->reason = "the bytes of the base are others, though their checksums are equal";
+            base->reason = cloning_reason(&cloning);
     }
-    cloning_free(&cloning);
+    if (error->code == BERTH_OK)
+        (void)work_reserve(work, &base->parts, error);
+    stats->compared_nbytes += atomic_load(&cloning.compared_nbytes);
+    bth_direct_close(&cloning.direct);
+    bth_file_close(cloning.clones);
+    bth_release(cloning.candidates);
+    bth_release(cloning.pieces);
+    bth_release(cloning.allocated);
     bth_release(extents.items);
     bth_file_close(base->fd);
     base->fd = -1;

@@ -68,7 +68,7 @@ int bth_commit_reserve(bth_commit *commit, berth_error *error)
     off_t nbytes = (off_t)commit->nbytes;
     int result;
 
-    commit->is_sized = false;
+    commit->is_sized = commit->is_sparse = false;
     if (commit->order) /* a size would be an end to write behind */
         return commit_check_room(commit, commit->fd, 0, error);
     BTH_REPEAT(result, bth_system.fallocate(commit->fd, 0, 0, nbytes));
@@ -170,7 +170,7 @@ static int commit_begin_with_descriptor(bth_commit *commit, berth_error *error)
  * open the temporary until it has the rights of the file that it replaces (X1).
  */
 static int commit_begin_found(bth_commit *commit, const struct berth_config *config, bool is_shared,
-                              berth_error *error)
+                              bool has_base, berth_error *error)
 {
     const bth_target_file *target = &commit->target;
     mode_t mode = target->exists ? 0600 : commit->new_mode;
@@ -203,8 +203,10 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
         commit->order = "its file system may take bytes in order only";
     if (target->exists && bth_metadata_copy(target, commit->fd, &commit->copied, error) < 0)
         return error->code;
-    if (bth_commit_reserve(commit, error) < 0 || !may_need_order || !is_shared ||
-        commit->nbytes == 0)
+    commit->is_sparse = commit->is_sized =
+        has_base && !commit->order && bth_system.ftruncate(commit->fd, (off_t)commit->nbytes) == 0;
+    if ((!commit->is_sparse && bth_commit_reserve(commit, error) < 0) || !may_need_order ||
+        !is_shared || commit->nbytes == 0)
         return error->code;
     /* Several processes write where they like: a file system that cannot take it is refused now. */
     if ((bth_file_write(commit->fd, "", 1, commit->nbytes - 1, error) == 0 &&
@@ -217,7 +219,8 @@ static int commit_begin_found(bth_commit *commit, const struct berth_config *con
 }
 
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
-                     const struct berth_config *config, bool is_shared, berth_error *error)
+                     const struct berth_config *config, bool is_shared, bool has_base,
+                     berth_error *error)
 {
     static const mode_t modes[] = {0666, 0660, 0600}; /* by save.readers */
     uint64_t limit = bth_output_file_size_limit();
@@ -244,7 +247,7 @@ int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
     else if (nbytes > limit)
         bth_fail_no_space(error, EFBIG, NULL, BERTH_NO_OFFSET, limit, nbytes, 0);
     else
-        (void)commit_begin_found(commit, config, is_shared, error);
+        (void)commit_begin_found(commit, config, is_shared, has_base, error);
     if (error->code != BERTH_OK)
         bth_commit_abort(commit);
     return error->code;

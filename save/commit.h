@@ -22,6 +22,7 @@ typedef struct bth_commit {
     bool is_new;        /* in place: this save has made it */
     bool has_lost_old;  /* in place: the old content is gone */
     bool is_sized;      /* the file has nbytes bytes already */
+    bool is_sparse;     /* but room for none: bth_commit_reserve is to be called */
     const char *order;  /* why it is written from the beginning to the end; NULL: in any order */
     /* F6: of a new file, before the umask. Others' bits also bound what the folder's ACL gives. */
     mode_t new_mode;
@@ -34,11 +35,13 @@ typedef struct bth_commit {
 
 /*
  * Does everything that can fail before data is written. `nbytes`: the exact size. `is_shared`:
- * other processes write the file, too, each its parts. On failure nothing remains.
+ * other processes write the file, too, each its parts. `has_base`: a temporary gets its size, and
+ * no room, because it may share blocks (is_sparse). On failure nothing remains.
  */
 int bth_commit_begin(bth_commit *commit, const char *path, uint64_t nbytes,
-                     const struct berth_config *config, bool is_shared, berth_error *error);
-/* Reserves the disk space once more: bytes without any get it. */
+                     const struct berth_config *config, bool is_shared, bool has_base,
+                     berth_error *error);
+/* Reserves the disk space: bytes without any get it. */
 int bth_commit_reserve(bth_commit *commit, berth_error *error);
 /* Makes the written data as durable as `durability` says. After a failure the commit must be
  * aborted (W2). */

@@ -159,6 +159,19 @@ static void image_keep_start(bth_image *image, size_t i, const uint8_t *bytes, b
     memcpy(image->starts[i] + at, bytes, (size_t)bth_min(range.nbytes, BTH_ID_START_NBYTES - at));
 }
 
+/* If the caller has set the CRC of a record, which is complete, refuses another one. */
+static int image_check_crc32(const bth_image *image, size_t i, berth_error *error)
+{
+    const bth_plan_record *record = &image->plan->records[i];
+    uint32_t computed = bth_image_crc32(image, i);
+
+    if (record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
+        return 0;
+    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(image->plan, i), BERTH_NO_OFFSET,
+                    "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
+                    computed, record->crc32);
+}
+
 int bth_image_begin(bth_image *image, const bth_present *present, size_t n_present,
                     berth_error *error)
 {
@@ -177,11 +190,15 @@ int bth_image_begin(bth_image *image, const bth_present *present, size_t n_prese
         }
     }
     for (size_t i = 0; image->sums && i < n_present; i++) {
-        bth_sum *sum = &image->sums[present[i].record];
-        if (plan->records[present[i].record].is_summed)
+        size_t record = present[i].record;
+        bth_sum *sum = &image->sums[record];
+        if (plan->records[record].is_summed)
             continue;
         atomic_fetch_xor(&sum->crc32, present[i].crc32);
-        atomic_fetch_sub(&sum->missing_nbytes, present[i].range.nbytes);
+        if (atomic_fetch_sub(&sum->missing_nbytes, present[i].range.nbytes) ==
+                present[i].range.nbytes &&
+            image_check_crc32(image, record, error) < 0)
+            return error->code;
     }
     if (plan->id_index == BTH_NO_RECORD)
         return 0;
@@ -400,12 +417,7 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
         return error->code;
     *completed = image->sums && !record->is_summed &&
                  image_add_crc32(image, i, tile->crc32, share.nbytes, at);
-    uint32_t computed = bth_image_crc32(image, i);
-    if (!*completed || record->crc32 == 0 || record->no_crc32 || computed == record->crc32)
-        return 0;
-    return bth_fail(error, BERTH_E_CHECKSUM, bth_plan_record_name(image->plan, i), BERTH_NO_OFFSET,
-                    "the bytes to be saved have CRC 0x%08" PRIx32 ", and should have 0x%08" PRIx32,
-                    computed, record->crc32);
+    return *completed ? image_check_crc32(image, i, error) : 0;
 }
 
 void bth_image_put_descriptor(const bth_image *image, bth_tile *tile, size_t i)

@@ -688,7 +688,7 @@ static int run_write_range(run_state *run, uint64_t begin, uint64_t end, berth_e
     assert(begin < end);
     run->begin = begin;
     run->end = end;
-    run->n_tiles = run->tiles && !run->is_tail
+    run->n_tiles = run->settings->parts.ranges && !run->is_tail
                        ? run->n_range_tiles
                        : (end - 1) / run->tile_nbytes - begin / run->tile_nbytes + 1;
     atomic_store(&run->n_unread, run->n_tiles);

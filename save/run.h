@@ -8,9 +8,10 @@
 #include "save/plan.h"
 
 /*
- * What of the data part is written, if not all of it: whole blocks of the output, in order. The
- * last range may end with the data part instead. Zeros: all of it. What is present, because other
- * processes have written it or the base has it, is in no range; bth_image_begin counts its data.
+ * What of the data part is written, if not all of it: whole blocks of the output, in order; may be
+ * no range. The last one may end with the data part instead. Zeros: all of it. What is present,
+ * because other processes have written it or the base has it, is in no range; bth_image_begin
+ * counts its data.
  */
 typedef struct bth_run_parts {
     const bth_range *ranges;

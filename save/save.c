@@ -258,7 +258,8 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
 
     switch (operation->target.kind) {
     case BERTH_TARGET_PATH:
-        bth_commit_begin(commit, operation->path, nbytes, config, operation->is_shared, error);
+        bth_commit_begin(commit, operation->path, nbytes, config, operation->is_shared,
+                         *bth_base_choose(&operation->params, config) != '\0', error);
         if (error->code == BERTH_OK && commit->order) {
             operation->output = bth_output_of_fd(&commit->fd);
             operation->output.reason = operation->file.reason = commit->order;
@@ -283,24 +284,22 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
 }
 
 /* After the target: its file system is asked. */
-static void operation_open_base(bth_operation *operation)
+static int operation_open_base(bth_operation *operation, berth_error *error)
 {
-    const char *path = operation->params.base ? operation->params.base
-                                              : bth_option_text(operation->config.save_base);
-    const bth_commit *commit = &operation->commit;
+    const char *path = bth_base_choose(&operation->params, &operation->config);
+    bth_commit *commit = &operation->commit;
     bth_base *base = &operation->base;
 
     if (!*path)
-        return;
+        return 0;
     if (!operation->path)
-        base->reason = "only a file that is saved to a path shares blocks";
-    else if (operation->is_shared)
-        base->reason = "several processes write the file";
+        base->reason = BTH_BASE_ONLY_PATHS;
     else if (commit->in_place || commit->order)
         base->reason = "the file is written in place, or in order";
     else
         bth_base_open(base, path, operation->plan, &operation->file);
     operation->stats.base_reason = base->reason;
+    return commit->is_sparse && base->fd < 0 ? bth_commit_reserve(commit, error) : 0;
 }
 
 static void operation_initialize_fields(bth_operation *operation, const berth_params *params)
@@ -337,9 +336,8 @@ int bth_operation_begin(bth_operation *operation, const berth_target *target,
     if (is_snapshot &&
         snapshot_reserve(&operation->snapshot, operation->plan, &operation->config, error) < 0)
         return error->code;
-    if (operation_open_target(operation, error) < 0)
+    if (operation_open_target(operation, error) < 0 || operation_open_base(operation, error) < 0)
         return error->code;
-    operation_open_base(operation);
     if (!is_snapshot)
         return 0;
     double begin = bth_seconds();
@@ -392,16 +390,19 @@ static int operation_watch(void *context)
 static int operation_clone_base(bth_operation *operation, berth_error *error)
 {
     bth_base *base = &operation->base;
+    const bth_base_work work = {.plan = operation->plan,
+                                .own = operation->parts,
+                                .to = &operation->file,
+                                .folder = operation->commit.target.folder};
     double begin = bth_seconds();
 
     if (base->fd < 0)
         return 0;
-    if (bth_base_clone(base, operation->plan, &operation->file, &operation->config, operation_watch,
-                       operation, &operation->stats, error) == 0)
-        bth_commit_reserve(&operation->commit, error);
+    (void)bth_base_clone(base, &work, &operation->config, operation_watch, operation,
+                         &operation->stats, error);
     operation->stats.base_reason = base->reason;
     operation->parts = base->parts;
-    for (size_t i = 0; operation->storage_stats && i < base->parts.n_present; i++)
+    for (size_t i = work.own.n_present; operation->storage_stats && i < base->parts.n_present; i++)
         operation->storage_stats[base->parts.present[i].record].shared_nbytes +=
             base->parts.present[i].range.nbytes;
     (void)bth_operation_trace_stage("base", begin);

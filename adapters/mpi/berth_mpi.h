@@ -46,7 +46,8 @@ extern "C" {
  * Parameters: path: rank 0's counts; all ranks must see its folder under the same path. value: of
  * rank 0; the other ranks' is not looked at and may be NULL. slices: n_slices of this rank; NULL if
  * there are none. params: of this rank; NULL as in berth_save. What decides bytes is rank 0's. Its
- * exchange is not looked at. stats: what this rank wrote; of rank 0, what it wrote as the
+ * exchange is not looked at. base: each rank opens its own, and shares blocks of what it writes
+ * (berth/more.h, berth/joint.h). stats: what this rank wrote; of rank 0, what it wrote as the
  * coordinator. Lifetime: all that is given is the caller's, and must not change until the function
  * returns. Errors: as for berth_joint_begin, berth_joint_write and berth_joint_finish. After any of
  * them but BERTH_E_NOT_DURABLE the path keeps its old file. If a rank dies, MPI ends the others;

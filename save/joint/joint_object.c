@@ -568,6 +568,7 @@ int berth_joint_send(const void *ticket, size_t ticket_nbytes, size_t writer,
         sender_send(&made, slices, n_slices, error);
     }
     const double end = bth_seconds();
+    const bool has_base = *bth_base_choose(params, &made.config) != '\0';
     berth_stats stats = {.method = "sent",
                          .reason = "an object",
                          .requested_nbytes = made.total_nbytes,
@@ -575,7 +576,8 @@ int berth_joint_send(const void *ticket, size_t ticket_nbytes, size_t writer,
                          .n_requests = atomic_load(&made.n_sent),
                          .disk_seconds = (double)atomic_load(&made.send_nanoseconds) * 1e-9,
                          .transfer_seconds = end - begin,
-                         .total_seconds = end - begin};
+                         .total_seconds = end - begin,
+                         .base_reason = has_base ? BTH_BASE_ONLY_PATHS : NULL};
     if (params->stats)
         *params->stats = stats;
     bth_trace_leave(&traced, end, &stats, error);

@@ -28,7 +28,8 @@ typedef struct joint_writer {
     bth_exchange exchange; /* n 0: there is none, or it could not begin */
     bth_slice_parts parts; /* of slices; then of windows, too */
     struct berth_config config;
-    int fd; /* of the new file */
+    int folder; /* of the new file */
+    int fd;     /* of that file */
     bth_output_file file;
     bth_output output;
     uint8_t *kept; /* fragments of the windows' parts, head and tail of each */
@@ -101,16 +102,14 @@ static int writer_open_file(joint_writer *writer, berth_error *error)
     struct berth_config *config = &writer->config;
     uint8_t seal[SEAL_NBYTES], found[SEAL_NBYTES];
     uint64_t nbytes;
-    int folder;
 
-    BTH_REPEAT(folder,
+    BTH_REPEAT(writer->folder,
                bth_system.openat(AT_FDCWD, ticket->folder, O_PATH | O_DIRECTORY | O_CLOEXEC, 0));
-    if (folder < 0)
+    if (writer->folder < 0)
         return bth_fail_system(error, errno, "its folder %s cannot be opened", ticket->folder);
-    BTH_REPEAT(writer->fd, bth_system.openat(folder, ticket->temporary,
+    BTH_REPEAT(writer->fd, bth_system.openat(writer->folder, ticket->temporary,
                                              O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0));
     int failure = errno;
-    bth_file_close(folder);
     if (writer->fd < 0 && failure == ENOENT)
         return bth_fail_system(error, failure,
                                "the save of this ticket has ended: its temporary %s is gone",
@@ -146,6 +145,7 @@ typedef struct middles {
     const bth_ticket *ticket;
     berth_plan *plan;     /* a record for each middle; for that of a chained part, the storage's */
     uint32_t *crc32s;     /* of each */
+    bth_range *wholes;    /* the data of the storage of each */
     bth_range *ranges;    /* middles; those of chained parts are one range */
     bth_present *present; /* heads of chained parts, which the coordinator writes */
     bth_run_parts run;
@@ -176,6 +176,7 @@ static int middles_add(middles *made, bth_slice_part *slice, berth_error *error)
     }
     if (bth_plan_add_at(made->plan, name, at, nbytes, &content, error) < 0)
         return error->code;
+    made->wholes[i] = (bth_range){storage->data_offset, storage->nbytes};
     if (is_chained && head_nbytes > 0) {
         /* The descriptor of a storage needs the CRC of all of it. */
         if (!made->block)
@@ -208,8 +209,9 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
     plan->alignment = made->ticket->alignment;
     made->ranges = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->ranges));
     made->crc32s = bth_allocate_zeroed(bth_array_nbytes(n + 1, sizeof *made->crc32s));
+    made->wholes = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->wholes));
     made->present = bth_allocate(bth_array_nbytes(n + 1, sizeof *made->present));
-    if (!made->ranges || !made->crc32s || !made->present)
+    if (!made->ranges || !made->crc32s || !made->wholes || !made->present)
         return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *made->present));
     for (size_t i = 0; i < n; i++)
         if (middles_add(made, &parts[i], error) < 0)
@@ -224,6 +226,42 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
     return error->code;
 }
 
+/* ---- a base ---- */
+
+static int writer_watch(void *context)
+{
+    const joint_writer *writer = context;
+
+    return writer->params && writer->params->progress ? writer_report_progress(context, 0, 0) : 0;
+}
+
+/*
+ * Blocks of the base instead of middles, or of what lies in them. Then room for the rest: the
+ * coordinator may have left that to writers with a base, so that what is shared takes none.
+ */
+static int writer_share_with_base(joint_writer *writer, middles *made, bth_base *base,
+                                  berth_error *error)
+{
+    const char *path = bth_base_choose(writer->params, &writer->config);
+    const bth_base_work work = {.plan = made->plan,
+                                .wholes = made->wholes,
+                                .own = made->run,
+                                .to = &writer->file,
+                                .folder = writer->folder};
+
+    if (!*path)
+        return 0;
+    bth_base_open(base, path, made->plan, &writer->file);
+    base->block_nbytes = (uint32_t)bth_max(base->block_nbytes, made->ticket->block_nbytes); /* J2 */
+    if (base->fd >= 0 && bth_base_clone(base, &work, &writer->config, writer_watch, writer,
+                                        &writer->stats, error) == 0)
+        made->run = base->parts;
+    writer->stats.base_reason = base->reason;
+    return error->code;
+}
+
+/* ---- writing ---- */
+
 /*
  * Writes the middles of n parts, with what lies between chained ones: together they are whole
  * blocks, written in place. Puts their CRCs and first bytes into the parts, whose CRCs are 0.
@@ -234,10 +272,12 @@ static int writer_write_middles(joint_writer *writer, bth_slice_part *parts, siz
 {
     const berth_params *params = writer->params;
     berth_stats *stats = &writer->stats, own = {0};
+    bth_base base = BTH_NO_BASE;
     middles made = {.ticket = &writer->ticket,
                     .plan = bth_plan_new(writer->ticket.archive, &writer->config, n, error)};
 
-    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0) {
+    if (made.plan && middles_make(&made, parts, n, error) == 0 && made.plan->n_records > 0 &&
+        (is_window || writer_share_with_base(writer, &made, &base, error) == 0)) {
         bth_run_settings settings =
             bth_run_settings_of(&writer->config, made.plan, &writer->output);
         settings.parts = made.run;
@@ -272,18 +312,19 @@ static int writer_write_middles(joint_writer *writer, bth_slice_part *parts, siz
         stats->render_seconds += own.render_seconds;
         stats->crc32_seconds += own.crc32_seconds;
         stats->disk_seconds += own.disk_seconds;
-        stats->memory_nbytes = bth_max(stats->memory_nbytes, own.memory_nbytes);
+        stats->memory_nbytes =
+            bth_max(stats->memory_nbytes, bth_max(own.memory_nbytes, base.memory_nbytes));
         stats->method = bth_output_file_method(&writer->file, &stats->reason);
     }
     berth_plan_free(made.plan);
+    bth_base_free(&base);
     bth_release(made.ranges);
     bth_release(made.crc32s);
+    bth_release(made.wholes);
     bth_release(made.present);
     bth_release(made.block);
     return error->code;
 }
-
-/* ---- writing ---- */
 
 static int writer_write_window(void *context, const bth_joint_window *window, berth_error *error)
 {
@@ -405,6 +446,7 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
     BTH_HOLD_FILE_LIMIT();
     joint_writer made = {.number = (uint32_t)writer,
                          .params = params,
+                         .folder = -1,
                          .fd = -1,
                          .file = {.fd = -1, .direct = {.fd = -1}},
                          .begin_seconds = bth_seconds(),
@@ -451,6 +493,7 @@ int berth_joint_write(const void *ticket, size_t ticket_nbytes, size_t writer,
         (void)bth_error_prefix(error, made.ticket.path);
     bth_direct_close(&made.file.direct);
     bth_file_close(made.fd);
+    bth_file_close(made.folder);
     bth_release(made.exchange.to);
     bth_slice_parts_free_all(&made.parts);
     bth_release(made.kept);

@@ -73,11 +73,14 @@ static void send_slices(group_seat *seat, const berth_slice *slices, size_t n)
                                        .joint = seat->number == 0 ? joint : NULL};
     const berth_params params = {.config = joint_config,
                                  .stats = &out->stats,
+                                 .base = expected_path,
                                  .exchange = group_exchange,
                                  .exchange_context = seat};
 
     out->status = berth_joint_send(info.ticket, info.ticket_nbytes, seat->number, slices, n,
                                    &object, &params, &out->error);
+    cr_assert(out->status < 0 || !strcmp(out->stats.base_reason, "only a file that is saved to a "
+                                                                 "path shares blocks"));
     out->n_calls = seat->n_calls;
     if (out->status < 0 && seat->n_calls == 0)
         group_break(seat->group);

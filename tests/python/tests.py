@@ -27,6 +27,7 @@ import beside_torch
 import calls
 import command
 import dcp
+import dcp_bases
 import devices
 import differential
 import ends
@@ -60,7 +61,7 @@ import wheels
 
 # What takes long first: two classes run at a time.
 BESIDE = (calls, mounts, raising, ends, robust, processes, jobs)  # threads, forks, ^C, ends of processes, odd mounts
-ALONE = (dcp, bases, sets, weights, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
+ALONE = (dcp, bases, dcp_bases, sets, weights, attributes, loads, records, differential, saves, places, rows, installed, errors, lazily, refusals,
          command, settings, beside_torch, stubs, pages, unsafe, gate, devices, simulated, integrations, sanitized)
 
 

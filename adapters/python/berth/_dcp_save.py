@@ -19,7 +19,7 @@ from berth._dcp_outline import (
     unpickled,
 )
 from berth._errors import shown
-from berth._save import is_safetensors
+from berth._save import base_argument, is_safetensors, tell_shared
 from berth._source import from_caller, is_path, is_url, name_of, path_bytes
 
 _workers = {}  # process group -> the thread of its asynchronous saves
@@ -42,7 +42,7 @@ class Entry:
                              f"{self.dtype} {list(self.shape)} on the coordinator")
 
 
-def save(state, path, *, process_group=None):
+def save(state, path, *, process_group=None, base=None):
     """Saves what all ranks have as one file, the one that torch.save would write of the whole state.
 
         berth.dcp.save({"model": model.state_dict(), "step": 7}, "model.pt")
@@ -65,6 +65,10 @@ def save(state, path, *, process_group=None):
         from the others what they have of it; a rank that does not come is named, after the timeout of the group.
     process_group: of torch.distributed; None: the default group; without one, this process alone. If it
         carries no bytes of the host (nccl), a gloo group is made beside it.
+    base: as of berth.save, a path that each rank opens; may be the path itself. Each rank shares the blocks of what
+        it writes, of at least 64 KiB, where the storage of the same place and size in the base has these bytes. A rank
+        that cannot writes all of its own. The coordinator's logger "berth" tells what came of it (INFO). None: as
+        berth.config.save.base of each rank says.
 
     Raises, the same on all ranks, with the number of the rank that it came from:
         berth.Error: it could not be written. FileError if the system says why.
@@ -77,7 +81,7 @@ def save(state, path, *, process_group=None):
     """
     def run(interrupts):
         group = Group(process_group, interrupts=interrupts, watches=is_url(path))
-        Saving(state, path, group).run(group)
+        Saving(state, path, group, base=base).run(group)
 
     Interrupts().around(run)
 
@@ -85,8 +89,8 @@ def save(state, path, *, process_group=None):
 class Saving:
     """One save, on one rank."""
 
-    def __init__(self, state, path, group, is_snapshot=False):
-        self._path, self._rank, self._n_ranks = from_caller(path), group.rank, group.size
+    def __init__(self, state, path, group, is_snapshot=False, base=None):
+        self._path, self._rank, self._n_ranks, self._base = from_caller(path), group.rank, group.size, base
         self._outline = self._joint = None
         self._slices = []
         self._tree = group.step(lambda: self._begin(state, is_snapshot), lambda _: tree_of(self._outline))
@@ -112,6 +116,7 @@ class Saving:
                             "safetensors. Name it .pt; berth.save(berth.load(path), NEW) makes safetensors of it")
         if why := _conditions.reason():
             raise TypeError(f"berth.dcp.save saves plain values only: {why}")
+        self._base = base_argument(self._base)
         self._outline = self._outline_of(state, is_snapshot)
 
     def _outline_of(self, state, is_snapshot):
@@ -128,7 +133,7 @@ class Saving:
     def _plan(self, extras):
         self._merge(map(unpickled, extras))
         to = str(self._path) if is_url(self._path) else path_bytes(self._path)
-        self._joint = _native.joint_begin(self._outline, to, self._n_ranks, Elsewhere)
+        self._joint = _native.joint_begin(self._outline, to, self._n_ranks, Elsewhere, *self._base)
         by_storage = {}
         for tensor, name in self._joint.names():
             if 0 not in tensor.shape:
@@ -148,12 +153,15 @@ class Saving:
                     self._slices += _slices(index, entry.name, mine, box, data)
 
     def _write(self, ticket, is_url, exchange):
-        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange, self._joint, is_url)
+        return _native.joint_write(ticket, self._rank, self._slices, self._n_ranks, exchange, self._joint, is_url,
+                                   *self._base)
 
-    def _finish(self, receipts):
-        for rank, receipt in enumerate(receipts):
+    def _finish(self, answers):
+        for rank, (receipt, _, _) in enumerate(answers):
             self._joint.add_receipt(rank, receipt)
         self._joint.finish()
+        reasons = (f"rank {rank}: {reason}" for rank, (_, _, reason) in enumerate(answers) if reason)
+        tell_shared(shown(name_of(self._path)), sum(nbytes for _, nbytes, _ in answers), next(reasons, None))
 
 
 def _slices(index, name, mine, box, data):
@@ -168,10 +176,10 @@ def _slices(index, name, mine, box, data):
     return [(name, box.starts, box.lengths, 0, 0, data.data_ptr())]
 
 
-def async_save(state, path, *, process_group=None):
+def async_save(state, path, *, process_group=None, base=None):
     """Begins what berth.dcp.save does, and returns when all tensors are copied.
 
-    state, path, process_group: as of berth.dcp.save. Tensors and containers may change when this returns.
+    state, path, process_group, base: as of berth.dcp.save. Tensors and containers may change when this returns.
         The copies take as much memory as this rank's shards and plain tensors.
 
     The save goes on on a thread, with the options that are in force on this one. Its messages go by a gloo
@@ -185,7 +193,7 @@ def async_save(state, path, *, process_group=None):
     """
     def begin(interrupts):
         first = Group(process_group, interrupts=interrupts, watches=is_url(path))
-        saving = Saving(state, path, first, is_snapshot=True)
+        saving = Saving(state, path, first, is_snapshot=True, base=base)
         group = Group(process_group, "asynchronous saves", watches=is_url(path))
         worker = _workers.get(process_group)
         if worker is None:

@@ -275,7 +275,7 @@ def save_async(obj, f, *, snapshot=True, base=None):
     snapshot: True: the tensors may change as soon as this returns; they are copied first, by several
         threads, which takes as much memory as the file has bytes, until the job is done. False: they
         must not change before job.staged(), which is when the last byte is written; no copy is made.
-    base: as of berth.save; job.shared tells what came of it.
+    base: as of berth.save; job.shared tells what came of it. That the disk is too small for the rest, the job raises.
 
     A file object is the job's until it is done. A real file may be closed meanwhile; the position of
     one that is open follows when the job is done. Any other object's write() is called on the job's

@@ -91,7 +91,7 @@ def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteor
     target, end = target_of(f)
     try:
         job = replace = None
-        base = _base(base)
+        base = base_argument(base)
         if (pickle_module is pickle and pickle_protocol == PROTOCOL and not disable_byteorder
                 and not _conditions.reason()):
             try:
@@ -110,7 +110,7 @@ def begin(obj, f, pickle_module=pickle, pickle_protocol=PROTOCOL, disable_byteor
         raise
 
 
-def _base(base):
+def base_argument(base):
     """The native functions' last argument, if there is a base."""
     return () if base is None else (path_bytes(base),)
 
@@ -148,7 +148,7 @@ def begin_safetensors(obj, f, snapshot=False, base=None):
         raise TypeError(f"{shown(name_of(f))}: a .safetensors file holds a dict of tensors by their names, and "
                         f"{other}. Save the dict of tensors alone, or give the file another name, such as "
                         ".pt, for any value")
-    return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True, *_base(base))
+    return start_tensors(f, _native.save_begin, dict(pairs), None, snapshot, True, *base_argument(base))
 
 
 def _telling(job, f, replace, end):
@@ -158,12 +158,17 @@ def _telling(job, f, replace, end):
     return functools.partial(_tell, job, shown(name_of(f)), replace, config.save.durability)
 
 
+def tell_shared(path, nbytes, reason):
+    """What came of a base, if there was one. reason: why no more is shared, or None."""
+    if nbytes or reason:
+        _log.info("%s shares %d bytes with its base%s", path, nbytes, f": {reason}" if reason else "")
+
+
 def _tell(job, path, replace, durability, is_saved):
     placed, reached, shared_nbytes, reason = job.placed()
     if not is_saved:
         return
-    if shared_nbytes or reason:
-        _log.info("%s shares %d bytes with its base%s", path, shared_nbytes, f": {reason}" if reason else "")
+    tell_shared(path, shared_nbytes, reason)
     if placed == "in place" and replace == "auto":
         _log.warning("%s was written in place: a rename cannot put a file there", path)
     if reached and reached != durability:

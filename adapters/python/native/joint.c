@@ -97,9 +97,10 @@ static PyObject *raise_or_note(const berth_error *error)
     return NULL;
 }
 
-static int begin(joint_object *self, const char *path, bool is_url, size_t n_writers)
+static int begin(joint_object *self, const char *path, bool is_url, size_t n_writers,
+                 const char *base)
 {
-    const berth_params params = {.progress = bpy_check_signals};
+    const berth_params params = {.progress = bpy_check_signals, .base = base};
     const berth_upload_params how = {.cancelled = is_stopped_or_interrupted,
                                      .context = &self->is_stopped};
     berth_error error;
@@ -117,13 +118,14 @@ static int begin(joint_object *self, const char *path, bool is_url, size_t n_wri
     return status;
 }
 
-/* joint_begin(value, path, n_writers, elsewhere) -> Joint */
+/* joint_begin(value, path, n_writers, elsewhere, base) -> Joint */
 static PyObject *joint_begin(PyObject *module, PyObject *arguments)
 {
     (void)module;
     PyObject *value, *elsewhere, *to;
     Py_ssize_t n_writers;
-    if (!PyArg_ParseTuple(arguments, "OOnO", &value, &to, &n_writers, &elsewhere))
+    const char *base = NULL;
+    if (!PyArg_ParseTuple(arguments, "OOnO|y", &value, &to, &n_writers, &elsewhere, &base))
         return NULL;
     const bool is_url = PyUnicode_Check(to);
     PyObject *path = is_url ? bpy_text(to, "a URL") : Py_NewRef(to);
@@ -138,7 +140,7 @@ static PyObject *joint_begin(PyObject *module, PyObject *arguments)
     self->url_joint = NULL;
     atomic_init(&self->is_stopped, false);
     self->outline = self->saver.torch ? bpy_save_walk(&self->saver, value) : NULL;
-    if (!self->outline || begin(self, text, is_url, (size_t)n_writers) < 0)
+    if (!self->outline || begin(self, text, is_url, (size_t)n_writers, base) < 0)
         Py_CLEAR(self);
     Py_DECREF(path);
     return (PyObject *)self;
@@ -421,13 +423,16 @@ static int check_writing(void *context, uint64_t done_nbytes, uint64_t total_nby
     return stop;
 }
 
-/* The receipt of slices that are written without the GIL. url_joint: of the coordinator of an
- * object; else NULL. */
+/* (receipt, bytes shared, why no more) of slices that are written without the GIL. url_joint: of
+ * the coordinator of an object; else NULL. */
 static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t writer,
                               const slice_list *list, berth_joint_url *url_joint, bool is_url,
-                              exchange_caller *caller)
+                              const char *base, exchange_caller *caller)
 {
-    const berth_params params = {.progress = check_writing,
+    berth_stats stats = {.method = NULL};
+    const berth_params params = {.base = base,
+                                 .stats = &stats,
+                                 .progress = check_writing,
                                  .progress_context = caller,
                                  .exchange = caller->function == Py_None ? NULL : exchange_call,
                                  .exchange_context = caller};
@@ -445,19 +450,20 @@ static PyObject *write_slices(const char *ticket, size_t ticket_nbytes, size_t w
         status = berth_joint_write(ticket, ticket_nbytes, writer, list->slices, list->n, &params,
                                    &receipt, &nbytes, &error);
     Py_END_ALLOW_THREADS;
-    PyObject *bytes = NULL;
+    PyObject *answer = NULL;
     if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
     if (status == 0)
-        bytes = PyBytes_FromStringAndSize(is_url ? text : receipt, (Py_ssize_t)nbytes);
+        answer = Py_BuildValue("(y#Kz)", is_url ? text : (const char *)receipt, (Py_ssize_t)nbytes,
+                               (unsigned long long)stats.shared_nbytes, stats.base_reason);
     berth_free(receipt);
     free(text);
-    return bytes;
+    return answer;
 }
 
 /*
- * joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url) -> receipt. Who calls it
- * holds what the slices point to.
+ * joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url, base) -> (receipt, bytes
+ * shared, why no more). Who calls it holds what the slices point to.
  */
 static PyObject *joint_write(PyObject *module, PyObject *arguments)
 {
@@ -467,15 +473,16 @@ static PyObject *joint_write(PyObject *module, PyObject *arguments)
     PyObject *objects, *exchange, *joint;
     atomic_bool own = false;
     slice_list list;
+    const char *base = NULL;
     int is_url;
-    if (!PyArg_ParseTuple(arguments, "y#nO!nOOp", &ticket, &nbytes, &writer, &PyList_Type, &objects,
-                          &n_writers, &exchange, &joint, &is_url) ||
+    if (!PyArg_ParseTuple(arguments, "y#nO!nOOp|y", &ticket, &nbytes, &writer, &PyList_Type,
+                          &objects, &n_writers, &exchange, &joint, &is_url, &base) ||
         slices_make(&list, objects) < 0)
         return NULL;
     joint_object *self = Py_TYPE(joint) == joint_type ? (joint_object *)joint : NULL;
     exchange_caller caller = {exchange, (size_t)n_writers, self ? &self->is_stopped : &own};
     PyObject *receipt = write_slices(ticket, (size_t)nbytes, (size_t)writer, &list,
-                                     self ? self->url_joint : NULL, is_url, &caller);
+                                     self ? self->url_joint : NULL, is_url, base, &caller);
     slices_free(&list);
     return receipt;
 }
@@ -507,17 +514,18 @@ static PyMethodDef joint_methods[] = {
 
 static PyMethodDef joint_functions[] = {
     {"joint_begin", joint_begin, METH_VARARGS,
-     "joint_begin(value, path, n_writers, elsewhere)\n--\n\n"
-     "path: bytes; or a URL of S3, a str.\n"
+     "joint_begin(value, path, n_writers, elsewhere, base)\n--\n\n"
+     "path: bytes; or a URL of S3, a str. base: a path, bytes.\n"
      "elsewhere: the type of tensors that the writers have; their attribute facts says what they\n"
      "are: (dtype, shape, requires_grad, is_parameter, key of the storage)."},
     {"joint_write", joint_write, METH_VARARGS,
-     "joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url)\n--\n\n"
+     "joint_write(ticket, writer, slices, n_writers, exchange, joint, is_url, base)\n--\n\n"
      "slices: (name, starts, lengths, 0, 0, address), or (name, None, None, offset, nbytes,\n"
      "address). exchange(send, send_nbytes, receive, receive_nbytes): a berth_exchange_fn, with\n"
      "buffers and lists; what it raises is raised. exchange.leave(): it is not called: this "
      "writer\n"
-     "has failed. joint: of the coordinator; else None. Returns the receipt."},
+     "has failed. joint: of the coordinator; else None. Returns (receipt, bytes shared with the\n"
+     "base, why no more or None)."},
     {"joint_deal", joint_deal, METH_VARARGS,
      "joint_deal(index, nbytes, n_writers, writer)\n--\n\nberth_deal_bytes."},
     {NULL, NULL, 0, NULL},

@@ -152,6 +152,24 @@ static void save(const char *name, MPI_Comm comm, const char *file)
     take_back(&given);
 }
 
+/* The base is the path itself; each says what it has shared. */
+static void save_with_base(void)
+{
+    gift given;
+    berth_stats stats;
+    const berth_params params = {.base = path_of("model.pt"), .stats = &stats};
+    berth_error error = {.code = BERTH_OK};
+    char shared[128];
+
+    give(MPI_COMM_WORLD, &given);
+    int status = berth_mpi_save(MPI_COMM_WORLD, params.base, given.value, given.slices,
+                                given.n_slices, &params, &error);
+    snprintf(shared, sizeof shared, "%llu %s", (unsigned long long)stats.shared_nbytes,
+             stats.base_reason ? stats.base_reason : "");
+    say("base", status, status < 0 ? error.message : shared);
+    take_back(&given);
+}
+
 static void save_to_url(const char *url)
 {
     gift given;
@@ -590,6 +608,8 @@ int main(int argc, char **argv)
         read_parts();
     } else if (is(what, "bytes") && argc == 4) {
         count_parts(argv[3]);
+    } else if (is(what, "base")) {
+        save_with_base();
     } else if (is(what, "url") && argc == 4) {
         save_to_url(argv[3]);
     } else if (argc == 5) {
