@@ -80,10 +80,8 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     if (bth_check_archive_name(archive, error) < 0)
         return NULL;
     plan = bth_allocate_zeroed(sizeof *plan);
-    if (!plan) {
-        bth_fail_memory(error, sizeof *plan);
-        return NULL;
-    }
+    if (!plan)
+        return bth_fail_memory(error, sizeof *plan), NULL;
     plan->id_index = BTH_NO_RECORD;
     plan->alignment = (uint32_t)config->save_storage_alignment;
     plan->compute_crc32 = config->save_compute_crc32;

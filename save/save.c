@@ -367,7 +367,6 @@ static int operation_report_progress(void *context, uint64_t done_nbytes, uint64
     bth_operation *operation = context;
     const berth_params *params = &operation->params;
 
-    atomic_store(&operation->done_nbytes, done_nbytes);
     if (params->progress &&
         params->progress(params->progress_context, done_nbytes, total_nbytes) != 0)
         (void)operation_cancel(operation);
@@ -619,6 +618,7 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     if (bth_operation_begin(&made->operation, target, content,
                             snapshot ? BTH_OPERATION_SNAPSHOT : 0, params, error) == 0) {
         bth_trace_leave(&made->operation.traced, bth_trace_seconds(), NULL, NULL);
+        (void)operation_watch(&made->operation); /* how much there is to do */
         int failure = bth_thread_start(&made->thread, job_run, made);
         if (failure != 0)
             bth_fail_system(error, failure, "the job's thread cannot be started");
@@ -666,14 +666,6 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
     job->waited_for |= event == BERTH_JOB_DONE && error->code != BERTH_E_TIMEOUT;
     bth_lock_release(&job->lock);
     return error->code;
-}
-
-void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes)
-{
-    if (done_nbytes)
-        *done_nbytes = job ? atomic_load(&job->operation.done_nbytes) : 0;
-    if (total_nbytes)
-        *total_nbytes = job ? job->operation.nbytes : 0;
 }
 
 bool berth_job_cancel(berth_job *job)

@@ -132,11 +132,10 @@ Test(nothing, in_an_open_and_an_archive)
     REFUSES(berth_open_source(FROM_PATH(NULL), NULL, &checkpoint, &error));
     REFUSES(berth_open_source(FROM_MEMORY(NULL, 1), NULL, &checkpoint, &error));
     REFUSES(berth_verify(NULL, NULL, count_record, NULL, NULL, &error));
-    REFUSES(berth_archive_open(NULL, NULL, &archive, &error));
-    REFUSES(berth_archive_open(FROM_PATH(path), NULL, NULL, &error));
-    assert_ok(berth_archive_open(FROM_PATH(path), NULL, &archive, &error));
-    REFUSES(berth_archive_get_info(NULL, &info));
-    REFUSES(berth_archive_get_info(archive, NULL));
+    REFUSES(berth_archive_open(NULL, NULL, &archive, &info, &error));
+    cr_expect_null(info.name);
+    REFUSES(berth_archive_open(FROM_PATH(path), NULL, NULL, NULL, &error));
+    assert_ok(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, &error));
     REFUSES(berth_archive_at(NULL, 0, &record));
     REFUSES(berth_archive_at(archive, 0, NULL));
     REFUSES(berth_archive_find(NULL, "version", &record, &error));
@@ -230,7 +229,6 @@ Test(nothing, in_a_save)
     berth_joint_info joint_info;
     void *bytes, *receipt;
     size_t nbytes;
-    uint64_t done, total;
 
     REFUSES(berth_save(NULL, dict, NULL, &error));
     REFUSES(berth_save(path, NULL, NULL, &error));
@@ -248,7 +246,6 @@ Test(nothing, in_a_save)
     REFUSES(berth_save_begin(TO_PATH(path), OF_VALUE(dict), 0, NULL, NULL, &error));
     REFUSES(berth_job_wait(NULL, BERTH_JOB_DONE, 0, &error));
     cr_expect_not(berth_job_cancel(NULL));
-    berth_job_progress(NULL, &done, &total);
     berth_job_free(NULL);
     SAYS_NOTHING(berth_plan_new(TO_PATH(path), NULL, NULL, &info, &error));
     berth_plan *plan = berth_plan_new(TO_PATH(path), OF_VALUE(dict), NULL, &info, &error);
@@ -420,11 +417,11 @@ Test(nothing, is_in_reserved_words)
     berth_joint_abort(joint);
     REFUSES_RESERVED(berth_open(path, &params, &other, &error));
     REFUSES_RESERVED(berth_verify(FROM_PATH(path), &params, NULL, NULL, NULL, &error));
-    REFUSES_RESERVED(berth_archive_open(FROM_PATH(path), &params, &archive, &error));
+    REFUSES_RESERVED(berth_archive_open(FROM_PATH(path), &params, &archive, NULL, &error));
     berth_source source = berth_from_path(path);
     source.reserved[0] = 1;
     REFUSES_RESERVED(berth_open_source(&source, NULL, &other, &error));
-    REFUSES_RESERVED(berth_archive_open(&source, NULL, &archive, &error));
+    REFUSES_RESERVED(berth_archive_open(&source, NULL, &archive, NULL, &error));
     REFUSES_RESERVED(berth_verify(&source, NULL, NULL, NULL, NULL, &error));
     REFUSES_RESERVED(berth_value_walk(dict, &walker, &error));
     open_as("");
