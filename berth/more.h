@@ -629,6 +629,14 @@ static inline berth_content berth_of_safetensors(const berth_value *value,
 /* ---- jobs ---- */
 
 /*
+ * How far a job is.
+ * Parameters: done_nbytes: bytes written, counted about ten times a second. total_nbytes: of the
+ * whole file. Either may be NULL. Both are 0 for NULL as job.
+ * Threads: any.
+ */
+BERTH_API void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes);
+
+/*
  * Asks the job to stop, and returns at once. No new write begins, and the job ends with
  * BERTH_E_CANCELLED.
  * Returns: true: the path keeps its old file. False: too late, the new file takes its place, or

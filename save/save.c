@@ -2,6 +2,7 @@
 /* Saves: the operation, on the caller's thread or a job's, and the public functions. */
 #include "save/save_operation.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/memory_region.h"
+#include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "save/output_check.h"
 #include "save/staging_slots.h"
@@ -367,6 +369,7 @@ static int operation_report_progress(void *context, uint64_t done_nbytes, uint64
     bth_operation *operation = context;
     const berth_params *params = &operation->params;
 
+    atomic_store(&operation->done_nbytes, done_nbytes);
     if (params->progress &&
         params->progress(params->progress_context, done_nbytes, total_nbytes) != 0)
         (void)operation_cancel(operation);
@@ -448,14 +451,18 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
     static const char *const durabilities[] = {"none", "file", "full"};
     bth_commit *commit = &operation->commit;
+    const bth_output_file *file = &operation->file;
     berth_stats *stats = &operation->stats;
     bool to_path = operation->path != NULL;
     uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
     int phase = PHASE_OPEN;
 
-    if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
-                    bth_commit_sync(commit, error) < 0))
+    if (to_path && file->began_direct &&
+        bth_round_up(nbytes, file->direct.block_nbytes) != nbytes &&
+        bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
+        bth_fail_system(error, errno, "cannot be cut to its size");
+    else if (to_path && bth_commit_sync(commit, error) < 0)
         ;
     else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
              !atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL))
@@ -618,7 +625,6 @@ int berth_save_begin(const berth_target *target, const berth_content *content, u
     if (bth_operation_begin(&made->operation, target, content,
                             snapshot ? BTH_OPERATION_SNAPSHOT : 0, params, error) == 0) {
         bth_trace_leave(&made->operation.traced, bth_trace_seconds(), NULL, NULL);
-        (void)operation_watch(&made->operation); /* how much there is to do */
         int failure = bth_thread_start(&made->thread, job_run, made);
         if (failure != 0)
             bth_fail_system(error, failure, "the job's thread cannot be started");
@@ -666,6 +672,14 @@ int berth_job_wait(berth_job *job, berth_job_event event, double seconds, berth_
     job->waited_for |= event == BERTH_JOB_DONE && error->code != BERTH_E_TIMEOUT;
     bth_lock_release(&job->lock);
     return error->code;
+}
+
+void berth_job_progress(berth_job *job, uint64_t *done_nbytes, uint64_t *total_nbytes)
+{
+    if (done_nbytes)
+        *done_nbytes = job ? atomic_load(&job->operation.done_nbytes) : 0;
+    if (total_nbytes)
+        *total_nbytes = job ? job->operation.nbytes : 0;
 }
 
 bool berth_job_cancel(berth_job *job)

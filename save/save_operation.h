@@ -52,6 +52,7 @@ typedef struct bth_operation {
     bth_base base;          /* likewise */
     _Atomic int phase;      /* open, then cancelled or final */
     _Atomic bool cancelled; /* no request begins any more */
+    _Atomic uint64_t done_nbytes;
     /* Called, maybe twice, when nothing of the caller's is read any more. */
     void (*staged)(void *context);
     void *staged_context;

@@ -229,6 +229,11 @@ size_t bth_value_id(const berth_value *value)
     return value && value->id != BTH_NO_ID ? value->id : SIZE_MAX;
 }
 
+size_t bth_tree_n_storages(const berth_tree *tree)
+{
+    return tree->storages.items ? tree->storages.items->size.count : 0;
+}
+
 size_t bth_tree_n_ids(const berth_tree *tree)
 {
     return tree->n_ids;

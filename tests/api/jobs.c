@@ -17,19 +17,6 @@ static berth_error error;
 
 TestSuite(jobs, .init = begin_jobs, .fini = end_jobs);
 
-struct progress {
-    _Atomic uint64_t done_nbytes, total_nbytes;
-};
-
-static int note_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    struct progress *seen = context;
-
-    atomic_store(&seen->done_nbytes, done_nbytes);
-    atomic_store(&seen->total_nbytes, total_nbytes);
-    return 0;
-}
-
 static berth_job *begin(uint32_t flags, const berth_params *call)
 {
     berth_job *job;
@@ -42,18 +29,17 @@ static berth_job *begin(uint32_t flags, const berth_params *call)
 
 Test(jobs, write_what_berth_save_writes)
 {
-    struct progress seen = {0};
-    const berth_params call = {.progress = note_progress, .progress_context = &seen};
-    berth_job *job = begin(0, &call);
-
-    cr_assert_eq(atomic_load(&seen.total_nbytes), expected_nbytes, "told before begin returns");
+    uint64_t done_nbytes, total_nbytes;
+    berth_job *job = begin(0, NULL);
 
     assert_ok(berth_job_wait(job, BERTH_JOB_STAGED, -1, &error));
     check_wait(job, 0);
     check_wait(job, 0);
     cr_assert(JOB_IS(job, BERTH_JOB_STAGED) && JOB_IS(job, BERTH_JOB_DONE));
-    cr_assert_eq(atomic_load(&seen.done_nbytes), expected_nbytes);
-    cr_assert_eq(atomic_load(&seen.total_nbytes), expected_nbytes);
+    berth_job_progress(job, &done_nbytes, &total_nbytes);
+    cr_assert_eq(done_nbytes, expected_nbytes);
+    cr_assert_eq(total_nbytes, expected_nbytes);
+    berth_job_progress(job, NULL, NULL);
     cr_assert_not(berth_job_cancel(job), "it is done");
     check_wait(job, 0);
     berth_job_free(job);
@@ -263,17 +249,14 @@ static int write_slowly(void *context, const void *buffer, size_t nbytes, uint64
 static void check_progress(const char *options)
 {
     const berth_sink sink = {.write = write_slowly};
-    struct progress seen = {0};
-    const berth_params call = {.progress = note_progress, .progress_context = &seen};
-    uint64_t last_nbytes = 0;
+    uint64_t last_nbytes = 0, done_nbytes, total_nbytes;
     unsigned n_told = 0;
     berth_job *job;
 
     patch(options);
-    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), 0, &call, &job, &error), 0);
+    cr_assert_eq(berth_save_begin(TO_SINK(&sink), OF_VALUE(state), 0, NULL, &job, &error), 0);
     while (!JOB_IS(job, BERTH_JOB_DONE)) {
-        uint64_t done_nbytes = atomic_load(&seen.done_nbytes);
-        uint64_t total_nbytes = atomic_load(&seen.total_nbytes);
+        berth_job_progress(job, &done_nbytes, &total_nbytes);
         cr_assert_eq(total_nbytes, expected_nbytes);
         cr_assert(done_nbytes >= last_nbytes && done_nbytes <= total_nbytes);
         n_told += done_nbytes > last_nbytes && done_nbytes < total_nbytes;
@@ -520,6 +503,9 @@ Test(jobs, that_cannot_begin_say_so_at_once_and_are_none)
         berth_save_to(TO_PATH(path), OF_RECORDS(&record, 1, BERTH_SAVE_SNAPSHOT), NULL, &error),
         BERTH_E_ARGUMENT, "no flag of records");
     FAILS(berth_job_wait(NULL, BERTH_JOB_DONE, -1, &error), BERTH_E_ARGUMENT, "the job is NULL");
+    uint64_t total_nbytes = 1;
+    berth_job_progress(NULL, NULL, &total_nbytes);
+    cr_assert_eq(total_nbytes, 0);
     cr_assert_eq(test_folder_count(folder), 0);
     job = begin(0, NULL);
     FAILS(berth_job_wait(job, (berth_job_event)0, -1, &error), BERTH_E_ARGUMENT, "invalid event 0");

@@ -229,6 +229,7 @@ Test(nothing, in_a_save)
     berth_joint_info joint_info;
     void *bytes, *receipt;
     size_t nbytes;
+    uint64_t done, total;
 
     REFUSES(berth_save(NULL, dict, NULL, &error));
     REFUSES(berth_save(path, NULL, NULL, &error));
@@ -245,6 +246,7 @@ Test(nothing, in_a_save)
     REFUSES(berth_save_begin(TO_PATH(path), NULL, 0, NULL, &job, &error));
     REFUSES(berth_save_begin(TO_PATH(path), OF_VALUE(dict), 0, NULL, NULL, &error));
     REFUSES(berth_job_wait(NULL, BERTH_JOB_DONE, 0, &error));
+    berth_job_progress(NULL, &done, &total);
     cr_expect_not(berth_job_cancel(NULL));
     berth_job_free(NULL);
     SAYS_NOTHING(berth_plan_new(TO_PATH(path), NULL, NULL, &info, &error));

@@ -26,11 +26,10 @@ typedef struct writer {
 typedef struct job_object {
     PyObject_HEAD bpy_saver saver; /* zeros from when the save is staged on */
     writer writer;
-    berth_stats stats;      /* filled when it has ended */
-    int fd;                 /* the save's own, so that a file may be closed meanwhile; -1: none */
-    berth_upload *upload;   /* of a save to a URL; until it has ended */
-    atomic_bool is_stopped; /* its requests */
-    _Atomic uint64_t done_nbytes, total_nbytes;
+    berth_stats stats;       /* filled when it has ended */
+    int fd;                  /* the save's own, so that a file may be closed meanwhile; -1: none */
+    berth_upload *upload;    /* of a save to a URL; until it has ended */
+    atomic_bool is_stopped;  /* its requests */
     berth_job *job;          /* NULL: it did not begin */
     PyThread_type_lock open; /* held until Job.close() */
 } job_object;
@@ -124,14 +123,6 @@ static void upload_end(job_object *self, berth_error *error)
 
 /* ---- begin ---- */
 
-static int note_progress(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
-{
-    job_object *self = context;
-    atomic_store(&self->done_nbytes, done_nbytes);
-    atomic_store(&self->total_nbytes, total_nbytes);
-    return 0;
-}
-
 static int begin(job_object *self, const berth_target *target, const berth_content *content,
                  const berth_params *params, uint32_t flags)
 {
@@ -187,11 +178,8 @@ static int begin_to_url(job_object *self, PyObject *text, const berth_content *c
 static int begin_to(job_object *self, PyObject *to, const berth_content *content,
                     const char *archive_name, uint32_t flags)
 {
-    berth_params params = {.progress = note_progress,
-                           .progress_context = self,
-                           .archive_name = archive_name,
-                           .stats = &self->stats,
-                           .base = self->saver.base};
+    berth_params params = {
+        .archive_name = archive_name, .stats = &self->stats, .base = self->saver.base};
     berth_target target;
     const berth_sink sink = {.write = writer_write, .context = &self->writer, .in_order = true};
     if (PyBytes_Check(to)) {
@@ -416,9 +404,9 @@ static PyObject *job_cancel(PyObject *job, PyObject *unused)
 static PyObject *job_progress(PyObject *job, PyObject *unused)
 {
     (void)unused;
-    job_object *self = (job_object *)job;
-    return Py_BuildValue("(KK)", (unsigned long long)atomic_load(&self->done_nbytes),
-                         (unsigned long long)atomic_load(&self->total_nbytes));
+    uint64_t done_nbytes, total_nbytes;
+    berth_job_progress(((job_object *)job)->job, &done_nbytes, &total_nbytes);
+    return Py_BuildValue("(KK)", (unsigned long long)done_nbytes, (unsigned long long)total_nbytes);
 }
 
 /* Job.placed() -> (how the file took its place, its durability, bytes shared with the base, why no
