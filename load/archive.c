@@ -181,13 +181,13 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
         return bth_fail_memory(error, sizeof *archive);
     archive->reader.fd = -1;
     if (bth_config_copy_for_operation(params, &archive->config, error) == 0 &&
-        archive_open_and_read(archive, source, params, &request, error) == 0)
+        archive_open_and_read(archive, source, params, &request, error) == 0) {
         *opened = archive;
-    else
+        if (info)
+            *info = (berth_archive_info){.name = archive->container.directory.archive,
+                                         .n_records = archive->container.directory.n_entries};
+    } else
         berth_archive_close(archive);
-    if (info && *opened)
-        *info = (berth_archive_info){.name = archive->container.directory.archive,
-                                     .n_records = archive->container.directory.n_entries};
     return error->code;
 }
 
