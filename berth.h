@@ -215,7 +215,7 @@ typedef enum berth_kind {
  */
 BERTH_API berth_tree *berth_tree_new(berth_error *error);
 
-/* An empty dict. kind: BERTH_KIND_DICT, _COUNTER, or _ORDERED_DICT, which a state_dict is. */
+/* An empty dict. kind: BERTH_KIND_DICT, _COUNTER, _ORDERED_DICT, which a state_dict is; or _SET. */
 BERTH_API berth_value *berth_make_dict(berth_tree *tree, berth_kind kind);
 
 /*
@@ -352,8 +352,6 @@ BERTH_API int berth_tree_error(const berth_tree *tree, berth_error *error);
  * tree remembers them.
  * Threads: one at a time for one tree; different trees do not disturb each other.
  */
-BERTH_API berth_value *berth_make_none(berth_tree *tree);
-BERTH_API berth_value *berth_make_bool(berth_tree *tree, bool value);
 BERTH_API berth_value *berth_make_int(berth_tree *tree, int64_t value);
 BERTH_API berth_value *berth_make_float(berth_tree *tree, double value);
 
@@ -406,7 +404,6 @@ BERTH_API berth_value *berth_value_copy(berth_tree *tree, const berth_value *val
  * Threads: any, as long as no thread changes the tree.
  */
 BERTH_API berth_kind berth_value_kind(const berth_value *value);
-BERTH_API bool berth_as_bool(const berth_value *value, bool *result);
 
 /* An INT that fits; berth_as_bytes reads one that does not. */
 BERTH_API bool berth_as_int(const berth_value *value, int64_t *result);
@@ -617,9 +614,6 @@ BERTH_API void berth_job_free(berth_job *job);
 
 /* ---- finding and reading; threads: any ---- */
 
-/* The value that was saved; it is the checkpoint's. */
-BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
-
 /*
  * Finds a value by its name or its path. A name is made of dict keys and list indices with dots
  * between them: "model.0.weight". A path is unambiguous: "['model'][0]['a.b']". The empty name is
@@ -631,6 +625,12 @@ BERTH_API const berth_value *berth_root(const berth_checkpoint *checkpoint);
  */
 BERTH_API const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                                         berth_error *error);
+
+/* The value that was saved; it is the checkpoint's. */
+static inline const berth_value *berth_root(const berth_checkpoint *checkpoint)
+{
+    return berth_find(checkpoint, "", NULL);
+}
 
 /*
  * One tensor of the list of berth_tensor_at.

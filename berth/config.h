@@ -245,14 +245,26 @@ BERTH_API int berth_config_register(const char *section, const berth_option_row 
 typedef struct berth_config_scope {
     bool runs;
     bool is_patched;
+    bool is_refused;
 } berth_config_scope;
 
 /*
- * Begins and ends the patch of a BERTH_WITH_CONFIG; for the macro only.
- * Parameters: assignments: as in berth_config_patch.
+ * Begins the patch of a BERTH_WITH_CONFIG; called again, ends it. For the macro only.
+ * Parameters: scope: zeros at first. assignments: as in berth_config_patch.
  */
-BERTH_API berth_config_scope berth_config_open_scope(const char *assignments);
-BERTH_API void berth_config_close_scope(berth_config_scope *scope);
+BERTH_API void berth_config_switch_scope(berth_config_scope *scope, const char *assignments);
+
+static inline berth_config_scope berth_config_open_scope(const char *assignments)
+{
+    berth_config_scope scope = {false, false, false};
+    berth_config_switch_scope(&scope, assignments);
+    return scope;
+}
+
+static inline void berth_config_close_scope(berth_config_scope *scope)
+{
+    berth_config_switch_scope(scope, NULL);
+}
 
 /*
  * A patch for one block, which ends with the block, however it is left: at its end, by break, goto

@@ -245,7 +245,10 @@ BERTH_API berth_value *berth_make_tuple(berth_tree *tree, berth_value *const *it
                                         size_t n_items);
 
 /* An empty set: berth_set_add fills it. */
-BERTH_API berth_value *berth_make_set(berth_tree *tree);
+static inline berth_value *berth_make_set(berth_tree *tree)
+{
+    return berth_make_dict(tree, BERTH_KIND_SET);
+}
 
 /*
  * A torch.Size.
@@ -272,11 +275,21 @@ typedef enum berth_layout_kind {
 } berth_layout_kind;
 
 /*
- * A constant of torch, such as torch.float32.
- * Parameters: kind: BERTH_KIND_DTYPE, _QSCHEME or _LAYOUT. number: a value of berth_dtype,
- * berth_qscheme or berth_layout_kind.
+ * A constant: None, True, False, or one of torch, such as torch.float32.
+ * Parameters: kind: BERTH_KIND_NONE, _BOOL, _DTYPE, _QSCHEME or _LAYOUT. number: 0; 0 or 1; a value
+ * of berth_dtype, berth_qscheme or berth_layout_kind.
  */
 BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number);
+
+static inline berth_value *berth_make_none(berth_tree *tree)
+{
+    return berth_make_constant(tree, BERTH_KIND_NONE, 0);
+}
+
+static inline berth_value *berth_make_bool(berth_tree *tree, bool value)
+{
+    return berth_make_constant(tree, BERTH_KIND_BOOL, value);
+}
 
 /*
  * A storage without a tensor around it.
@@ -285,10 +298,11 @@ BERTH_API berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, in
 BERTH_API berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage);
 
 /*
- * A sparse tensor.
+ * A sparse tensor; or a nested one, for which berth_make_nested is shorter.
  * Parameters: parts: tensors. COO: {indices, values}. CSR and BSR: {crow_indices, col_indices,
- * values}. CSC and BSC: {ccol_indices, row_indices, values}. is_coalesced: for COO: the indices are
- * sorted, and none occurs twice. The indices are not checked: see berth_tensor_check_indices.
+ * values}. CSC and BSC: {ccol_indices, row_indices, values}. BERTH_STRIDED, rank 0: those of
+ * berth_make_nested. is_coalesced: for COO: the indices are sorted, and none occurs twice. The
+ * indices are not checked: see berth_tensor_check_indices.
  * Shapes: shape: rank items. The shapes of the parts must agree with it, as in PyTorch.
  * Errors: BERTH_E_TENSOR: the parts do not agree with each other or with the shape.
  */
@@ -302,7 +316,10 @@ BERTH_API berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind lay
  * Errors: BERTH_E_TENSOR: the parts do not agree.
  * Source: PyTorch 2.15 loads it with weights_only=False alone. A save logs that once.
  */
-BERTH_API berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4]);
+static inline berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
+{
+    return berth_make_sparse(tree, BERTH_STRIDED, NULL, 0, parts, false);
+}
 
 /*
  * A tensor with Python attributes.
@@ -319,17 +336,18 @@ BERTH_API berth_value *berth_make_subclass(berth_tree *tree, berth_value *tensor
 /* ---- filling containers: as berth_list_append ---- */
 
 /*
- * Adds an item to a SET: set.add(item). An item that is equal to one of the set is not added again.
- * Errors: BERTH_E_UNSUPPORTED: the item is not hashable.
- */
-BERTH_API int berth_set_add(berth_value *set, berth_value *item);
-
-/*
  * dict[key] = value, for any key.
- * Parameters: dict: as for berth_dict_set. key: of the same tree.
+ * Parameters: dict: as for berth_dict_set; or a SET: then value is NULL, and the key its item. key:
+ * of the same tree.
  * Errors: BERTH_E_UNSUPPORTED: the key is not hashable.
  */
 BERTH_API int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value);
+
+/* set.add(item). An item that is equal to one of the SET is not added again. Errors: as above. */
+static inline int berth_set_add(berth_value *set, berth_value *item)
+{
+    return berth_dict_set_value(set, item, NULL);
+}
 
 /*
  * Sets the attributes of an OrderedDict: `_metadata` of a state_dict. For tensors there is
@@ -347,12 +365,20 @@ BERTH_API int berth_value_set_state(berth_value *value, berth_value *state);
 BERTH_API bool berth_as_complex(const berth_value *value, double *real, double *imaginary);
 
 /*
- * A DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has a DTYPE,
- * that of the class which names it, if it is typed; an empty storage may be named by several
- * classes.
- * Parameters: number: becomes a berth_dtype, berth_qscheme or berth_layout_kind.
+ * A NONE, BOOL, DTYPE, QSCHEME or LAYOUT, as `kind` says. A SPARSE has a LAYOUT too. A STORAGE has
+ * a DTYPE, that of the class which names it, if it is typed; an empty storage may be named by
+ * several classes.
+ * Parameters: number: becomes what berth_make_constant takes.
  */
 BERTH_API bool berth_as_constant(const berth_value *value, berth_kind kind, int *number);
+
+static inline bool berth_as_bool(const berth_value *value, bool *result)
+{
+    int number;
+    bool is_bool = berth_as_constant(value, BERTH_KIND_BOOL, &number);
+    *result = number != 0;
+    return is_bool;
+}
 
 /*
  * A SIZE, or the shape of a SPARSE.
@@ -868,8 +894,16 @@ BERTH_API const berth_storage *berth_storage_next(const berth_checkpoint *checkp
                                                   const berth_storage *previous);
 
 /* The address of a storage's first byte. All else is as for berth_tensor_data. */
-BERTH_API const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
-                                         berth_error *error);
+static inline const void *berth_storage_data(berth_checkpoint *checkpoint,
+                                             const berth_storage *storage, berth_error *error)
+{
+    const berth_storage_info *info = berth_storage_get_info(storage);
+    const int64_t shape = info ? (int64_t)info->nbytes : 0, stride = 1;
+    berth_tensor bytes = {
+        BERTH_UINT8, 1, &shape, &stride, 0, (berth_storage *)storage, NULL, 0, BERTH_NOT_QUANTIZED,
+        0,           0, NULL,   NULL,    0};
+    return berth_tensor_data(checkpoint, &bytes, error);
+}
 
 /* How a storage becomes memory: the values of load.method. */
 typedef enum berth_load_method {
@@ -1033,25 +1067,6 @@ BERTH_API BERTH_MUST_CHECK int berth_list_globals(const berth_source *source,
 typedef struct berth_archive berth_archive; /* an opened file, its records only */
 
 /*
- * Opens the records of an archive, TorchScript and torch.package too, without looking into its
- * pickle. Reads the directory, and checks headers as load.check says; with load.check=directory it
- * reads no header, if all are where the layout puts them.
- * Lifetime: *archive is the caller's until berth_archive_close; NULL on failure. *source is copied;
- * the memory or context in it must live until berth_archive_close.
- * Errors: as for berth_open.
- * Threads: any. Several threads may use one archive.
- */
-BERTH_API BERTH_MUST_CHECK int berth_archive_open(const berth_source *source,
-                                                  const berth_params *params,
-                                                  berth_archive **archive, berth_error *error);
-
-/*
- * Closes an archive. NULL: does nothing.
- * Threads: no other thread may use it any more.
- */
-BERTH_API void berth_archive_close(berth_archive *archive);
-
-/*
  * What an archive is.
  * Lifetime: the text lives as long as the archive.
  */
@@ -1062,11 +1077,25 @@ typedef struct berth_archive_info {
 } berth_archive_info;
 
 /*
- * Fills *info.
- * Errors: BERTH_E_ARGUMENT: NULL.
- * Threads: any.
+ * Opens the records of an archive, TorchScript and torch.package too, without looking into its
+ * pickle. Reads the directory, and checks headers as load.check says; with load.check=directory it
+ * reads no header, if all are where the layout puts them.
+ * Parameters: info: what it is; NULL: not wanted.
+ * Lifetime: *archive is the caller's until berth_archive_close; NULL on failure. *source is copied;
+ * the memory or context in it must live until berth_archive_close.
+ * Errors: as for berth_open.
+ * Threads: any. Several threads may use one archive.
  */
-BERTH_API int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info);
+BERTH_API BERTH_MUST_CHECK int berth_archive_open(const berth_source *source,
+                                                  const berth_params *params,
+                                                  berth_archive **archive, berth_archive_info *info,
+                                                  berth_error *error);
+
+/*
+ * Closes an archive. NULL: does nothing.
+ * Threads: no other thread may use it any more.
+ */
+BERTH_API void berth_archive_close(berth_archive *archive);
 
 /*
  * Record i, in the directory's order.

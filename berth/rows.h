@@ -140,6 +140,24 @@ typedef struct berth_rows_part {
     uint64_t reserved[4];
 } berth_rows_part;
 
+/* What a gather needs. */
+typedef struct berth_rows_gather_estimate {
+    uint64_t n_ids;
+    uint64_t n_passes;      /* more only if very many ids are of few rows */
+    uint64_t memory_nbytes; /* beside ids, outputs and the cache */
+    uint64_t output_nbytes; /* of the rows, without what lies between them */
+    uint64_t reserved[4];
+} berth_rows_gather_estimate;
+
+/*
+ * Both functions that follow: with `gathers` the first, and `estimate` may be NULL; else the
+ * second.
+ */
+BERTH_API BERTH_MUST_CHECK int
+berth_rows_gather_or_estimate(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
+                              const berth_params *params, bool gathers,
+                              berth_rows_gather_estimate *estimate, berth_error *error);
+
 /*
  * Copies rows of one or several tables to the caller's memory. The cache may be smaller than they
  * are: rows that find no line in it, because the gather or live tickets hold the others, go from
@@ -158,18 +176,12 @@ typedef struct berth_rows_part {
  * errors other than BERTH_E_ARGUMENT the outputs hold some rows; the cache is as good as before.
  * Threads: any, at the same time; io.threads=1: the calling thread reads.
  */
-BERTH_API BERTH_MUST_CHECK int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts,
-                                                 size_t n_parts, const berth_params *params,
-                                                 berth_error *error);
-
-/* What a gather needs. */
-typedef struct berth_rows_gather_estimate {
-    uint64_t n_ids;
-    uint64_t n_passes;      /* more only if very many ids are of few rows */
-    uint64_t memory_nbytes; /* beside ids, outputs and the cache */
-    uint64_t output_nbytes; /* of the rows, without what lies between them */
-    uint64_t reserved[4];
-} berth_rows_gather_estimate;
+BERTH_MUST_CHECK static inline int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts,
+                                                     size_t n_parts, const berth_params *params,
+                                                     berth_error *error)
+{
+    return berth_rows_gather_or_estimate(rows, parts, n_parts, params, true, NULL, error);
+}
 
 /*
  * Estimates the memory of a gather, and does nothing else. The ids are not read, and may be NULL,
@@ -178,10 +190,14 @@ typedef struct berth_rows_gather_estimate {
  * Errors: as of berth_rows_gather, before it begins; the estimate is zeros.
  * Threads: any.
  */
-BERTH_API BERTH_MUST_CHECK int berth_rows_estimate(berth_rows *rows, const berth_rows_part *parts,
-                                                   size_t n_parts, const berth_params *params,
-                                                   berth_rows_gather_estimate *estimate,
-                                                   berth_error *error);
+BERTH_MUST_CHECK static inline int berth_rows_estimate(berth_rows *rows,
+                                                       const berth_rows_part *parts, size_t n_parts,
+                                                       const berth_params *params,
+                                                       berth_rows_gather_estimate *estimate,
+                                                       berth_error *error)
+{
+    return berth_rows_gather_or_estimate(rows, parts, n_parts, params, false, estimate, error);
+}
 
 /* What a cache has done so far. */
 typedef struct berth_rows_stats {

@@ -253,10 +253,8 @@ static char *file_read(const char *path, berth_error *error)
     size_t n = 0;
     ssize_t got = 0;
 
-    if (fd < 0) {
-        (void)bth_fail_system(error, errno, "%.300s: cannot be opened", path);
-        return NULL;
-    }
+    if (fd < 0)
+        return bth_fail_system(error, errno, "%.300s: cannot be opened", path), NULL;
     char *text = bth_allocate(MAX_FILE_NBYTES + 1);
     while (text && n <= MAX_FILE_NBYTES &&
            ((got = read(fd, text + n, MAX_FILE_NBYTES + 1 - n)) > 0 || (got < 0 && errno == EINTR)))

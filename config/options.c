@@ -380,23 +380,21 @@ int berth_config_unpatch(berth_error *error)
     return 0;
 }
 
-berth_config_scope berth_config_open_scope(const char *assignments)
+void berth_config_switch_scope(berth_config_scope *scope, const char *assignments)
 {
     berth_error error;
 
-    if (berth_config_patch(assignments, &error) == 0)
-        return (berth_config_scope){.runs = true, .is_patched = true};
-    if (refused_scopes.n++ == 0)
-        refused_scopes.error = error;
-    return (berth_config_scope){.runs = true};
-}
-
-void berth_config_close_scope(berth_config_scope *scope)
-{
-    if (scope->is_patched)
+    if (scope->is_patched) {
         (void)berth_config_unpatch(NULL);
-    else
+    } else if (scope->is_refused) {
         refused_scopes.n--;
+    } else if (berth_config_patch(assignments, &error) == 0) {
+        scope->is_patched = scope->runs = true;
+    } else {
+        if (refused_scopes.n++ == 0)
+            refused_scopes.error = error;
+        scope->is_refused = scope->runs = true;
+    }
 }
 
 /* ---- the program's values ---- */
@@ -495,10 +493,8 @@ berth_config *berth_config_new(berth_error *error)
     BTH_ERROR_BEGIN(error);
     berth_config *config = bth_allocate_zeroed(sizeof *config);
 
-    if (!config) {
-        (void)bth_fail_memory(error, sizeof *config);
-        return NULL;
-    }
+    if (!config)
+        return bth_fail_memory(error, sizeof *config), NULL;
     if (bth_config_copy_in_force(config, error) < 0) {
         bth_release(config);
         return NULL;

@@ -162,7 +162,7 @@ int bth_archive_verify(const berth_source *source, const struct berth_config *co
 }
 
 int berth_archive_open(const berth_source *source, const berth_params *params,
-                       berth_archive **opened, berth_error *error)
+                       berth_archive **opened, berth_archive_info *info, berth_error *error)
 {
     bth_verify_request request = {.scan = {.params = params,
                                            .through_cache = true,
@@ -170,6 +170,8 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
                                            .reason = "records are read on request"}};
 
     BTH_ERROR_BEGIN(error);
+    if (info)
+        *info = (berth_archive_info){0};
     bth_params_initialize_stats(params);
     if (bth_source_check_open_arguments(source, opened, error) < 0)
         return error->code;
@@ -179,9 +181,12 @@ int berth_archive_open(const berth_source *source, const berth_params *params,
         return bth_fail_memory(error, sizeof *archive);
     archive->reader.fd = -1;
     if (bth_config_copy_for_operation(params, &archive->config, error) == 0 &&
-        archive_open_and_read(archive, source, params, &request, error) == 0)
+        archive_open_and_read(archive, source, params, &request, error) == 0) {
         *opened = archive;
-    else
+        if (info)
+            *info = (berth_archive_info){.name = archive->container.directory.archive,
+                                         .n_records = archive->container.directory.n_entries};
+    } else
         berth_archive_close(archive);
     return error->code;
 }
@@ -195,17 +200,6 @@ void berth_archive_close(berth_archive *archive)
     bth_container_free(&archive->container);
     bth_reader_close(&archive->reader);
     bth_release(archive);
-}
-
-int berth_archive_get_info(const berth_archive *archive, berth_archive_info *info)
-{
-    if (info)
-        *info = (berth_archive_info){0};
-    if (!archive || !info)
-        return BERTH_E_ARGUMENT;
-    *info = (berth_archive_info){.name = archive->container.directory.archive,
-                                 .n_records = archive->container.directory.n_entries};
-    return 0;
 }
 
 int berth_archive_at(const berth_archive *archive, size_t i, berth_record *record)

@@ -135,24 +135,21 @@ typedef struct bth_prefetch_functions {
     /* load.prefetch: starts the checkpoint's own prefetch, of all storages. */
     int (*begin)(berth_checkpoint *checkpoint, berth_error *error);
     void (*end)(struct berth_prefetch *own);
-    void (*consume)(struct berth_prefetch *own, const berth_storage *storage,
-                    const berth_tensor *tensor, int64_t first, int64_t n);
+    void (*consume)(struct berth_prefetch *own, const berth_tensor *tensor, int64_t first,
+                    int64_t n);
 } bth_prefetch_functions;
 
 extern const bth_prefetch_functions bth_wing_prefetch;
 
-/*
- * Elements [first, first + n) of a tensor in the storage are used now (n < 0: all), or the whole
- * storage if the tensor is NULL: the checkpoint's own prefetch may load more bytes after them. Does
- * not wait. Thread-safe.
- */
+/* Elements [first, first + n) of a tensor are used now (n < 0: all): the checkpoint's own prefetch
+ * may load more bytes after them. Does not wait. Thread-safe. */
 static inline void bth_prefetch_consume(const berth_checkpoint *checkpoint,
-                                        const berth_storage *storage, const berth_tensor *tensor,
-                                        int64_t first, int64_t n)
+                                        const berth_tensor *tensor, int64_t first, int64_t n)
 {
     if (checkpoint->prefetches.own)
-        bth_wing_prefetch.consume(checkpoint->prefetches.own, storage, tensor, first, n);
+        bth_wing_prefetch.consume(checkpoint->prefetches.own, tensor, first, n);
 }
+
 /* ---- load.c ---- */
 
 /* Checks the arguments of a function that opens a source; `opened` is its out-parameter. */

@@ -267,19 +267,14 @@ int berth_load(berth_checkpoint *checkpoint, const berth_selection *selection,
 
 /* ---- values and their names ---- */
 
-const berth_value *berth_root(const berth_checkpoint *checkpoint)
-{
-    return checkpoint ? checkpoint->contents.root : NULL;
-}
-
 const berth_value *berth_find(const berth_checkpoint *checkpoint, const char *name,
                               berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
-    if (!checkpoint || !name) {
-        (void)bth_fail_argument(error, "berth_find needs a checkpoint and a name");
-        return NULL;
-    }
+    if (!checkpoint || !name)
+        return bth_fail_argument(error, "berth_find needs a checkpoint and a name"), NULL;
+    if (!*name)
+        return checkpoint->contents.root;
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     const berth_value *value = names ? bth_names_find_value(names, name, error) : NULL;
     (void)bth_error_in_checkpoint(checkpoint, error);

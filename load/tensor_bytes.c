@@ -19,7 +19,7 @@ const void *berth_tensor_data(berth_checkpoint *checkpoint, const berth_tensor *
 
     BTH_ERROR_BEGIN_QUICKLY(error);
     if (bth_checkpoint_find_caller_tensor(checkpoint, tensor, &offset, error) == 0) {
-        bth_prefetch_consume(checkpoint, tensor->storage, tensor, 0, -1);
+        bth_prefetch_consume(checkpoint, tensor, 0, -1);
         if (bth_storage_load_and_get_memory(checkpoint, tensor->storage, &memory, error) == 0) {
             /* T5: a storage is aligned for its own dtype. A tensor with wider elements may begin at
              * any byte of it. */
@@ -100,19 +100,6 @@ const void *berth_expect(berth_checkpoint *checkpoint, const char *name, berth_d
     return NULL;
 }
 
-const void *berth_storage_data(berth_checkpoint *checkpoint, const berth_storage *storage,
-                               berth_error *error)
-{
-    const uint8_t *memory = NULL;
-
-    BTH_ERROR_BEGIN(error);
-    if (bth_checkpoint_check_caller_storage(checkpoint, storage, error) == 0) {
-        bth_prefetch_consume(checkpoint, storage, NULL, 0, 0);
-        (void)bth_storage_load_and_get_memory(checkpoint, storage, &memory, error);
-    }
-    return bth_error_in_checkpoint(checkpoint, error) < 0 ? NULL : memory;
-}
-
 /* ---- rows of a tensor that is neither contiguous nor in memory ---- */
 
 /* Bytes of rows that are read at a time, unless one row is longer. */
@@ -165,7 +152,7 @@ int bth_tensor_read(berth_checkpoint *checkpoint, const berth_tensor *tensor, in
 
     if (n == 0)
         return 0;
-    bth_prefetch_consume(checkpoint, tensor->storage, tensor, first, n);
+    bth_prefetch_consume(checkpoint, tensor, first, n);
     bool is_contiguous = berth_tensor_is_contiguous(tensor);
     if (bth_dtype_elements_per_item(tensor->dtype) > 1) { /* they can begin inside a byte */
         uint64_t offset;
@@ -351,7 +338,7 @@ static int slice_read(berth_checkpoint *checkpoint, const berth_tensor *slice, v
         runs.n *= slice->shape[d - 1];
     if (bth_dtype_elements_per_item(slice->dtype) > 1 || !slice_is_read_by_runs(checkpoint, &runs))
         return bth_tensor_read(checkpoint, slice, 0, numel, buffer, error);
-    bth_prefetch_consume(checkpoint, slice->storage, slice, 0, numel);
+    bth_prefetch_consume(checkpoint, slice, 0, numel);
     size_t nbytes = (size_t)(runs.n < MAX_RANGES ? runs.n : MAX_RANGES) * sizeof(bth_range);
     bth_range *ranges = bth_allocate(nbytes);
     if (!ranges)

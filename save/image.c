@@ -18,6 +18,36 @@
 #include "io/memory_region.h"
 #include "save/staging_slots.h"
 
+/* ---- what lies where ---- */
+
+size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset)
+{
+    size_t low = 0, high = plan->n_records;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->records[middle].layout.next_offset > offset)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset)
+{
+    size_t low = 0, high = plan->n_records;
+
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (plan->records[middle].central_offset <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The bytes of .data/serialization_id, which need the names and the CRCs of all other records. */
 
 void bth_image_compute_id(bth_image *image)

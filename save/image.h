@@ -48,6 +48,11 @@ typedef struct bth_tile {
     size_t completed;
 } bth_tile;
 
+/* The first record that ends after `offset`. n_records: none. */
+size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
+/* The record whose directory entry holds the byte at `offset`, which lies in the directory; the
+ * first one, if it lies before. */
+size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset);
 /* The tile's share of a range. False if there is none. */
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1) /* of a tile: its own and zero-copy ranges */

@@ -271,15 +271,6 @@ bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
     return output;
 }
 
-int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error)
-{
-    if (!file->began_direct || bth_round_up(nbytes, file->direct.block_nbytes) == nbytes)
-        return 0;
-    if (bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
-        return bth_fail_system(error, errno, "cannot be cut to its size");
-    return 0;
-}
-
 const char *bth_output_file_method(const bth_output_file *file, const char **reason)
 {
     *reason = file->reason;

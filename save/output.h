@@ -64,8 +64,6 @@ bth_output bth_output_of_memory(uint8_t *memory); /* which holds the whole image
  */
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                                  const struct berth_config *config);
-/* When all is written: cuts the padding. */
-int bth_output_file_cut(const bth_output_file *file, uint64_t nbytes, berth_error *error);
 /* The method that was used and its reason, for the statistics. Static texts. */
 const char *bth_output_file_method(const bth_output_file *file, const char **reason);
 

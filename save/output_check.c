@@ -456,10 +456,8 @@ bth_output_check *bth_output_check_new(const berth_plan *plan, const bth_output 
     size_t scratch_nbytes = (size_t)bth_max(plan->max_header_nbytes, BTH_ZIP_END_NBYTES);
     bth_output_check *check = bth_allocate_zeroed(sizeof *check);
 
-    if (!check) {
-        bth_fail_memory(error, sizeof *check);
-        return NULL;
-    }
+    if (!check)
+        return bth_fail_memory(error, sizeof *check), NULL;
     *check = (bth_output_check){.plan = plan, .inner = *output, .has_end = plan->is_plain};
     pthread_mutex_init(&check->lock, NULL);
     check->records = bth_allocate_zeroed(records_nbytes);

@@ -80,10 +80,8 @@ berth_plan *bth_plan_new(const char *archive, const struct berth_config *config,
     if (bth_check_archive_name(archive, error) < 0)
         return NULL;
     plan = bth_allocate_zeroed(sizeof *plan);
-    if (!plan) {
-        bth_fail_memory(error, sizeof *plan);
-        return NULL;
-    }
+    if (!plan)
+        return bth_fail_memory(error, sizeof *plan), NULL;
     plan->id_index = BTH_NO_RECORD;
     plan->alignment = (uint32_t)config->save_storage_alignment;
     plan->compute_crc32 = config->save_compute_crc32;
@@ -187,17 +185,6 @@ int bth_plan_add(berth_plan *plan, const char *name, uint64_t nbytes,
     return bth_plan_add_at(plan, name, plan_end(plan), nbytes, content, error);
 }
 
-const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
-{
-    return plan->names + plan->records[i].name_at;
-}
-
-const char *bth_plan_record_name(const berth_plan *plan, size_t i)
-{
-    return i < plan->n_records ? bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1
-                               : NULL;
-}
-
 bool bth_plan_record_is_storage(const berth_plan *plan, size_t i)
 {
     if (plan->is_plain)
@@ -261,34 +248,6 @@ int bth_plan_close(berth_plan *plan, berth_error *error)
     if (plan->nbytes > INT64_MAX)
         return bth_fail_argument(error, "the file would have more than 2^63 bytes");
     return 0;
-}
-
-size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset)
-{
-    size_t low = 0, high = plan->n_records;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (plan->records[middle].layout.next_offset > offset)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
-size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset)
-{
-    size_t low = 0, high = plan->n_records;
-
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (plan->records[middle].central_offset <= offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
 }
 
 int berth_plan_at(const berth_plan *plan, size_t i, berth_record *record)

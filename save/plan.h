@@ -101,13 +101,15 @@ int bth_plan_add_device_of_storage(berth_plan *plan, const berth_storage *storag
 int bth_plan_add_safetensors(berth_plan *plan, const berth_content *content, berth_error *error);
 
 /* The full name, with the top folder; and without: NULL, if there is no record i. */
-const char *bth_plan_record_full_name(const berth_plan *plan, size_t i);
-const char *bth_plan_record_name(const berth_plan *plan, size_t i);
-/* The first record that ends after `offset`. n_records: none. */
-size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
-/* The record whose directory entry holds the byte at `offset`, which lies in the directory; the
- * first one, if it lies before. */
-size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset);
+static inline const char *bth_plan_record_full_name(const berth_plan *plan, size_t i)
+{
+    return plan->names + plan->records[i].name_at;
+}
+static inline const char *bth_plan_record_name(const berth_plan *plan, size_t i)
+{
+    return i < plan->n_records ? bth_plan_record_full_name(plan, i) + plan->archive_nbytes + 1
+                               : NULL;
+}
 static inline bool bth_plan_begins_before(const berth_plan *plan, size_t i, uint64_t offset)
 {
     return i < plan->n_records && plan->records[i].layout.header_offset < offset;

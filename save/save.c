@@ -2,6 +2,7 @@
 /* Saves: the operation, on the caller's thread or a job's, and the public functions. */
 #include "save/save_operation.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "config/options.h"
 #include "io/file.h"
 #include "io/memory_region.h"
+#include "io/syscalls.h"
 #include "io/thread_pool.h"
 #include "save/output_check.h"
 #include "save/staging_slots.h"
@@ -450,14 +452,18 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
     static const char *const durabilities[] = {"none", "file", "full"};
     bth_commit *commit = &operation->commit;
+    const bth_output_file *file = &operation->file;
     berth_stats *stats = &operation->stats;
     bool to_path = operation->path != NULL;
     uint64_t nbytes = operation->nbytes;
     double begin = bth_seconds();
     int phase = PHASE_OPEN;
 
-    if (to_path && (bth_output_file_cut(&operation->file, nbytes, error) < 0 ||
-                    bth_commit_sync(commit, error) < 0))
+    if (to_path && file->began_direct &&
+        bth_round_up(nbytes, file->direct.block_nbytes) != nbytes &&
+        bth_system.ftruncate(file->fd, (off_t)nbytes) < 0)
+        bth_fail_system(error, errno, "cannot be cut to its size");
+    else if (to_path && bth_commit_sync(commit, error) < 0)
         ;
     else if ((to_path && operation_report_progress(operation, nbytes, nbytes) != 0) ||
              !atomic_compare_exchange_strong(&operation->phase, &phase, PHASE_FINAL))

@@ -372,10 +372,8 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
                        (unsigned long long)hash, (unsigned long long)random);
         fd = temporary_open_new(folder, name, mode);
     }
-    if (fd < 0) {
-        bth_fail_system(error, -fd, "no temporary file can be created in its folder");
-        return -1;
-    }
+    if (fd < 0)
+        return bth_fail_system(error, -fd, "no temporary file can be created in its folder"), -1;
     if (bth_temporary_is_lost(folder, name, fd)) { /* X10 */
         bth_file_close(fd);
         bth_fail_system(error, EBUSY, "its temporary file, or the descriptor of it, was replaced");

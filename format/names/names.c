@@ -133,15 +133,11 @@ static void *naming_grow_array(struct naming *naming, void *items, uint32_t n, u
         return items;
     berth_error *error = naming->error;
     uint64_t larger = (uint64_t)n + n / 2 + (n ? 8 : naming->n_expected);
-    if (larger >= BTH_STEP_LIST_ITEMS) {
-        bth_fail_status(error, BERTH_E_UNSUPPORTED, "too many tensors to name");
-        return NULL;
-    }
+    if (larger >= BTH_STEP_LIST_ITEMS)
+        return bth_fail_status(error, BERTH_E_UNSUPPORTED, "too many tensors to name"), NULL;
     void *grown = bth_reallocate(items, (size_t)larger * nbytes);
-    if (!grown) {
-        bth_fail_memory(error, larger * nbytes);
-        return NULL;
-    }
+    if (!grown)
+        return bth_fail_memory(error, larger * nbytes), NULL;
     *capacity = (uint32_t)larger;
     return grown;
 }

@@ -261,10 +261,8 @@ static const berth_value *value_find_by_short_name(const berth_value *root, cons
     int n_found = 0;
     bool too_many = false;
     struct reading *readings = bth_allocate(MAX_READINGS * sizeof(*readings));
-    if (!readings) {
-        bth_fail_memory(error, MAX_READINGS * sizeof(*readings));
-        return NULL;
-    }
+    if (!readings)
+        return bth_fail_memory(error, MAX_READINGS * sizeof(*readings)), NULL;
     readings[n++] = (struct reading){.value = root};
     for (uint32_t i = 0; i < n && n_found < 2 && !too_many; i++) {
         const berth_value *parent = readings[i].value;
@@ -374,10 +372,8 @@ static const berth_value *names_find_tensor_by_short_name(const bth_names *names
 const berth_value *bth_names_find_value(const bth_names *names, const char *name,
                                         berth_error *error)
 {
-    if (!name) {
-        bth_fail_argument(error, "the name is NULL");
-        return NULL;
-    }
+    if (!name)
+        return bth_fail_argument(error, "the name is NULL"), NULL;
     if (!*name)
         return names->root;
     const berth_value *value =

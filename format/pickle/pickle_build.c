@@ -535,10 +535,8 @@ static berth_value *reduce_begin_pending(bth_unpickler *unpickler, const bth_kno
     if (reduce_check_arguments(unpickler, &checked, items, n) < 0)
         return NULL;
     bth_pending *pending = bth_tree_allocate(unpickler->tree, sizeof *pending);
-    if (!pending) {
-        bth_unpickle_fail_by_tree_error(unpickler, "Parameter");
-        return NULL;
-    }
+    if (!pending)
+        return bth_unpickle_fail_by_tree_error(unpickler, "Parameter"), NULL;
     *pending = (bth_pending){0};
     if (is_parameter) {
         pending->tensor = items[0];

@@ -23,18 +23,14 @@ static uint8_t *emitter_extend_output(bth_emitter *emitter, size_t n)
         return NULL;
     if (n > emitter->capacity - emitter->out.nbytes) {
         uint64_t wanted;
-        if (!bth_try_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2) {
-            bth_fail_memory(emitter->error, UINT64_MAX);
-            return NULL;
-        }
+        if (!bth_try_add(emitter->out.nbytes, n, &wanted) || wanted > SIZE_MAX / 2)
+            return bth_fail_memory(emitter->error, UINT64_MAX), NULL;
         size_t capacity = emitter->capacity ? emitter->capacity : 1024;
         while (capacity < wanted)
             capacity *= 2;
         uint8_t *bytes = bth_reallocate(emitter->out.bytes, capacity);
-        if (!bytes) {
-            bth_fail_memory(emitter->error, capacity);
-            return NULL;
-        }
+        if (!bytes)
+            return bth_fail_memory(emitter->error, capacity), NULL;
         emitter->out.bytes = bytes;
         emitter->capacity = capacity;
     }
@@ -202,10 +198,8 @@ static bth_emitted_global *emitted_globals_find_or_add(bth_emitter *emitter, con
         size_t capacity = old_capacity ? old_capacity * 2 : 64;
         bth_emitted_global *old = emitter->globals;
         bth_emitted_global *table = bth_allocate_zeroed(capacity * sizeof *table);
-        if (!table) {
-            bth_fail_memory(emitter->error, capacity * sizeof *table);
-            return NULL;
-        }
+        if (!table)
+            return bth_fail_memory(emitter->error, capacity * sizeof *table), NULL;
         emitter->globals = table;
         emitter->globals_capacity = capacity;
         for (size_t i = 0; i < old_capacity; i++)

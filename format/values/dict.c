@@ -293,15 +293,10 @@ berth_value *bth_dict_new(berth_tree *tree, berth_kind kind)
 
 berth_value *berth_make_dict(berth_tree *tree, berth_kind kind)
 {
-    if (kind != BERTH_KIND_DICT && kind != BERTH_KIND_ORDERED_DICT && kind != BERTH_KIND_COUNTER)
+    if (kind < BERTH_KIND_DICT || kind > BERTH_KIND_SET)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "%s (%d) is no kind of dict",
                                berth_kind_name(kind), (int)kind);
     return bth_dict_new(tree, kind);
-}
-
-berth_value *berth_make_set(berth_tree *tree)
-{
-    return bth_dict_new(tree, BERTH_KIND_SET);
 }
 
 /* ---- slots ---- */
@@ -437,9 +432,15 @@ int berth_dict_set_value(berth_value *dict, berth_value *key, berth_value *value
 {
     berth_value *items[2] = {key, value};
     berth_tree *tree = bth_value_tree(dict);
-    if (!bth_kind_is_dict(bth_node_kind(dict)))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a dict",
-                             bth_kind_phrase(bth_node_kind(dict)));
+    berth_kind kind = bth_node_kind(dict);
+    if (kind == BERTH_KIND_SET && !value) {
+        bool is_added = bth_tree_check_owns_value(tree, key, "an item of a set") &&
+                        dict_insert_or_update(tree, (struct dict_node *)dict, key, key);
+        return is_added ? 0 : tree->error.code;
+    }
+    if (!bth_kind_is_dict(kind))
+        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a dict%s", bth_kind_phrase(kind),
+                             value ? "" : ", nor a set");
     if (!bth_tree_check_owns_value(tree, key, "a dict's key") ||
         !bth_tree_check_owns_item(tree, value, "a dict's value", key, berth_value_count(dict)))
         return tree->error.code;
@@ -472,20 +473,6 @@ int berth_dict_set(berth_value *dict, const char *key, berth_value *value)
     if (!node)
         node = berth_make_str(tree, key, strlen(key));
     return node ? berth_dict_set_value(dict, node, value) : tree->error.code;
-}
-
-/* ---- sets ---- */
-
-int berth_set_add(berth_value *set, berth_value *item)
-{
-    berth_tree *tree = bth_value_tree(set);
-    if (!bth_node_is(set, BERTH_KIND_SET))
-        return bth_tree_fail(tree, BERTH_E_ARGUMENT, "%s is not a set",
-                             bth_kind_phrase(bth_node_kind(set)));
-    if (!bth_tree_check_owns_value(tree, item, "an item of a set") ||
-        !dict_insert_or_update(tree, (struct dict_node *)set, item, item))
-        return tree->error.code;
-    return 0;
 }
 
 /* ---- what REDUCE builds ---- */

@@ -224,28 +224,10 @@ berth_value *bth_sparse_adopt(berth_tree *tree, berth_layout_kind layout, const 
     return &node->head;
 }
 
-berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
-                               int32_t rank, berth_value *const *parts, bool is_coalesced)
-{
-    if (!tree || !parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
-        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
-                               "a sparse tensor of rank %d without parts or shape", rank);
-    int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
-    if (!copy)
-        return NULL;
-    copy[rank] = 0;
-    if (rank)
-        memcpy(copy, shape, (size_t)rank * sizeof(*copy));
-    return bth_sparse_adopt(tree, layout, copy, rank, parts, is_coalesced);
-}
-
-/* ---- nested ---- */
-
-berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
+static berth_value *nested_new(berth_tree *tree, berth_value *const parts[4])
 {
     const berth_tensor *tensors[4];
-    struct parts_node *node =
-        parts ? parts_node_new(tree, BERTH_KIND_NESTED, parts, 4, tensors) : NULL;
+    struct parts_node *node = parts_node_new(tree, BERTH_KIND_NESTED, parts, 4, tensors);
     if (!node)
         return NULL;
     /* sizes and strides [n, dimensions], offsets [n]; all without items if there is no tensor
@@ -257,6 +239,23 @@ berth_value *berth_make_nested(berth_tree *tree, berth_value *const parts[4])
         offsets->rank != 1 || offsets->shape[0] != (sizes->rank == 2 ? sizes->shape[0] : 0))
         return BTH_TREE_REFUSE(tree, BERTH_E_TENSOR, "the parts of a nested tensor do not agree");
     return &node->head;
+}
+
+berth_value *berth_make_sparse(berth_tree *tree, berth_layout_kind layout, const int64_t *shape,
+                               int32_t rank, berth_value *const *parts, bool is_coalesced)
+{
+    if (!tree || !parts || rank < 0 || rank > BERTH_MAX_RANK || (rank && !shape))
+        return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT,
+                               "a sparse tensor of rank %d without parts or shape", rank);
+    if (layout == BERTH_STRIDED && rank == 0)
+        return nested_new(tree, parts);
+    int64_t *copy = bth_tree_allocate(tree, ((size_t)rank + 1) * sizeof(*copy));
+    if (!copy)
+        return NULL;
+    copy[rank] = 0;
+    if (rank)
+        memcpy(copy, shape, (size_t)rank * sizeof(*copy));
+    return bth_sparse_adopt(tree, layout, copy, rank, parts, is_coalesced);
 }
 
 /* ---- attributes ---- */

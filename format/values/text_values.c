@@ -13,28 +13,6 @@
 
 /* ---- scalars, constants, storages ---- */
 
-berth_value *berth_make_none(berth_tree *tree)
-{
-    if (!tree)
-        return NULL;
-    if (!tree->none)
-        tree->none = bth_node_new_without_id(tree, BERTH_KIND_NONE, sizeof(berth_value));
-    return tree->none;
-}
-
-berth_value *berth_make_bool(berth_tree *tree, bool value)
-{
-    if (!tree)
-        return NULL;
-    berth_value **node = &tree->bools[value];
-    if (!*node) {
-        *node = bth_node_new_without_id(tree, BERTH_KIND_BOOL, sizeof(berth_value));
-        if (*node && value)
-            (*node)->flags |= BTH_NODE_TRUE;
-    }
-    return *node;
-}
-
 berth_value *berth_make_int(berth_tree *tree, int64_t value)
 {
     struct int_node *node = bth_node_new_without_id(tree, BERTH_KIND_INT, sizeof(*node));
@@ -66,6 +44,10 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
     berth_value **slot = NULL; /* of the constant's only node */
     if (!tree)
         return NULL;
+    if (kind == BERTH_KIND_NONE && number == 0)
+        slot = &tree->none;
+    if (kind == BERTH_KIND_BOOL && (number == 0 || number == 1))
+        slot = &tree->bools[number];
     if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
         slot = &tree->dtypes[number];
     if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
@@ -76,7 +58,11 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
     if (!slot)
         return BTH_TREE_REFUSE(tree, BERTH_E_ARGUMENT, "no %s has the number %d",
                                berth_kind_name(kind), number);
-    if (!*slot) {
+    if (!*slot && kind <= BERTH_KIND_BOOL) {
+        *slot = bth_node_new_without_id(tree, kind, sizeof(berth_value));
+        if (*slot && number)
+            (*slot)->flags |= BTH_NODE_TRUE;
+    } else if (!*slot) {
         struct int_node *node = bth_node_new(tree, kind, sizeof(*node));
         if (!node)
             return NULL;
@@ -107,12 +93,6 @@ berth_value *berth_make_storage(berth_tree *tree, berth_storage *storage)
 bool bth_value_bool(const berth_value *value)
 {
     return bth_node_is(value, BERTH_KIND_BOOL) && value->flags & BTH_NODE_TRUE;
-}
-
-bool berth_as_bool(const berth_value *value, bool *result)
-{
-    *result = bth_value_bool(value);
-    return bth_node_is(value, BERTH_KIND_BOOL);
 }
 
 bool berth_as_int(const berth_value *value, int64_t *integer)
@@ -153,6 +133,9 @@ bool berth_as_complex(const berth_value *value, double *real, double *imaginary)
 
 bool berth_as_constant(const berth_value *value, berth_kind kind, int *number)
 {
+    *number = bth_value_bool(value);
+    if (kind <= BERTH_KIND_BOOL)
+        return berth_value_kind(value) == kind;
     *number = 0;
     if (kind == BERTH_KIND_LAYOUT && bth_node_is(value, BERTH_KIND_SPARSE))
         *number = ((const struct parts_node *)value)->layout;
@@ -160,7 +143,7 @@ bool berth_as_constant(const berth_value *value, berth_kind kind, int *number)
         *number = (int)((const struct storage_node *)value)->dtype;
     else if (bth_node_is(value, kind) && kind >= BERTH_KIND_DTYPE && kind <= BERTH_KIND_LAYOUT)
         *number = (int)((const struct int_node *)value)->value;
-    return *number != 0; /* no constant has the number 0 */
+    return *number != 0; /* no other constant has the number 0 */
 }
 
 int bth_value_constant(const berth_value *value, berth_kind kind)

@@ -174,10 +174,8 @@ berth_tree *berth_tree_new(berth_error *error)
 {
     BTH_ERROR_BEGIN(error);
     berth_tree *tree = bth_allocate_zeroed(sizeof(*tree));
-    if (!tree) {
-        bth_fail_memory(error, sizeof(*tree));
-        return NULL;
-    }
+    if (!tree)
+        return bth_fail_memory(error, sizeof(*tree)), NULL;
     /* Differs from run to run where addresses do, so that a file cannot be made to collide. */
     tree->seed = (uint64_t)(uintptr_t)tree * UINT64_C(0x9e3779b97f4a7c15) ^
                  (uint64_t)(uintptr_t)&error * UINT64_C(0xd6e8feb86659fd93);
@@ -229,6 +227,11 @@ berth_tree *bth_value_tree(const berth_value *value)
 size_t bth_value_id(const berth_value *value)
 {
     return value && value->id != BTH_NO_ID ? value->id : SIZE_MAX;
+}
+
+size_t bth_tree_n_storages(const berth_tree *tree)
+{
+    return tree->storages.items ? tree->storages.items->size.count : 0;
 }
 
 size_t bth_tree_n_ids(const berth_tree *tree)

@@ -9,11 +9,6 @@
  * So both have a limit (P3). PyTorch's are numbers, addresses, and "cuda:0". */
 enum { MAX_KEY_NBYTES = 1024, MAX_LOCATION_NBYTES = 255 };
 
-size_t bth_tree_n_storages(const berth_tree *tree)
-{
-    return tree->storages.items ? tree->storages.items->size.count : 0;
-}
-
 berth_storage *bth_tree_storage(const berth_tree *tree, size_t i)
 {
     return i < bth_tree_n_storages(tree) ? tree->storages.items->items[i] : NULL;

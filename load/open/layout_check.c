@@ -238,10 +238,8 @@ static bool layout_walk_move_to_storage(layout_walk *walk, size_t i, berth_error
         bth_release(walk->record);
         walk->capacity = walk->record_nbytes + 1;
         walk->record = bth_allocate(walk->capacity);
-        if (!walk->record) {
-            (void)bth_fail_memory(error, walk->capacity);
-            return false;
-        }
+        if (!walk->record)
+            return bth_fail_memory(error, walk->capacity), false;
         memcpy(walk->record, "data/", sizeof "data/");
     }
     memcpy(walk->record + 5, walk->storage->key, walk->record_nbytes - 4);

@@ -390,10 +390,8 @@ static berth_prefetch *prefetch_create_and_start(berth_checkpoint *checkpoint,
     berth_prefetch *prefetch = bth_allocate_zeroed(sizeof *prefetch);
     unsigned n_helpers = 0;
 
-    if (!prefetch) {
-        (void)bth_fail_memory(error, sizeof *prefetch);
-        return NULL;
-    }
+    if (!prefetch)
+        return bth_fail_memory(error, sizeof *prefetch), NULL;
     *prefetch = (berth_prefetch){
         .checkpoint = checkpoint, .process = bth_process_unique_number(), .flags = flags};
     if (!selection || BTH_CHECK_RESERVED(berth_selection, selection, error) == 0) {
@@ -612,17 +610,14 @@ static int prefetch_begin_own(berth_checkpoint *checkpoint, berth_error *error)
     return error->code;
 }
 
-static void prefetch_consume_own(berth_prefetch *own, const berth_storage *storage,
-                                 const berth_tensor *tensor, int64_t first, int64_t n)
+static void prefetch_consume_own(berth_prefetch *own, const berth_tensor *tensor, int64_t first,
+                                 int64_t n)
 {
     bth_prefetches *all = &own->checkpoint->prefetches;
-    uint64_t end = bth_storage_root(storage)->offset + storage->root_offset + storage->nbytes;
-    uint64_t offset;
+    uint64_t offset, end;
 
-    if (tensor ? !prefetch_tensor_extent(tensor, first, n, &offset, &end)
-               : bth_storage_deflated_record(storage) != NULL)
-        return;
-    if (!prefetch_is_of_this_process(own))
+    if (!prefetch_is_of_this_process(own) ||
+        !prefetch_tensor_extent(tensor, first, n, &offset, &end))
         return;
     bth_prefetches_lock(all);
     (void)prefetch_consume_to_offset(own, end);

@@ -310,15 +310,25 @@ static int row_gather_run_part(row_gather *gather, const berth_rows_part *part, 
 
 /* ---- public ---- */
 
-int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
-                      const berth_params *params, berth_error *error)
+int berth_rows_gather_or_estimate(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
+                                  const berth_params *params, bool gathers,
+                                  berth_rows_gather_estimate *estimate, berth_error *error)
 {
     row_gather gather = {.rows = rows, .parts = parts, .n_parts = n_parts, .params = params};
 
     BTH_ERROR_BEGIN(error);
+    if (!gathers && !estimate)
+        return bth_fail_argument(error, "the pointer for the estimate is NULL");
+    if (estimate)
+        *estimate = (berth_rows_gather_estimate){0};
     if (row_gather_plan(&gather, error) < 0)
         return error->code;
-    for (size_t i = 0; i < n_parts; i++) { /* all ids, before any byte is written */
+    if (estimate)
+        *estimate = (berth_rows_gather_estimate){.n_ids = gather.n_ids,
+                                                 .n_passes = gather.passes.n_passes,
+                                                 .memory_nbytes = row_gather_nbytes(&gather),
+                                                 .output_nbytes = gather.total_nbytes};
+    for (size_t i = 0; gathers && i < n_parts; i++) { /* all ids, before any byte is written */
         if (parts[i].n > 0 && (!parts[i].ids || !parts[i].output))
             (void)bth_fail_argument(error, "the ids, or the output, are NULL");
         else if (row_gather_begin_part(&gather, &parts[i], error) == 0 &&
@@ -327,7 +337,7 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
         if (error->code < 0)
             return bth_error_prefix_index(error, "part", i);
     }
-    if (gather.n_ids == 0)
+    if (!gathers || gather.n_ids == 0)
         return 0;
     bth_trace_scope traced = {0};
     bth_trace_enter_outermost(&traced, rows->trace, "gather rows", NULL);
@@ -355,23 +365,4 @@ int berth_rows_gather(berth_rows *rows, const berth_rows_part *parts, size_t n_p
     }
     bth_trace_leave_lazily(&traced);
     return error->code;
-}
-
-int berth_rows_estimate(berth_rows *rows, const berth_rows_part *parts, size_t n_parts,
-                        const berth_params *params, berth_rows_gather_estimate *estimate,
-                        berth_error *error)
-{
-    row_gather gather = {.rows = rows, .parts = parts, .n_parts = n_parts, .params = params};
-
-    BTH_ERROR_BEGIN(error);
-    if (!estimate)
-        return bth_fail_argument(error, "the pointer for the estimate is NULL");
-    *estimate = (berth_rows_gather_estimate){0};
-    if (row_gather_plan(&gather, error) < 0)
-        return error->code;
-    *estimate = (berth_rows_gather_estimate){.n_ids = gather.n_ids,
-                                             .n_passes = gather.passes.n_passes,
-                                             .memory_nbytes = row_gather_nbytes(&gather),
-                                             .output_nbytes = gather.total_nbytes};
-    return 0;
 }

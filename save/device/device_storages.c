@@ -38,10 +38,8 @@ berth_storage *berth_device_storage_new(berth_tree *tree, berth_dtype dtype, uin
         found.life = bth_device_life(found.device);
         bth_device_check_memory(found.device, address, (size_t)nbytes, &error);
     }
-    if (error.code != BERTH_OK) {
-        bth_tree_fail(tree, error.code, "%s", error.message);
-        return NULL;
-    }
+    if (error.code != BERTH_OK)
+        return bth_tree_fail(tree, error.code, "%s", error.message), NULL;
     bth_device_memory *memory = bth_tree_allocate(tree, sizeof *memory);
     berth_storage *storage =
         bth_storage_new_without_data(tree, dtype, nbytes, bth_device_name(found.device));

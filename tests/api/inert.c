@@ -56,8 +56,9 @@ static void expect_saved_to_the_same_pickle(const berth_value *value)
 
     assert_ok(
         berth_save_to(TO_MEMORY(&saved, &saved_nbytes), OF_VALUE(value), NAMED("inert"), &error));
-    cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL), 0);
-    cr_assert_eq(berth_archive_open(FROM_MEMORY(saved, saved_nbytes), NULL, &second, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(FIXTURE), NULL, &first, NULL, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_MEMORY(saved, saved_nbytes), NULL, &second, NULL, NULL),
+                 0);
     uint8_t *pickle = pickle_of(first, &nbytes), *again = pickle_of(second, &again_nbytes);
     cr_expect_eq(nbytes, again_nbytes);
     for (size_t i = 0; i < nbytes && i < again_nbytes; i++)

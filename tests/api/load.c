@@ -294,14 +294,14 @@ Test(load, records_open_from_anywhere)
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     berth_archive *archive;
 
-    cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, NULL), 0);
     expect_records(archive);
-    cr_assert_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, NULL, NULL), 0);
     close(fd);
     expect_records(archive);
-    cr_assert_eq(berth_archive_open(FROM_MEMORY(bytes, nbytes), NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_MEMORY(bytes, nbytes), NULL, &archive, NULL, NULL), 0);
     expect_records(archive);
-    cr_assert_eq(berth_archive_open(&source, NULL, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(&source, NULL, &archive, NULL, NULL), 0);
     source = (berth_source){0}; /* it was copied */
     expect_records(archive);
     free(bytes);
@@ -314,15 +314,15 @@ Test(load, records_of_what_is_bad_are_told_where_they_come_from)
     berth_source source = {.nbytes = 3, .name = "shelf", .read = read_from, .context = bytes};
     berth_archive *archive = (berth_archive *)path;
 
-    cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, 3), NULL, &archive, &error),
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(bytes, 3), NULL, &archive, NULL, &error),
                  BERTH_E_NOT_CHECKPOINT);
     cr_expect_null(archive);
     cr_expect_str_eq(
         error.message,
         "memory: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    FAILS(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_NOT_CHECKPOINT,
+    FAILS(berth_archive_open(&source, NULL, &archive, NULL, &error), BERTH_E_NOT_CHECKPOINT,
           "shelf: neither a zip archive nor PyTorch's legacy format: it begins with 50 4b 03");
-    FAILS(berth_archive_open(FROM_FD(-1), NULL, &archive, &error), BERTH_E_SYSTEM,
+    FAILS(berth_archive_open(FROM_FD(-1), NULL, &archive, NULL, &error), BERTH_E_SYSTEM,
           "descriptor: cannot be duplicated: Bad file descriptor");
     FAILS(berth_open_source(FROM_FD(-1), NULL, &checkpoint, &error), BERTH_E_SYSTEM,
           "descriptor: cannot be duplicated: Bad file descriptor");
@@ -381,11 +381,11 @@ Test(load, statistics_are_filled_however_early_it_fails)
     READS_NOTHING(berth_open_source(NULL, &call, &checkpoint, NULL));
     READS_NOTHING(berth_load(NULL, NULL, &call, NULL));
     READS_NOTHING(berth_verify(FROM_PATH("no/such/file"), &call, NULL, NULL, NULL, NULL));
-    READS_NOTHING(berth_archive_open(FROM_PATH("no/such/file"), &call, &archive, NULL));
-    READS_NOTHING(berth_archive_open(FROM_PATH(NULL), &call, &archive, NULL));
-    READS_NOTHING(berth_archive_open(FROM_FD(-1), &call, &archive, NULL));
-    READS_NOTHING(berth_archive_open(FROM_MEMORY(NULL, 1), &call, &archive, NULL));
-    READS_NOTHING(berth_archive_open(NULL, &call, &archive, NULL));
+    READS_NOTHING(berth_archive_open(FROM_PATH("no/such/file"), &call, &archive, NULL, NULL));
+    READS_NOTHING(berth_archive_open(FROM_PATH(NULL), &call, &archive, NULL, NULL));
+    READS_NOTHING(berth_archive_open(FROM_FD(-1), &call, &archive, NULL, NULL));
+    READS_NOTHING(berth_archive_open(FROM_MEMORY(NULL, 1), &call, &archive, NULL, NULL));
+    READS_NOTHING(berth_archive_open(NULL, &call, &archive, NULL, NULL));
 }
 
 Test(load, statistics_of_records_say_what_opening_them_took)
@@ -396,7 +396,7 @@ Test(load, statistics_of_records_say_what_opening_them_took)
     berth_params call = {.stats = &stats, .config = config};
 
     cr_assert_eq(berth_config_apply(config, "debug=off", NULL), 0);
-    cr_assert_eq(berth_archive_open(FROM_PATH(path), &call, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(path), &call, &archive, NULL, NULL), 0);
     cr_expect_eq(stats.n_records, 7);
     cr_expect_eq(stats.n_requests, 1);
     cr_expect_gt(stats.moved_nbytes, 0);
@@ -405,7 +405,7 @@ Test(load, statistics_of_records_say_what_opening_them_took)
     cr_expect_gt(stats.total_seconds, 0);
     berth_archive_close(archive);
     cr_assert_eq(berth_config_apply(config, "load.check=data load.method=read", NULL), 0);
-    cr_assert_eq(berth_archive_open(FROM_PATH(path), &call, &archive, NULL), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(path), &call, &archive, NULL, NULL), 0);
     cr_expect_gt(stats.n_requests, 1);
     cr_expect_str_eq(stats.method, "read");
     cr_expect_str_eq(stats.reason, "load.method=read");

@@ -412,7 +412,8 @@ static void begin_round(unsigned round, const char *job_path)
 
     expect(berth_config_patch(ways[round % 4], NULL) == 0, ways[round % 4], NULL);
     expect(berth_open(path, NULL, &shared, &error) == 0, "shared", &error);
-    expect(berth_archive_open(FROM_PATH(path), NULL, &archive, &error) == 0, "archive", &error);
+    expect(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, &error) == 0, "archive",
+           &error);
     expect(berth_config_unpatch(NULL) == 0, "unpatch", NULL);
     expect(berth_save_begin(TO_PATH(job_path), OF_VALUE(values_of(tree)), BERTH_SAVE_SNAPSHOT, NULL,
                             &job, &error) == 0,

@@ -78,7 +78,7 @@ static int use_archive(berth_error *error)
     berth_record record;
     uint8_t *buffer = malloc(N_ELEMENTS * sizeof *elements);
 
-    if (berth_archive_open(FROM_PATH(path), NULL, &archive, error) == 0) {
+    if (berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, error) == 0) {
         if (berth_archive_find(archive, "data/1", &record, error) == 0 &&
             berth_archive_read(archive, &record, buffer, N_ELEMENTS * sizeof *elements, 0, error) ==
                 0)

@@ -70,7 +70,7 @@ static bool save_and_read(int closed)
            berth_tensor_read(checkpoint, bias, 0, 100, copy, &error) == 0 &&
            memcmp(copy, bytes, 100) == 0 && berth_load(checkpoint, NULL, NULL, &error) == 0;
     berth_close(checkpoint);
-    good = good && berth_archive_open(FROM_PATH(path), NULL, &archive, &error) == 0;
+    good = good && berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, &error) == 0;
     if (!good)
         return false;
     good = berth_archive_find(archive, "data/0", &record, &error) == 0 && record.nbytes == N_BYTES;

@@ -90,7 +90,7 @@ Test(bad_arguments, null_pointers_are_refused)
     REFUSED(berth_make_str(tree, NULL, 1), "the text is NULL");
     REFUSED(berth_make_bytes(tree, BERTH_KIND_BYTES, NULL, 1), "the bytes are NULL");
     REFUSED(berth_make_bytes(tree, BERTH_KIND_STR, "a", 1), "str (5) is not made of bytes");
-    REFUSED(berth_make_dict(tree, BERTH_KIND_SET), "set (13) is no kind of dict");
+    REFUSED(berth_make_dict(tree, BERTH_KIND_LIST), "list (8) is no kind of dict");
     REFUSED(berth_make_bytes(tree, BERTH_KIND_INT, NULL, 4), "an integer of 4 bytes (1 to 255)");
     REFUSED(berth_make_bytes(tree, BERTH_KIND_INT, (const uint8_t[1]){0}, 0),
             "an integer of 0 bytes (1 to 255)");
@@ -174,7 +174,7 @@ Test(bad_arguments, values_of_another_kind_are_refused)
     TREE_FAILS(berth_list_append(berth_make_set(tree), berth_make_int(tree, 1)),
                "a set is not a list");
     TREE_FAILS(berth_set_add(berth_make_list(tree), berth_make_int(tree, 1)),
-               "a list is not a set");
+               "a list is not a dict, nor a set");
     TREE_FAILS(berth_dict_set(berth_make_list(tree), "a", berth_make_int(tree, 1)),
                "a list is not a dict");
     TREE_FAILS(berth_value_set_state(berth_make_list(tree), berth_make_dict(tree, BERTH_KIND_DICT)),

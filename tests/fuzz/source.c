@@ -155,7 +155,7 @@ static void check_records(struct liar liar, const berth_params *call)
     const berth_source source = {
         .nbytes = liar.told_nbytes, .name = "liar", .read = give, .context = &liar};
 
-    int result = berth_archive_open(&source, call, &archive, &error);
+    int result = berth_archive_open(&source, call, &archive, NULL, &error);
     MUST((result < 0) == (archive == NULL) && is_clean_text(error.message), "%s", error.message);
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         MUST(record.offset <= liar.told_nbytes, "%s", record.name);

@@ -113,7 +113,7 @@ static berth_archive *open_archive(const uint8_t *bytes, size_t nbytes, const ch
     MUST(config && berth_config_apply(config, "io.threads=1", error) == 0 &&
              berth_config_apply(config, options, error) == 0,
          "%s", error->message);
-    int result = berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, error);
+    int result = berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, NULL, error);
     berth_config_free(config);
     MUST((result < 0) == (archive == NULL) && result == (int)error->code &&
              is_clean_text(error->message),

@@ -30,9 +30,8 @@ def declare(name, result, *arguments):
 INFO = berth.structure("berth_archive_info")
 RECORD, ERROR = c.POINTER(berth.Record), berth.ERROR
 declare("berth_archive_open", c.c_int, c.POINTER(berth.Source), c.c_void_p, c.POINTER(c.c_void_p),
-        ERROR)
+        c.POINTER(INFO), ERROR)
 declare("berth_archive_close", None, c.c_void_p)
-declare("berth_archive_get_info", c.c_int, c.c_void_p, c.POINTER(INFO))
 declare("berth_archive_at", c.c_int, c.c_void_p, c.c_size_t, RECORD)
 declare("berth_archive_read", c.c_int, c.c_void_p, RECORD, c.c_void_p, c.c_size_t, c.c_uint64,
         ERROR)
@@ -52,10 +51,10 @@ def ours(content):
     error, archive, record = berth.Error(), c.c_void_p(), berth.Record()
     source = berth.Source(kind=berth.SOURCES["MEMORY"], fd=-1, nbytes=len(content),
                           bytes=c.cast(content, c.c_void_p))
-    if LIBRARY.berth_archive_open(c.byref(source), None, c.byref(archive), c.byref(error)) < 0:
-        return None
     info = INFO()
-    LIBRARY.berth_archive_get_info(archive, c.byref(info))
+    if LIBRARY.berth_archive_open(c.byref(source), None, c.byref(archive), c.byref(info),
+                                  c.byref(error)) < 0:
+        return None
     listed = {}
     for i in range(info.n_records):
         LIBRARY.berth_archive_at(archive, i, c.byref(record))

@@ -180,7 +180,8 @@ static int sum_records(const struct subject *subject, const berth_params *call, 
     berth_record record;
     uint8_t bytes[4096];
 
-    if (berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), call, &archive, error) < 0)
+    if (berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), call, &archive, NULL,
+                           error) < 0)
         return error->code;
     *sum = 0;
     for (size_t i = 0; error->code == 0 && berth_archive_at(archive, i, &record) == 0; i++) {
@@ -226,9 +227,9 @@ static void mark_records(struct subject *subject)
     berth_error error;
     uint64_t end = 0;
 
-    cr_assert_eq(
-        berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), NULL, &archive, &error), 0,
-        "%s", error.message);
+    cr_assert_eq(berth_archive_open(FROM_MEMORY(subject->bytes, subject->nbytes), NULL, &archive,
+                                    NULL, &error),
+                 0, "%s", error.message);
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         uint8_t meaning = record.crc32 == 0                       ? UNSUMMED
                           : strncmp(record.name, "data/", 5) == 0 ? ELEMENTS

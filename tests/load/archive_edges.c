@@ -6,7 +6,8 @@ TestSuite(archive_edges, .init = begin_sample, .fini = end_sample);
 
 static int open_records(const char *options, berth_archive **archive)
 {
-    return berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL), archive, &error);
+    return berth_archive_open(FROM_MEMORY(file, file_nbytes), only(options, NULL), archive, NULL,
+                              &error);
 }
 
 static void expect_no_records(const char *options, const char *message)
@@ -150,10 +151,12 @@ Test(archive_edges, a_bad_environment_is_told_by_every_way_to_open)
     berth_source source = {.nbytes = 4, .read = NULL};
 
     cr_assert_eq(setenv(text, "nonsense", 1), 0);
-    cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_archive_open(FROM_FD(0), NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_archive_open(FROM_MEMORY("a", 1), NULL, &archive, &error), BERTH_E_OPTION);
-    cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_PATH("/nowhere"), NULL, &archive, NULL, &error),
+                 BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_FD(0), NULL, &archive, NULL, &error), BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY("a", 1), NULL, &archive, NULL, &error),
+                 BERTH_E_OPTION);
+    cr_expect_eq(berth_archive_open(&source, NULL, &archive, NULL, &error), BERTH_E_OPTION);
     FAILS_SAYING(berth_open("/nowhere", NULL, &checkpoint, &error), BERTH_E_OPTION, text);
     cr_assert_eq(unsetenv(text), 0);
 }
@@ -165,10 +168,10 @@ Test(archive_edges, sources_and_records_that_are_none)
     berth_source source = {.nbytes = 4, .read = NULL};
     uint8_t buffer[8];
 
-    cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(&source, NULL, &archive, NULL, &error), BERTH_E_ARGUMENT);
     source.name = "mine";
-    cr_expect_eq(berth_archive_open(&source, NULL, &archive, &error), BERTH_E_ARGUMENT);
-    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, &error),
+    cr_expect_eq(berth_archive_open(&source, NULL, &archive, NULL, &error), BERTH_E_ARGUMENT);
+    cr_expect_eq(berth_archive_open(FROM_MEMORY(NULL, 5), NULL, &archive, NULL, &error),
                  BERTH_E_ARGUMENT);
     cr_expect_null(archive);
     cr_assert_eq(open_records("load.check=directory", &archive), 0);

@@ -30,7 +30,7 @@ static void expect_no_path(const char *what, int code, const char *text)
     cr_expect_eq(berth_open(what, NULL, &checkpoint, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(checkpoint);
-    cr_expect_eq(berth_archive_open(FROM_PATH(what), NULL, &archive, &error), code);
+    cr_expect_eq(berth_archive_open(FROM_PATH(what), NULL, &archive, NULL, &error), code);
     cr_expect_str_eq(error.message, expected);
     cr_expect_null(archive);
     cr_expect_eq(berth_verify(FROM_PATH(what), NULL, NULL, NULL, NULL, &error), code);
@@ -118,7 +118,7 @@ static void expect_no_descriptor(int fd, int code, const char *text)
     cr_expect_eq(berth_open_source(FROM_FD(fd), NULL, &checkpoint, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(checkpoint);
-    cr_expect_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, &error), code);
+    cr_expect_eq(berth_archive_open(FROM_FD(fd), NULL, &archive, NULL, &error), code);
     cr_expect_not_null(strstr(error.message, text), "%s", error.message);
     cr_expect_null(archive);
     cr_expect_eq(close(fd), 0);
@@ -464,7 +464,7 @@ Test(bad_input, ranges_outside)
     cr_expect_eq(berth_tensor_read(checkpoint, tensor, 6, 0, NULL, &error), 0);
     close_opened();
 
-    cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, &error), 0);
+    cr_assert_eq(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, &error), 0);
     cr_assert_eq(berth_archive_find(archive, "data/0", &record, &error), 0);
     cr_expect_eq(berth_archive_read(archive, &record, few, 24, 0, &error), 0);
     cr_expect_eq(berth_archive_read(archive, &record, few, 25, 0, &error), BERTH_E_ARGUMENT);

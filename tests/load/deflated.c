@@ -169,7 +169,8 @@ Test(deflated, records_of_an_archive_are_read_in_parts)
     berth_record record;
     uint8_t read[24];
 
-    assert_ok(berth_archive_open(FROM_MEMORY(file, file_nbytes), only("", NULL), &archive, &error));
+    assert_ok(
+        berth_archive_open(FROM_MEMORY(file, file_nbytes), only("", NULL), &archive, NULL, &error));
     assert_ok(berth_archive_find(archive, "data/1", &record, &error));
     cr_expect_eq(record.method, 8);
     for (size_t from = 0; from <= 24; from++)
@@ -205,9 +206,10 @@ Test(deflated, long_ones_are_inflated_in_pieces)
     cr_assert_not_null(data, "%s", error.message);
     cr_expect_eq(memcmp(data, large, LARGE_NBYTES), 0);
     assert_ok(berth_archive_open(FROM_MEMORY(file, file_nbytes), only("load.inflate=off", NULL),
-                                 &archive, &error));
+                                 &archive, NULL, &error));
     berth_archive_close(archive);
-    assert_ok(berth_archive_open(FROM_MEMORY(file, file_nbytes), only("", NULL), &archive, &error));
+    assert_ok(
+        berth_archive_open(FROM_MEMORY(file, file_nbytes), only("", NULL), &archive, NULL, &error));
     assert_ok(berth_archive_find(archive, "data/0", &record, &error));
     for (uint64_t at = 4999500; at < 5701000; at += 70000) {
         assert_ok(berth_archive_read(archive, &record, read, sizeof read, at, &error));

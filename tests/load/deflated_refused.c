@@ -79,7 +79,7 @@ Test(deflated_refused, inflating_can_be_turned_off)
     berth_archive *archive;
     berth_record record;
     assert_ok(berth_archive_open(FROM_MEMORY(file, file_nbytes), only("load.inflate=off", NULL),
-                                 &archive, &error));
+                                 &archive, NULL, &error));
     assert_ok(berth_archive_find(archive, "data/1", &record, &error));
     cr_expect_eq(berth_archive_read(archive, &record, bias, 8, 0, &error), BERTH_E_UNSUPPORTED);
     (void)snprintf(expected, sizeof expected,
@@ -89,7 +89,7 @@ Test(deflated_refused, inflating_can_be_turned_off)
     berth_archive_close(archive);
     zip_again("");
     assert_ok(berth_archive_open(FROM_MEMORY(file, file_nbytes), only("load.inflate=off", NULL),
-                                 &archive, &error));
+                                 &archive, NULL, &error));
     assert_ok(berth_archive_find(archive, "version", &record, &error));
     assert_ok(berth_archive_read(archive, &record, bias, 2, 0, &error));
     berth_archive_close(archive);

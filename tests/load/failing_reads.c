@@ -47,7 +47,7 @@ static int open_flaky(struct flaky *flaky, const char *options, int use)
     const berth_params *call = only(text, NULL);
     test_memory_watch();
     test_memory_refuse(flaky->refused_at, false);
-    int result = use == RECORDS  ? berth_archive_open(&source, call, &archive, &error)
+    int result = use == RECORDS  ? berth_archive_open(&source, call, &archive, NULL, &error)
                  : use == OPENED ? berth_open_source(&source, call, &checkpoint, &error)
                                  : berth_verify(&source, call, NULL, NULL, NULL, &error);
     cr_assert_eq(use == VERIFIED || result < 0, checkpoint == NULL && archive == NULL);
@@ -66,7 +66,7 @@ static int open_whole(const char *options, int use)
     const berth_source *source = FROM_MEMORY(file, file_nbytes);
     int result = use == OPENED ? try_file(options)
                  : use == RECORDS
-                     ? berth_archive_open(source, only(options, NULL), &archive, NULL)
+                     ? berth_archive_open(source, only(options, NULL), &archive, NULL, NULL)
                      : berth_verify(source, only(options, NULL), NULL, NULL, NULL, &error);
 
     close_opened();

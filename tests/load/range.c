@@ -186,7 +186,7 @@ Test(range, of_a_record_is_read_in_the_same_way)
     berth_record record;
 
     for (size_t i = 0; i < 3; i++) {
-        assert_ok(berth_archive_open(FROM_PATH(path), only(ways[i], NULL), &archive, &error));
+        assert_ok(berth_archive_open(FROM_PATH(path), only(ways[i], NULL), &archive, NULL, &error));
         cr_assert_eq(berth_archive_find(archive, "data/3", &record, &error), 0);
         count_reads();
         cr_expect_eq(berth_archive_read(archive, &record, buffer, LONG_NBYTES, FIRST * 8, &error),

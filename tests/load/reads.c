@@ -152,7 +152,8 @@ static size_t requests_of_archive(void)
     berth_record record;
     char data[4] = "", *end;
 
-    assert_ok(berth_archive_open(&source, only("load.check=directory", NULL), &archive, &error));
+    assert_ok(
+        berth_archive_open(&source, only("load.check=directory", NULL), &archive, NULL, &error));
     size_t n_reads = counted.n_reads;
     cr_assert_eq(berth_archive_find(archive, ".format_version", &record, &error), 0);
     cr_assert_leq(record.nbytes, 3);

@@ -178,7 +178,7 @@ Test(safetensors_read, has_no_records)
     berth_archive *archive = NULL;
 
     make_file("{}", 2, 0);
-    FAILS_SAYING(berth_archive_open(FROM_MEMORY(file, file_nbytes), NULL, &archive, &error),
+    FAILS_SAYING(berth_archive_open(FROM_MEMORY(file, file_nbytes), NULL, &archive, NULL, &error),
                  BERTH_E_NOT_CHECKPOINT, "safetensors");
 }
 

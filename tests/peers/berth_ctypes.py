@@ -148,21 +148,20 @@ DECLARATIONS = {
     "berth_tree_error": (INT, [P, ERROR]),
     "berth_storage_new": (P, [P, INT, P, U64, TEXT]),
     "berth_device_storage_new": (P, [P, INT, c.c_size_t, U64, TEXT, P]),
-    "berth_make_none": (P, [P]), "berth_make_bool": (P, [P, BOOL]), "berth_make_int": (P, [P, I64]),
+    "berth_make_int": (P, [P, I64]),
     "berth_make_float": (P, [P, DOUBLE]),
     "berth_make_complex": (P, [P, DOUBLE, DOUBLE]), "berth_make_str": (P, [P, TEXT, SIZE]),
     "berth_make_bytes": (P, [P, INT, TEXT, SIZE]),
     "berth_make_list": (P, [P]), "berth_make_tuple": (P, [P, VALUES, SIZE]), "berth_make_dict": (P, [P, INT]),
-    "berth_make_set": (P, [P]),
     "berth_make_size": (P, [P, I64S, c.c_int32]), "berth_make_device": (P, [P, TEXT, I64]),
     "berth_make_constant": (P, [P, INT, INT]), "berth_make_storage": (P, [P, P]),
     "berth_make_tensor": (P, [P, c.POINTER(Tensor)]), "berth_make_parameter": (P, [P, P, BOOL]),
-    "berth_make_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]), "berth_make_nested": (P, [P, VALUES]),
+    "berth_make_sparse": (P, [P, INT, I64S, c.c_int32, VALUES, BOOL]),
     "berth_make_subclass": (P, [P, P, P]), "berth_list_append": (INT, [P, P]),
-    "berth_set_add": (INT, [P, P]), "berth_dict_set_value": (INT, [P, P, P]),
+    "berth_dict_set_value": (INT, [P, P, P]),
     "berth_value_set_state": (INT, [P, P]),
     # asking
-    "berth_value_kind": (INT, [P]), "berth_as_bool": (BOOL, [P, c.POINTER(BOOL)]),
+    "berth_value_kind": (INT, [P]),
     "berth_as_int": (BOOL, [P, I64S]),
     "berth_as_float": (BOOL, [P, c.POINTER(DOUBLE)]),
     "berth_as_complex": (BOOL, [P, c.POINTER(DOUBLE), c.POINTER(DOUBLE)]),
@@ -195,9 +194,8 @@ DECLARATIONS = {
     "berth_tensor_device_address": (INT, [P, c.POINTER(Tensor), c.POINTER(c.c_size_t), ERROR]),
     # loading
     "berth_open": (INT, [TEXT, P, c.POINTER(P), ERROR]), "berth_close": (None, [P]),
-    "berth_root": (P, [P]), "berth_tensor_count": (SIZE, [P]),
+    "berth_find": (P, [P, TEXT, ERROR]), "berth_tensor_count": (SIZE, [P]),
     "berth_tensor_at": (INT, [P, SIZE, c.POINTER(NamedTensor), ERROR]),
-    "berth_storage_data": (P, [P, P, ERROR]),
     "berth_tensor_data": (P, [P, c.POINTER(Tensor), ERROR]),
     "berth_tensor_read": (INT, [P, c.POINTER(Tensor), I64, I64, P, ERROR]),
     "berth_load": (INT, [P, P, P, ERROR]),
@@ -241,6 +239,39 @@ def check(function, *arguments):
     if failed and error.code:
         raise BerthError(error.message.decode("utf-8", "replace"))
     return result
+
+
+# What is inline in the headers.
+
+def berth_make_none(tree):
+    return LIBRARY.berth_make_constant(tree, KINDS["NONE"], 0)
+
+
+def berth_make_bool(tree, value):
+    return LIBRARY.berth_make_constant(tree, KINDS["BOOL"], value)
+
+
+def berth_make_set(tree):
+    return LIBRARY.berth_make_dict(tree, KINDS["SET"])
+
+
+def berth_set_add(node, item):
+    return LIBRARY.berth_dict_set_value(node, item, None)
+
+
+def berth_make_nested(tree, parts):
+    return LIBRARY.berth_make_sparse(tree, LAYOUTS["STRIDED"], None, 0, parts, False)
+
+
+def berth_root(checkpoint):
+    return LIBRARY.berth_find(checkpoint, b"", None)
+
+
+def storage_data(checkpoint, storage):
+    """The address of a storage's first byte, of which it has at least one."""
+    nbytes, one = c.c_int64(LIBRARY.berth_storage_get_info(storage)[0].nbytes), c.c_int64(1)
+    tensor = Tensor(dtype=DTYPES["uint8"], rank=1, shape=c.pointer(nbytes), stride=c.pointer(one), storage=storage)
+    return check(LIBRARY.berth_tensor_data, checkpoint, c.byref(tensor))
 
 
 class patched:

@@ -206,9 +206,9 @@ class FromBerth:
         return ("NoneType", "None")
 
     def bool(self, node):
-        value = c.c_bool()
-        b.berth_as_bool(node, c.byref(value))
-        return ("bool", value.value)
+        number = c.c_int()
+        b.berth_as_constant(node, b.KINDS["BOOL"], c.byref(number))
+        return ("bool", bool(number.value))
 
     def int(self, node):
         small = c.c_int64()
@@ -323,7 +323,7 @@ class FromBerth:
         return (number, nbytes, self.digest_of(storage, nbytes))
 
     def digest_of(self, storage, nbytes):
-        address = b.check(b.berth_storage_data, self.checkpoint, storage) if nbytes else None
+        address = b.storage_data(self.checkpoint, storage) if nbytes else None
         return digest(address, nbytes)
 
     def tensor(self, node):

@@ -128,7 +128,8 @@ static void check_file(const struct player *player)
         n_cancelled++;
         return;
     }
-    expect(berth_archive_open(FROM_PATH(player->path), NULL, &archive, &error) == 0, error.message);
+    expect(berth_archive_open(FROM_PATH(player->path), NULL, &archive, NULL, &error) == 0,
+           error.message);
     for (size_t i = 1; i < N_RECORDS; i++) {
         expect(berth_archive_find(archive, names[i], &record, &error) == 0, error.message);
         expect(berth_archive_read(archive, &record, bytes, sizeof bytes, 0, &error) == 0,

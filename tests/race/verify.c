@@ -187,7 +187,7 @@ static void share_others(void)
     berth_tree *tree = float_tensors(N_TENSORS, elements, N_ELEMENTS, 0, &root);
     berth_error error;
 
-    expect(berth_archive_open(FROM_PATH(path), NULL, &archive, &error) == 0, error.message);
+    expect(berth_archive_open(FROM_PATH(path), NULL, &archive, NULL, &error) == 0, error.message);
     run_threads(N_THREADS, readers, archive);
     berth_archive_close(archive);
     berth_plan *plan = berth_plan_new(TO_PATH("model.pt"), OF_VALUE(root), NULL, NULL, &error);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "save/image.h"
 #include "save/plan.h"
 #include "tests/support/save/records.h"
 

@@ -70,7 +70,7 @@ static int load_subject_read_info(load_subject *subject)
     subject->n_tensors = info.n_tensors;
     subject->n_storages = info.n_storages;
     const berth_source source = berth_from_path(subject->path);
-    if (berth_archive_open(&source, NULL, &archive, NULL) == 0) {
+    if (berth_archive_open(&source, NULL, &archive, NULL, NULL) == 0) {
         if (berth_archive_find(archive, "data.pkl", &record, NULL) == 0)
             subject->pickle_nbytes = record.nbytes;
         berth_archive_close(archive);

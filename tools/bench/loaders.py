@@ -72,7 +72,7 @@ class Checkpoint:
         """Each storage's (address, bytes), in the file's order; asked for one by one."""
         found = {named.tensor.contents.storage: named.offset for named in self.named()}
         for storage in sorted(found, key=found.get):
-            yield b.check(b.berth_storage_data, self.pointer, storage), b.berth_storage_get_info(storage)[0].nbytes
+            yield b.storage_data(self.pointer, storage), b.berth_storage_get_info(storage)[0].nbytes
 
     def fetch(self):
         """All bytes are in memory."""

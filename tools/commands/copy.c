@@ -50,6 +50,7 @@ typedef struct copied_record {
 
 struct copy {
     berth_archive *archive;
+    berth_archive_info info;
     copied_record *sources;
     berth_new_record *records;
     size_t n_records;
@@ -140,10 +141,7 @@ static int copy_list_all_records(copy *c, berth_error *error)
 {
     bool keep_crc = option_is_default("save.compute_crc32");
 
-    berth_archive_info info;
-
-    (void)berth_archive_get_info(c->archive, &info);
-    c->n_records = info.n_records;
+    c->n_records = c->info.n_records;
     c->sources = calloc(c->n_records + 1, sizeof *c->sources);
     c->records = calloc(c->n_records + 1, sizeof *c->records);
     if (!c->sources || !c->records) {
@@ -213,10 +211,8 @@ static berth_config *copy_new_layout_config(copy *c, const char *in, berth_error
 static const char *copy_choose_archive_name(const copy *c)
 {
     enum { MAX_NBYTES = 510 };
-    berth_archive_info info;
 
-    (void)berth_archive_get_info(c->archive, &info);
-    return strlen(info.name) > MAX_NBYTES ? NULL : info.name;
+    return strlen(c->info.name) > MAX_NBYTES ? NULL : c->info.name;
 }
 
 /* The chosen values, all by default. A number above 0 is an exit code: why was printed. */
@@ -356,7 +352,7 @@ int run_copy(int argc, char **argv)
         return EXIT_TROUBLE;
     if (check_is_one_file(in))
         return EXIT_NO;
-    if (open_archive(in, NULL, &c.archive, &error) < 0)
+    if (open_archive(in, NULL, &c.archive, &c.info, &error) < 0)
         return fail(&error);
     if (check_in_place_output_is_not_read(out)) {
         berth_archive_close(c.archive);

@@ -360,9 +360,8 @@ static bool info_of_archive(files *all, const berth_error *why, const common *op
     berth_archive *archive;
     berth_archive_info info;
 
-    if (open_archive(all->path, NULL, &archive, NULL) < 0)
+    if (open_archive(all->path, NULL, &archive, &info, NULL) < 0)
         return false;
-    (void)berth_archive_get_info(archive, &info);
     if (options->json) {
         (void)files_print_json(all, json_pack("{s:s,s:o,s:I,s:b,s:o}", "container", "zip",
                                               "archive", text_json(info.name), "records",

@@ -261,7 +261,7 @@ static int list_records(files *all, const common *options)
     berth_stats stats = {0};
     berth_params call = {.stats = &stats};
 
-    if (open_archive(all->path, &call, &archive, &error) < 0) {
+    if (open_archive(all->path, &call, &archive, NULL, &error) < 0) {
         json_decref(array);
         return files_fail(all, &error);
     }

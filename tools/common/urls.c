@@ -216,7 +216,7 @@ int open_file_or_url(const char *path, const berth_params *params, berth_checkpo
 }
 
 int open_archive(const char *path, const berth_params *params, berth_archive **archive,
-                 berth_error *error)
+                 berth_archive_info *info, berth_error *error)
 {
     berth_source source;
     tuned call = {0};
@@ -224,11 +224,11 @@ int open_archive(const char *path, const berth_params *params, berth_archive **a
     *archive = NULL;
     int code = find_source(path, &source, error);
     if (code == 0 && !find_input(path))
-        return berth_archive_open(&source, params, archive, error);
+        return berth_archive_open(&source, params, archive, info, error);
     if (code == 0)
         code = tuned_make(&source, params, &call, error);
     if (code == 0)
-        code = berth_archive_open(&source, &call.params, archive, error);
+        code = berth_archive_open(&source, &call.params, archive, info, error);
     berth_config_free(call.config);
     return code;
 }

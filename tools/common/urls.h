@@ -36,7 +36,7 @@ int open_file_or_url(const char *path, const berth_params *params, berth_checkpo
                      berth_error *error);
 /* The same as berth_archive_open. */
 int open_archive(const char *path, const berth_params *params, berth_archive **archive,
-                 berth_error *error);
+                 berth_archive_info *info, berth_error *error);
 /* Puts the words of the network in the place of "the source did not read". */
 void explain_url(berth_error *error);
 /* Whether reading a URL has failed since it was opened, and why. */

@@ -65,8 +65,9 @@ typedef struct map {
     berth_source source;
     int fd; /* -1: a URL, or a file that cannot be opened */
     uint64_t nbytes;
-    uint64_t behind_nbytes;       /* of further objects of the legacy format */
-    berth_archive *archive;       /* NULL: no zip */
+    uint64_t behind_nbytes; /* of further objects of the legacy format */
+    berth_archive *archive; /* NULL: no zip */
+    berth_archive_info info;
     berth_checkpoint *checkpoint; /* NULL: only records were asked for */
     const char *container;
     size_t n_tensors;

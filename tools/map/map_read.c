@@ -416,11 +416,8 @@ static int compare_records(const void *left, const void *right)
 /* In the file's order; the caller frees them. */
 static berth_record *map_sorted_records(const map *m, size_t *n)
 {
-    berth_archive_info info;
-
-    (void)berth_archive_get_info(m->archive, &info);
-    berth_record *records = calloc(info.n_records + 1, sizeof *records);
-    for (*n = 0; records && *n < info.n_records; (*n)++)
+    berth_record *records = calloc(m->info.n_records + 1, sizeof *records);
+    for (*n = 0; records && *n < m->info.n_records; (*n)++)
         (void)berth_archive_at(m->archive, *n, &records[*n]);
     if (records)
         qsort(records, *n, sizeof *records, compare_records);
@@ -481,15 +478,13 @@ static void zip_add_record(zip_walk *walk, const berth_record *record, uint64_t 
 static int map_add_zip(map *m, const map_use *uses, size_t n_uses)
 {
     zip_walk walk = {.m = m, .use = uses, .uses_end = uses + n_uses};
-    berth_archive_info info;
     size_t n;
     berth_record *records = map_sorted_records(m, &n);
     uint64_t directory = map_find_directory(m);
 
     if (!records)
         return print_trouble("out of memory");
-    (void)berth_archive_get_info(m->archive, &info);
-    walk.folder_nbytes = strlen(info.name);
+    walk.folder_nbytes = strlen(m->info.name);
     if (n > 0 && directory < records[n - 1].offset)
         directory = m->nbytes;
     for (size_t i = 0; i < n; i++)
@@ -601,7 +596,7 @@ static int map_open(map *m, bool records_only, const berth_params *params)
     m->behind_nbytes = info.behind_nbytes;
     tell_behind(m->path, m->checkpoint, info.behind_nbytes);
     if (info.n_records > 0 &&
-        open_archive(m->path, records_only ? params : NULL, &m->archive, &error) < 0)
+        open_archive(m->path, records_only ? params : NULL, &m->archive, &m->info, &error) < 0)
         return fail(&error);
     return 0;
 }

@@ -22,7 +22,7 @@ static int open_archive(const berth_source *source, const char *assignments,
     int status = config ? 0 : (int)error.code;
     if (status == 0) {
         Py_BEGIN_ALLOW_THREADS;
-        status = berth_archive_open(source, &params, archive, &error);
+        status = berth_archive_open(source, &params, archive, NULL, &error);
         Py_END_ALLOW_THREADS;
     }
     berth_config_free(config);

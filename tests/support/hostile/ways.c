@@ -180,15 +180,13 @@ void verdict_on_pieces(said text, const uint8_t *bytes, size_t nbytes, const cha
 }
 
 /* All that can be seen of an archive, as one sum. */
-static void tell_records(said text, berth_archive *archive)
+static void tell_records(said text, berth_archive *archive, const berth_archive_info *info)
 {
     uint8_t bytes[4096];
-    berth_archive_info info;
     berth_record record;
     berth_error error = {0};
 
-    (void)berth_archive_get_info(archive, &info);
-    uint32_t sum = bth_crc32(0, info.name, strlen(info.name));
+    uint32_t sum = bth_crc32(0, info->name, strlen(info->name));
     for (size_t i = 0; berth_archive_at(archive, i, &record) == 0; i++) {
         cr_assert_leq(record.nbytes, sizeof bytes, "%s", record.name);
         if (berth_archive_read(archive, &record, bytes, record.nbytes, 0, &error) < 0) {
@@ -198,7 +196,7 @@ static void tell_records(said text, berth_archive *archive)
         sum = bth_crc32(sum, record.name, strlen(record.name) + 1);
         sum = bth_crc32(sum, bytes, record.nbytes);
     }
-    (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx", info.n_records,
+    (void)snprintf(text, sizeof(said), "read, %zu records, all 0x%08lx", info->n_records,
                    (unsigned long)sum);
 }
 
@@ -208,12 +206,13 @@ void verdict_on_archive(said text, const uint8_t *bytes, size_t nbytes, const ch
     berth_config *config = configured(options, "", debug);
     berth_params call = {.config = config};
     berth_archive *archive;
+    berth_archive_info info;
     berth_error error;
 
-    if (berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, &error) < 0)
+    if (berth_archive_open(FROM_MEMORY(bytes, nbytes), &call, &archive, &info, &error) < 0)
         say(text, "memory", &error);
     else
-        tell_records(text, archive);
+        tell_records(text, archive, &info);
     berth_archive_close(archive);
     berth_config_free(config);
 }
