@@ -796,7 +796,7 @@ int berth_save_url(const char *url, const berth_content *content, const berth_pa
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
     berth_upload *upload = NULL;
 
-    if (berth_upload_begin(url, 0, upload_params, &upload, &own) == 0) {
+    if (berth_upload_begin(url, 0, upload_params, &upload, &own) == 0 && upload) {
         berth_target target = berth_to_sink(berth_upload_sink(upload));
         target.path = url;
         if (berth_save_to(&target, content, params, &own) < 0)
