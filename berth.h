@@ -470,8 +470,7 @@ struct berth_params {
  * A function of the caller that receives a checkpoint. `write` gets bytes for a position in the
  * file. Positions do not overlap, and all of the file is written. Durability is up to the caller.
  * Lifetime: `buffer` is Berth's, and valid until `write` returns.
- * Returns: 0; or an errno value, which fails the save (BERTH_E_CALLBACK; system_errno has it). What
- * was written until then is the caller's to discard.
+ * Returns: 0; or an errno value, which fails the save (BERTH_E_CALLBACK; system_errno has it).
  * Threads: `write` is called from several at once; with `in_order` from one at a time: offsets
  * begin at 0 and follow each other, and after a failure no call comes.
  */
@@ -479,7 +478,8 @@ typedef struct berth_sink {
     int (*write)(void *context, const void *buffer, size_t nbytes, uint64_t offset);
     void *context;
     bool in_order;
-    uint64_t reserved[4]; /* 0 */
+    const struct berth_sink_steps *steps; /* berth/more.h; NULL: write is all that there is */
+    uint64_t reserved[3];                 /* 0 */
 } berth_sink;
 
 /* What the functions that make targets, contents and sources write into these. */

@@ -263,9 +263,9 @@ BERTH_API BERTH_MUST_CHECK int berth_joint_write(const void *ticket, size_t tick
  *     berth_joint_send(ticket, ticket_nbytes, 0, slices, 1, &object, &params, &error)
  *     berth_joint_abort(joint) // when all is sent, too
  *
- * adapters/curl has sinks for S3 (berth_upload_begin, berth_upload_join), and the store's own
- * beginning and end. There are no receipts: when berth_joint_send returns 0 in one writer, each
- * part was sent once, and the whole is byte for byte what berth_save would write.
+ * adapters/curl does so for S3 (berth_joint_url_begin), with the store's own beginning and end.
+ * There are no receipts: when berth_joint_send returns 0 in one writer, each part was sent once,
+ * and the whole is byte for byte what berth_save would write.
  *
  * Most bytes stay where they are: who has more than half of a part sends it, and gets the rest of
  * it from the others. Parts of which nobody has so much are dealt out.

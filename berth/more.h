@@ -527,6 +527,38 @@ static inline berth_target berth_to_memory(void **bytes, size_t *nbytes)
     return target;
 }
 
+/* What suits a sink. */
+typedef struct berth_sink_need {
+    uint64_t chunk_nbytes; /* is written at a time, at multiples of it in the file: 4096 or more;
+                              0: any */
+    uint32_t n_threads;    /* unless io.threads is set; 0: any */
+    uint32_t n_chunks;     /* that the sink holds for each thread, at most: io.memory_nbytes limits
+                              the number of threads by it */
+    uint64_t reserved[4];  /* 0 */
+} berth_sink_need;
+
+/*
+ * What a sink can do beside writing; each may be NULL. They are called for saves, and not for
+ * berth_joint_send.
+ */
+typedef struct berth_sink_steps {
+    /* The file is planned, and has nbytes. *need is all zeros. On the thread that begins the save.
+     */
+    int (*begin)(void *context, uint64_t nbytes, berth_sink_need *need);
+    /* Memory for bytes of one chunk, which are made there and then written from there, so that the
+       sink need not copy them. It stays until all of the chunk is written. NULL: there is none:
+       the save fails (ENOMEM). From several threads. Not called for tensors on devices, nor without
+       a chunk_nbytes. */
+    void *(*place)(void *context, uint64_t offset, size_t nbytes);
+    /* The CRC-32 of what is written next from memory of place, so that the sink need not sum it.
+       On the thread that writes it. */
+    void (*sum)(void *context, uint64_t offset, size_t nbytes, uint32_t crc32);
+    /* All is written, and the save cannot be cancelled any more: it counts now. */
+    int (*finish)(void *context);
+    /* The save has failed after begin: in this, or later. */
+    void (*abort)(void *context);
+} berth_sink_steps;
+
 /*
  * Frees the memory of a save to berth_to_memory.
  * Parameters: bytes: NULL: does nothing.

@@ -151,6 +151,8 @@ int bth_record_data_read(const berth_plan *plan, size_t i, uint8_t *out, size_t 
 #define BLOCKS_PER_TIMED 16
 #define CALLBACK_BLOCK_NBYTES ((size_t)256 * 1024)
 #define MIN_STREAMED_NBYTES ((size_t)64 * 1024)
+/* Smaller shares are summed with their neighbours, where a tile is. */
+#define MIN_SPAN_NBYTES ((size_t)16 * 1024)
 
 /* ---- tiles ---- */
 
@@ -163,6 +165,42 @@ bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *
         return false;
     *share = (bth_range){.offset = begin, .nbytes = end - begin};
     return true;
+}
+
+static uint32_t tile_sum_bytes(const bth_tile *tile, uint32_t crc32, uint64_t begin, uint64_t end)
+{
+    return bth_crc32(crc32, tile->bytes + (begin - tile->offset), (size_t)(end - begin));
+}
+
+uint32_t bth_tile_sum_range(const bth_tile *tile, uint64_t begin, uint64_t end)
+{
+    uint32_t crc32 = 0;
+
+    for (size_t i = 0; i < sizeof tile->spans / sizeof *tile->spans; i++) {
+        const bth_range *span = &tile->spans[i].range;
+        if (span->nbytes == 0 || span->offset < begin || span->offset + span->nbytes > end)
+            continue;
+        crc32 = tile_sum_bytes(tile, crc32, begin, span->offset);
+        crc32 = bth_crc32_combine(crc32, tile->spans[i].crc32, span->nbytes);
+        begin = span->offset + span->nbytes;
+    }
+    return tile_sum_bytes(tile, crc32, begin, end);
+}
+
+/* A share of data is rendered and summed: all before it in the tile is there, too. */
+static void tile_add_share_to_span(bth_tile *tile, bth_range share)
+{
+    bth_range *span = &tile->spans[tile->n_spans].range;
+    uint32_t *crc32 = &tile->spans[tile->n_spans].crc32;
+
+    if (span->nbytes == 0) {
+        *span = share;
+        *crc32 = tile->crc32;
+        return;
+    }
+    *crc32 = tile_sum_bytes(tile, *crc32, span->offset + span->nbytes, share.offset);
+    *crc32 = bth_crc32_combine(*crc32, tile->crc32, share.nbytes);
+    span->nbytes = share.offset + share.nbytes - span->offset;
 }
 
 /* Copies the tile's share of bytes that lie at `offset` in the file. */
@@ -445,6 +483,8 @@ static int image_render_data(bth_image *image, bth_tile *tile, size_t i, bool *c
     if (image_copy_and_sum_data_range(image, tile, i, zero_copy.offset + zero_copy.nbytes, end,
                                       error) < 0)
         return error->code;
+    if (image->sums && !record->is_summed && share.nbytes >= MIN_SPAN_NBYTES)
+        tile_add_share_to_span(tile, share);
     *completed = image->sums && !record->is_summed &&
                  image_add_crc32(image, i, tile->crc32, share.nbytes, at);
     return *completed ? image_check_crc32(image, i, error) : 0;
@@ -467,6 +507,7 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
     uint8_t end[BTH_ZIP_END_NBYTES];
 
     tile->n_zero_copies = 0;
+    tile->spans[0].range.nbytes = tile->spans[1].range.nbytes = tile->n_spans = 0;
     tile->incomplete = BTH_NO_RECORD;
     tile->completed = BTH_NO_RECORD;
     for (size_t i = bth_plan_find_record_by_offset(plan, tile->offset);
@@ -485,8 +526,10 @@ int bth_image_render(bth_image *image, bth_tile *tile, berth_error *error)
         (void)bth_tile_intersect_range(tile, descriptor, &share);
         if (share.nbytes > 0 && bth_image_crc32_is_complete(image, i))
             bth_image_put_descriptor(image, tile, i);
-        else if (share.nbytes > 0)
+        else if (share.nbytes > 0) {
             tile->incomplete = i;
+            tile->n_spans = 1;
+        }
         if (completed && share.nbytes < descriptor.nbytes)
             tile->completed = i;
     }

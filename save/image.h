@@ -35,7 +35,13 @@ typedef struct bth_tile {
     /* In order. `bytes` holds nothing there. */
     bth_zero_copy zero_copies[BTH_MAX_ZERO_COPIES];
     size_t n_zero_copies;
-    uint32_t crc32;       /* of the share that is being rendered */
+    uint32_t crc32; /* of the share that is being rendered */
+    /* Sums of what is rendered: before the incomplete descriptor, and behind it. */
+    struct {
+        bth_range range;
+        uint32_t crc32;
+    } spans[2];
+    unsigned n_spans;     /* that get no more */
     bool is_summed;       /* the CRC of its record is known already */
     double crc32_seconds; /* of rendering the tile */
     unsigned n_blocks;    /* whose CRC was computed so far */
@@ -55,6 +61,9 @@ size_t bth_plan_find_record_by_offset(const berth_plan *plan, uint64_t offset);
 size_t bth_plan_find_directory_entry(const berth_plan *plan, uint64_t offset);
 /* The tile's share of a range. False if there is none. */
 bool bth_tile_intersect_range(const bth_tile *tile, bth_range range, bth_range *share);
+/* The CRC of [begin, end) of a tile without zero-copy ranges: of the large shares in it the sums
+ * are known, the rest is summed now. */
+uint32_t bth_tile_sum_range(const bth_tile *tile, uint64_t begin, uint64_t end);
 #define BTH_MAX_PIECES (2 * BTH_MAX_ZERO_COPIES + 1) /* of a tile: its own and zero-copy ranges */
 
 /* A record's CRC while its parts are being summed. */

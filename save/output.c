@@ -16,6 +16,8 @@
 
 /* ---- a function of the caller ---- */
 
+#define MIN_CHUNK_NBYTES 4096 /* of a sink */
+
 static int sink_write(void *context, struct iovec *pieces, size_t n_pieces, uint64_t offset,
                       berth_error *error)
 {
@@ -23,11 +25,35 @@ static int sink_write(void *context, struct iovec *pieces, size_t n_pieces, uint
 
     assert(n_pieces == 1);
     int failure = sink->write(sink->context, pieces->iov_base, pieces->iov_len, offset);
-    if (failure == 0)
-        return 0;
+    return failure == 0 ? 0 : bth_sink_fail(error, failure, offset);
+}
+
+int bth_sink_fail(berth_error *error, int failure, uint64_t offset)
+{
     bth_fail_errno(error, failure < 0 ? -failure : failure, NULL, offset, "the sink failed");
     error->code = BERTH_E_CALLBACK;
     return error->code;
+}
+
+int bth_output_begin_sink(bth_output *output, uint64_t nbytes, berth_error *error)
+{
+    const berth_sink *sink = output->context;
+    berth_sink_need need = {0};
+
+    if (!sink->steps || !sink->steps->begin)
+        return 0;
+    int failure = sink->steps->begin(sink->context, nbytes, &need);
+    if (failure != 0)
+        return bth_sink_fail(error, failure, BERTH_NO_OFFSET);
+    if (need.chunk_nbytes > 0 && need.chunk_nbytes < MIN_CHUNK_NBYTES)
+        return bth_fail_argument(error, "the sink needs chunks of %llu bytes, the least is %d",
+                                 (unsigned long long)need.chunk_nbytes, MIN_CHUNK_NBYTES);
+    output->constraints.tile_nbytes = need.chunk_nbytes;
+    output->n_threads = need.n_threads;
+    output->n_placed = need.n_chunks;
+    if (need.chunk_nbytes > 0 && sink->steps->place)
+        output->placing = sink;
+    return 0;
 }
 
 bth_output bth_output_of_sink(const berth_sink *sink)

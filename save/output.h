@@ -24,7 +24,7 @@ typedef struct bth_output_constraints {
     uint32_t memory_alignment;   /* of every piece, if there are blocks */
     size_t min_zero_copy_nbytes; /* shorter ranges are copied; 0: all are */
     bool large_pages_only;       /* memory in small pages is better copied to large ones */
-    uint32_t tile_nbytes;        /* how much is best written at a time; 0: no matter */
+    uint64_t tile_nbytes;        /* how much is best written at a time; 0: no matter */
 } bth_output_constraints;
 
 /* A file that is an output, through the page cache or by direct writes. */
@@ -46,13 +46,20 @@ typedef struct bth_output {
     int (*read)(void *context, void *buffer, size_t nbytes, uint64_t offset, berth_error *error);
     const bth_output_file *file; /* NULL: it is none, and its room is not known */
     void *context;
-    bool in_order; /* offsets must follow each other */
+    bool in_order;             /* offsets must follow each other */
+    const berth_sink *placing; /* tiles of tile_nbytes are made in its memory; NULL: in the run's */
+    unsigned n_threads;        /* unless io.threads is set; 0: no matter */
+    unsigned n_placed;         /* tiles that `placing` holds for each thread */
     bth_output_constraints constraints;
     const char *reason;
 } bth_output;
 
 /* The pointers must live as long as the output. */
 bth_output bth_output_of_sink(const berth_sink *sink);
+/* Calls its step, for a file of nbytes, and takes what it needs. */
+int bth_output_begin_sink(bth_output *output, uint64_t nbytes, berth_error *error);
+/* failure: what a function of the sink returned. Returns the status. */
+int bth_sink_fail(berth_error *error, int failure, uint64_t offset);
 bth_output bth_output_of_fd(const int *fd);       /* at its own position, in order */
 bth_output bth_output_of_memory(uint8_t *memory); /* which holds the whole image */
 

@@ -2,6 +2,7 @@
 #include "save/run.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -61,8 +62,10 @@ typedef struct run_state {
     uint64_t deferred_block_nbytes; /* a descriptor may begin with the last byte of a block */
     unsigned n_workers;
     uint8_t *allocated;
-    uint8_t *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots */
-    uint8_t *scratch; /* in it: max_header_nbytes for each worker */
+    uint8_t
+        *buffers; /* in it, aligned: a tile for each worker, unless there are staging slots, or: */
+    const berth_sink *placing; /* gives memory for tiles; NULL: none */
+    uint8_t *scratch;          /* in it: max_header_nbytes for each worker */
     bth_staging_need staging;
     bth_staging_slots slots; /* where storages lie on devices */
     uint64_t present_nbytes; /* that other processes have written */
@@ -262,6 +265,9 @@ static int tile_write_range(run_state *run, const bth_tile *tile, uint64_t begin
                                    .begin_seconds = bth_seconds()};
         bth_trace_begin_request();
     }
+    if (run->placing && run->placing->steps->sum)
+        run->placing->steps->sum(run->placing->context, begin, (size_t)(end - begin),
+                                 bth_tile_sum_range(tile, begin, end));
     bool is_written = output->write(output->context, pieces, n_pieces, begin, &failed) == 0;
     uint64_t nbytes = bth_min(end, plan->nbytes) - begin;
     if (request.name) {
@@ -397,7 +403,12 @@ static int run_tile(void *context, uint64_t task, unsigned worker, berth_error *
     double begin = bth_seconds(), waited = 0;
 
     tile_set_range(run, task, &tile);
-    tile.bytes = run->buffers + worker * run->tile_nbytes;
+    if (run->placing) {
+        tile.bytes = run->placing->steps->place(run->placing->context, tile.offset, tile.nbytes);
+        if (!tile.bytes)
+            return bth_sink_fail(error, ENOMEM, tile.offset);
+    } else
+        tile.bytes = run->buffers + worker * run->tile_nbytes;
     tile.scratch = run->scratch + worker * plan->max_header_nbytes;
     if (run->slots.n > 0 && tile_begin_slots(run, task, worker, &tile, error) < 0)
         return error->code;
@@ -478,8 +489,13 @@ bth_run_settings bth_run_settings_of(const struct berth_config *config, const be
     if (settings.memory_nbytes == 0)
         settings.memory_nbytes =
             MEMORY_NBYTES - bth_min(plan_nbytes, MEMORY_NBYTES - MIN_MEMORY_NBYTES);
+    if (output && output->n_threads > 0 && config->io_threads == 0)
+        settings.n_workers = output->n_threads;
     /* Staging buffers of devices are larger. */
-    if (settings.tile_nbytes == 0 && output && plan->n_devices == 0)
+    bool is_placed = output && output->placing && plan->n_devices == 0;
+    if (is_placed)
+        settings.memory_nbytes = (uint64_t)config->io_memory_nbytes;
+    if (is_placed || (settings.tile_nbytes == 0 && output && plan->n_devices == 0))
         settings.tile_nbytes = output->constraints.tile_nbytes;
     if (settings.tile_nbytes == 0)
         settings.tile_nbytes = TILE_NBYTES;
@@ -545,7 +561,12 @@ static int run_choose_sizes(run_state *run, berth_error *error)
 
     run->n_workers = run->output->in_order || settings->n_workers == 0 ? 1 : settings->n_workers;
     run->tile_nbytes = bth_min(settings->tile_nbytes, nbytes);
-    if (run->image.plan->n_devices > 0) { /* a tile fits into a staging buffer */
+    if (run->placing) {
+        uint64_t each = run->output->n_placed * run->tile_nbytes + overhead;
+        if (settings->memory_nbytes > 0)
+            run->n_workers =
+                (unsigned)bth_max(bth_min(run->n_workers, settings->memory_nbytes / each), 1);
+    } else if (run->image.plan->n_devices > 0) { /* a tile fits into a staging buffer */
         uint64_t limit = settings->memory_nbytes;
         uint64_t others = 2 * (uint64_t)run->block_nbytes + run->n_workers * overhead;
         if (limit > 0)
@@ -555,7 +576,8 @@ static int run_choose_sizes(run_state *run, berth_error *error)
     } else
         run_limit_buffer_memory(run, settings->memory_nbytes, overhead);
     run->tile_nbytes &= ~(uint64_t)(run->block_nbytes - 1);
-    run->tile_nbytes = bth_max(run->tile_nbytes, min_nbytes);
+    if (!run->placing)
+        run->tile_nbytes = bth_max(run->tile_nbytes, min_nbytes);
     uint64_t n_tiles = (nbytes - 1) / run->tile_nbytes + 1;
     if (parts->ranges) { /* a tile crosses no multiple of tile_nbytes */
         for (size_t i = 0; i < parts->n_ranges; i++) {
@@ -574,6 +596,9 @@ static int run_choose_sizes(run_state *run, berth_error *error)
         n_tiles = run->n_range_tiles;
     }
     run->n_workers = (unsigned)bth_min(run->n_workers, n_tiles);
+    if (run->placing)
+        run->stats->memory_nbytes +=
+            bth_min(run->n_workers * run->output->n_placed, n_tiles) * run->tile_nbytes;
     run->staging.n_buffers = (unsigned)bth_min(run->staging.n_buffers, n_tiles);
     return 0;
 }
@@ -587,7 +612,8 @@ static int run_allocate_buffers(run_state *run, berth_error *error)
     size_t n = (size_t)run->n_workers * DEFERRED_PER_WORKER;
     uint64_t each = run->deferred_block_nbytes;
     uint64_t deferred_nbytes = n * each + run->block_nbytes; /* one for the tail */
-    uint64_t n_tiles = run->slots.n > 0 ? 0 : run->n_workers, limit = run->settings->memory_nbytes;
+    uint64_t n_tiles = run->slots.n > 0 || run->placing ? 0 : run->n_workers;
+    uint64_t limit = run->settings->memory_nbytes;
     uint64_t alignment = run->block_nbytes, tiles, scratch, nbytes, all;
     bth_pages pages = {.wanted = run->settings->large_pages};
 
@@ -598,7 +624,7 @@ static int run_allocate_buffers(run_state *run, berth_error *error)
         return bth_fail_memory(error, UINT64_MAX);
     /* From large pages a disk gets fewer and larger requests (measured on virtio: 2.4 GB/s from
      * pages of 4 KiB, 3.9 from 2 MiB). Only where the limit of memory leaves room to align them. */
-    if (run->slots.n == 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
+    if (n_tiles > 0 && run->block_nbytes > 1 && run->tile_nbytes >= BTH_LARGE_PAGE_NBYTES &&
         (limit == 0 || nbytes + BTH_LARGE_PAGE_NBYTES <= limit))
         alignment = BTH_LARGE_PAGE_NBYTES;
     if (bth_try_add(nbytes, alignment - 1, &all) && all <= SIZE_MAX)
@@ -642,6 +668,7 @@ static int run_prepare(run_state *run, berth_error *error)
     if (constraints->block_nbytes <= 1)
         constraints->block_nbytes = constraints->memory_alignment = 1;
     run->block_nbytes = constraints->block_nbytes;
+    run->placing = plan->n_devices == 0 ? run->output->placing : NULL;
     run->deferred_block_nbytes =
         run->block_nbytes > 1 ? 2 * (uint64_t)run->block_nbytes : BTH_MAX_DESCRIPTOR_NBYTES;
     if (constraints->large_pages_only)

@@ -280,6 +280,8 @@ static int operation_open_target(bth_operation *operation, berth_error *error)
         break;
     case BERTH_TARGET_SINK:
         operation->output = bth_output_of_sink(&operation->sink);
+        operation->has_begun_sink = true;
+        (void)bth_output_begin_sink(&operation->output, nbytes, error);
         break;
     }
     return error->code;
@@ -448,8 +450,23 @@ int bth_operation_transfer(bth_operation *operation, berth_error *error)
     return error->code;
 }
 
+/* The last request of a sink. */
+static void operation_finish_sink(bth_operation *operation, berth_error *error)
+{
+    const berth_sink *sink = &operation->sink;
+    double begin = bth_trace_seconds();
+    int failure = sink->steps->finish(sink->context);
+
+    BTH_TRACE(.category = "request,write", .name = "complete", .begin_seconds = begin,
+              .end_seconds = bth_seconds(), .n_requests = 1);
+    operation->stats.n_requests++;
+    if (failure != 0)
+        (void)bth_sink_fail(error, failure, BERTH_NO_OFFSET);
+}
+
 int bth_operation_finish(bth_operation *operation, berth_error *error)
 {
+    const struct berth_sink_steps *steps = operation->sink.steps;
     static const char *const durabilities[] = {"none", "file", "full"};
     bth_commit *commit = &operation->commit;
     const bth_output_file *file = &operation->file;
@@ -472,9 +489,24 @@ int bth_operation_finish(bth_operation *operation, berth_error *error)
         stats->placed = commit->in_place ? "in place" : "renamed";
         if (commit->reached >= 0)
             stats->durability = durabilities[commit->reached];
-    }
+    } else if (steps && steps->finish)
+        operation_finish_sink(operation, error);
     stats->sync_seconds = bth_operation_trace_stage("sync", begin);
     return error->code;
+}
+
+/* What it has got does not count. */
+static void operation_abort_sink(bth_operation *operation, const berth_error *error)
+{
+    const berth_sink *sink = &operation->sink;
+    double begin = bth_trace_seconds();
+
+    if (!operation->has_begun_sink || error->code == BERTH_OK || !sink->steps ||
+        !sink->steps->abort)
+        return;
+    sink->steps->abort(sink->context);
+    BTH_TRACE(.category = "system", .name = "abort", .begin_seconds = begin,
+              .end_seconds = bth_seconds());
 }
 
 int bth_operation_end(bth_operation *operation, berth_error *error)
@@ -483,6 +515,7 @@ int bth_operation_end(bth_operation *operation, berth_error *error)
     const berth_params *params = &operation->params;
     berth_stats *stats = &operation->stats;
 
+    operation_abort_sink(operation, error);
     bth_base_free(&operation->base);
     bth_direct_close(&operation->file.direct);
     bth_commit_abort(&operation->commit);

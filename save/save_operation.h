@@ -34,6 +34,7 @@ typedef struct bth_operation {
     berth_target target; /* path and sink are copies; kind 0: a plan alone */
     char *path;
     berth_sink sink;
+    bool has_begun_sink;        /* it is told how the save ends */
     struct berth_config config; /* the snapshot of this operation */
     berth_params params;        /* config and archive_name are not read after begin */
     berth_stats stats;

@@ -116,15 +116,13 @@ typedef struct berth_upload_params {
  * Saves to s3://BUCKET/KEY, as berth_save_to does to a path: the same bytes. The object appears
  * whole, or not at all; an old one stays until then. An object of more than one part is a multipart
  * upload, whose parts are sent by io.threads workers (8, unless it is set). Memory: two parts a
- * worker. Each part is sent with its CRC-32, and the object with its own, so that the server
- * compares both.
- * Parameters: url: UTF-8; the name in the archive is that of its last part, without extension.
- * params, upload_params: NULL: the defaults.
- * Errors: as for berth_save_to, and: BERTH_E_UNSUPPORTED: another URL than of S3. BERTH_E_BUSY: a
- * condition of upload_params does not hold. BERTH_E_NOT_FOUND: there is no such bucket.
- * BERTH_E_SYSTEM, _UNAVAILABLE, _CANCELLED: as for berth_source_url. What was sent is removed; if
- * that fails, too, the message says that it is left.
- * Threads: any.
+ * worker, of which io.memory_nbytes allows as many as fit, one at least. Each part is sent with its
+ * CRC-32, and the object with its own, so that the server compares both. Parameters: url: UTF-8;
+ * the name in the archive is that of its last part, without extension. params, upload_params: NULL:
+ * the defaults. Errors: as for berth_save_to, and: BERTH_E_UNSUPPORTED: another URL than of S3.
+ * BERTH_E_BUSY: a condition of upload_params does not hold. BERTH_E_NOT_FOUND: there is no such
+ * bucket. BERTH_E_SYSTEM, _UNAVAILABLE, _CANCELLED: as for berth_source_url. What was sent is
+ * removed; if that fails, too, the message says that it is left. Threads: any.
  */
 BERTH_MUST_CHECK int berth_save_url(const char *url, const berth_content *content,
                                     const berth_params *params,
@@ -135,7 +133,7 @@ typedef struct berth_upload berth_upload;
 
 /*
  * The same in steps, for a save on a thread of its own, or bytes of another kind.
- * Parameters: nbytes: of the object, at least 1 (berth_plan_new tells that of a save).
+ * Parameters: nbytes: of the object; 0: the save tells it, to which the sink is given.
  * Lifetime: *upload is the caller's until berth_upload_end; NULL on failure. The texts may go.
  * Errors: as for berth_save_url.
  * Threads: any.
@@ -145,41 +143,22 @@ BERTH_MUST_CHECK int berth_upload_begin(const char *url, uint64_t nbytes,
                                         berth_error *error);
 
 /*
- * The same for a save: plans it, and sets the options that suit it.
- * Parameters: content, *params: of the save. If it has no config, it gets *config, a copy of the
- * options in force.
- * Lifetime: *upload until berth_upload_end, *config until berth_config_free: the caller's; NULL if
- * there is none. On failure, too.
- * Errors: as for berth_save_url.
- * Threads: any.
- */
-BERTH_MUST_CHECK int berth_upload_begin_save(const char *url, const berth_content *content,
-                                             berth_params *params,
-                                             const berth_upload_params *upload_params,
-                                             berth_upload **upload, berth_config **config,
-                                             berth_error *error);
-
-/*
- * Where its bytes go: each once, in any order, from any number of threads.
+ * Where its bytes go: each once, in any order, from any number of threads. A save (berth_save_to,
+ * berth_save_begin) takes its steps: it begins the upload, if that has no size yet, puts the object
+ * in its place when all is sent, and removes what was sent if it fails.
  * Lifetime: that of the upload.
  */
 const berth_sink *berth_upload_sink(const berth_upload *upload);
 
 /*
- * Puts the object in its place, after the sink has got all bytes. If it is cancelled when this has
+ * Puts the object in its place, after the sink has got all bytes; after a save that has done so,
+ * does nothing. If it is cancelled when this has
  * begun, the server's answer is waited for 20 seconds longer (5 if there is one part), as it alone
  * tells what became of it.
  * Errors: as for berth_save_url. The old object stays, unless the server has not said what it did.
  * Threads: any, one at a time, when no other one uses the sink.
  */
 BERTH_MUST_CHECK int berth_upload_finish(berth_upload *upload, berth_error *error);
-
-/*
- * Sets the options that suit the upload, unless they are set: io.threads=8, and io.chunk_nbytes to
- * a part.
- * Errors: as for berth_config_apply.
- */
-int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error);
 
 /* As berth_source_url_explain, after a save to the sink has failed. */
 int berth_upload_explain(berth_upload *upload, berth_error *error);

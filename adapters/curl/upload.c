@@ -28,8 +28,8 @@ typedef unsigned long long ull;
 #define USUAL_PART_NBYTES (8 * MIB)
 #define MAX_PART_NBYTES ((uint64_t)5 << 30)
 #define MAX_PARTS 10000
-#define MAX_CHUNK_NBYTES ((uint64_t)1 << 30) /* of io.chunk_nbytes */
-#define N_THREADS "8"
+#define N_THREADS 8
+#define N_HELD 2     /* parts for each thread: one that it sends, one that waits for a checksum */
 #define MAX_SPARE 16 /* new memory would be filled with zeros, page by page, for each part */
 #define ABORT_SECONDS 20
 #define PATIENT_SECONDS 5
@@ -37,9 +37,9 @@ typedef unsigned long long ull;
 typedef struct upload_part {
     const uint8_t *lent; /* all of it, in memory of the one that writes it; or NULL */
     uint8_t *bytes;      /* until it is sent; NULL: nothing of it has come, or it is lent */
-    uint64_t come_nbytes;
-    uint32_t crc32;
-    char *etag; /* once it is sent */
+    uint64_t come_nbytes, summed_nbytes;
+    uint32_t crc32; /* of what is summed; where the rest is zeros */
+    char *etag;     /* once it is sent */
 } upload_part;
 
 /* For requests whose answer is waited for a while, although the caller has cancelled. */
@@ -65,6 +65,8 @@ struct berth_upload {
     bool has_failed;
     berth_error failure; /* the first one; code 0: none, or one of the caller */
     upload_patience patience;
+    bool has_begun, has_ended; /* with a size; well */
+    berth_error left;          /* what could not be removed; code 0: nothing */
 };
 
 /* ---- checksums ---- */
@@ -372,7 +374,9 @@ int berth_upload_finish(berth_upload *upload, berth_error *error)
 
     if (upload->pid != getpid()) /* X11: it is the parent's */
         (void)bcurl_fail(&own, BERTH_E_ARGUMENT, EBADF, "the upload is of the parent process");
-    else if (upload->has_failed || upload->n_sent < upload->n_parts)
+    else if (upload->has_ended)
+        ;
+    else if (upload->has_failed || !upload->has_begun || upload->n_sent < upload->n_parts)
         own = upload->failure;
     else if (bcurl_is_cancelled(&upload->url))
         (void)bcurl_fail(&own, BERTH_E_CANCELLED, ECANCELED, "cancelled");
@@ -381,8 +385,9 @@ int berth_upload_finish(berth_upload *upload, berth_error *error)
         int status = upload->id[0] ? upload_put_together(upload, &own) : upload_put(upload, &own);
         if (status == 0)
             own = (berth_error){.offset = BERTH_NO_OFFSET};
+        upload->has_ended = status == 0;
     }
-    if (own.code == 0 && upload->n_sent < upload->n_parts)
+    if (own.code == 0 && !upload->has_ended)
         (void)bcurl_fail(&own, BERTH_E_ARGUMENT, 0, "the upload has not got all of its bytes");
     if (error)
         *error = own;
@@ -429,8 +434,9 @@ static int upload_finish_part(berth_upload *upload, size_t i, berth_error *error
     upload_part *part = &upload->parts[i];
     int status = 0;
 
-    part->crc32 =
-        libdeflate_crc32(0, part->lent ? part->lent : part->bytes, (size_t)part->come_nbytes);
+    if (part->summed_nbytes < part->come_nbytes)
+        part->crc32 =
+            libdeflate_crc32(0, part->lent ? part->lent : part->bytes, (size_t)part->come_nbytes);
     if (upload->id[0])
         status = upload_send_part(upload, i, error);
     (void)pthread_mutex_lock(&upload->lock);
@@ -483,6 +489,17 @@ static int upload_fail(berth_upload *upload, const berth_error *error, int numbe
     return number ? number : EIO;
 }
 
+/* Unless the upload has failed: then the first error stays. */
+static int upload_fail_memory(berth_upload *upload)
+{
+    berth_error error;
+
+    (void)bcurl_fail(&error, BERTH_E_MEMORY, ENOMEM,
+                     "%s: no memory for a part of %llu bytes: fewer io.threads need less",
+                     upload->url.address.shown, (ull)upload_part_nbytes(upload, 0));
+    return upload_fail(upload, &error, ENOMEM);
+}
+
 static int upload_write(void *context, const void *buffer, size_t nbytes, uint64_t offset)
 {
     berth_upload *upload = context;
@@ -499,15 +516,11 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
         size_t n = nbytes < left ? nbytes : (size_t)left;
         bool is_lent = upload->id[0] && n == upload_part_nbytes(upload, i);
         uint8_t *bytes = is_lent ? NULL : upload_find_bytes(upload, i);
-        if (!bytes && !is_lent) { /* unless the upload has failed: then the first error stays */
-            (void)bcurl_fail(&error, BERTH_E_MEMORY, ENOMEM,
-                             "%s: no memory for a part of %llu bytes: fewer io.threads need less",
-                             upload->url.address.shown, (ull)upload_part_nbytes(upload, 0));
-            return upload_fail(upload, &error, ENOMEM);
-        }
+        if (!bytes && !is_lent)
+            return upload_fail_memory(upload);
         if (is_lent)
             upload->parts[i].lent = from;
-        else
+        else if (from != bytes + at)
             memcpy(bytes + at, from, n);
         if (upload_count(upload, i, n) && upload_finish_part(upload, i, &error) < 0)
             return upload_fail(upload, &error, error.system_errno);
@@ -520,33 +533,51 @@ static int upload_write(void *context, const void *buffer, size_t nbytes, uint64
 
 /* ---- all of it ---- */
 
+static void upload_release_bytes(berth_upload *upload)
+{
+    for (size_t i = 0; upload->parts && i < upload->n_parts; i++) {
+        free(upload->parts[i].bytes);
+        upload->parts[i].bytes = NULL;
+    }
+    while (upload->n_spare > 0)
+        free(upload->spare[--upload->n_spare]);
+}
+
 static void upload_release(berth_upload *upload)
 {
     bcurl_connections_free(atomic_load(&upload->url.connections));
     bcurl_address_free(&upload->url.address);
-    for (size_t i = 0; upload->parts && i < upload->n_parts; i++) {
-        free(upload->parts[i].bytes);
+    upload_release_bytes(upload);
+    for (size_t i = 0; upload->parts && i < upload->n_parts; i++)
         free(upload->parts[i].etag);
-    }
-    while (upload->n_spare > 0)
-        free(upload->spare[--upload->n_spare]);
     free(upload->parts);
     (void)pthread_mutex_destroy(&upload->lock);
     free(upload);
 }
 
-static int upload_open(berth_upload *upload, const char *text, const berth_upload_params *params,
-                       const bcurl_many *many, berth_error *error)
+/* Its size is known now. */
+static int upload_begin(berth_upload *upload, uint64_t nbytes, bool is_of_parts, berth_error *error)
 {
-    const uint64_t wanted = many && many->part_nbytes ? many->part_nbytes : params->part_nbytes;
+    upload->nbytes = nbytes;
+    if (nbytes == 0)
+        return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an upload has at least a byte");
+    if (upload_choose_parts(upload, upload->part_nbytes, error) < 0)
+        return error->code;
+    upload->has_begun = true;
+    return !upload->is_joined && (upload->n_parts > 1 || is_of_parts) ? upload_create(upload, error)
+                                                                      : 0;
+}
 
+/* Without the size, if nbytes is 0. */
+static int upload_open(berth_upload *upload, const char *text, uint64_t nbytes,
+                       const berth_upload_params *params, const bcurl_many *many,
+                       berth_error *error)
+{
+    upload->part_nbytes = many && many->part_nbytes ? many->part_nbytes : params->part_nbytes;
     for (size_t i = 0; i < sizeof params->reserved / sizeof *params->reserved; i++)
         if (params->reserved[i] != 0)
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "berth_upload_params.reserved must be 0");
-    if (upload->nbytes == 0)
-        return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "an upload has at least a byte");
-    if (upload_choose_parts(upload, wanted, error) < 0 ||
-        upload_set_condition(upload, params->if_match, error) < 0 ||
+    if (upload_set_condition(upload, params->if_match, error) < 0 ||
         bcurl_url_find_deadline(&upload->url, error) < 0 || bcurl_need_library(error) < 0 ||
         bcurl_address_make(text, &upload->url.address, error) < 0)
         return error->code;
@@ -560,30 +591,81 @@ static int upload_open(berth_upload *upload, const char *text, const berth_uploa
         upload->is_joined = true;
         upload->url.is_pinned = true; /* the server has answered the one that began it */
         (void)snprintf(upload->id, sizeof upload->id, "%s", many->id);
-        return 0;
     }
-    return upload->n_parts > 1 || many ? upload_create(upload, error) : 0;
+    return nbytes > 0 || many ? upload_begin(upload, nbytes, many != NULL, error) : 0;
+}
+
+/* ---- as a sink of a save ---- */
+
+static int upload_step_begin(void *context, uint64_t nbytes, berth_sink_need *need)
+{
+    berth_upload *upload = context;
+    berth_error error = {.offset = BERTH_NO_OFFSET};
+
+    if (upload->pid != getpid())
+        return EBADF;
+    if (upload->has_begun && upload->nbytes != nbytes)
+        (void)bcurl_fail(&error, BERTH_E_ARGUMENT, 0,
+                         "%s: the upload has %llu bytes, and the save %llu",
+                         upload->url.address.shown, (ull)upload->nbytes, (ull)nbytes);
+    if (error.code < 0 || (!upload->has_begun && upload_begin(upload, nbytes, false, &error) < 0))
+        return upload_fail(upload, &error, error.system_errno);
+    *need = (berth_sink_need){
+        .chunk_nbytes = upload->part_nbytes, .n_threads = N_THREADS, .n_chunks = N_HELD};
+    return 0;
+}
+
+static void *upload_step_place(void *context, uint64_t offset, size_t nbytes)
+{
+    berth_upload *upload = context;
+    size_t i = (size_t)(offset / upload->part_nbytes);
+    uint64_t at = offset % upload->part_nbytes;
+
+    if (upload->pid != getpid() || offset >= upload->nbytes ||
+        nbytes > upload_part_nbytes(upload, i) - at)
+        return NULL;
+    uint8_t *bytes = upload_find_bytes(upload, i);
+    if (!bytes)
+        (void)upload_fail_memory(upload);
+    return bytes ? bytes + at : NULL;
+}
+
+/* Of bytes that lie in one part, as their memory does. */
+static void upload_step_sum(void *context, uint64_t offset, size_t nbytes, uint32_t crc32)
+{
+    berth_upload *upload = context;
+    size_t i = (size_t)(offset / upload->part_nbytes);
+    uint64_t behind = upload_part_nbytes(upload, i) - offset % upload->part_nbytes - nbytes;
+    uint32_t shifted = (uint32_t)crc32_combine(crc32, 0, (z_off_t)behind);
+
+    (void)pthread_mutex_lock(&upload->lock);
+    upload->parts[i].crc32 ^= shifted;
+    upload->parts[i].summed_nbytes += nbytes;
+    (void)pthread_mutex_unlock(&upload->lock);
+}
+
+static int upload_step_finish(void *context)
+{
+    berth_error error;
+
+    return berth_upload_finish(context, &error) < 0
+               ? upload_fail(context, &error, error.system_errno)
+               : 0;
+}
+
+static void upload_step_abort(void *context)
+{
+    berth_upload *upload = context;
+
+    if (upload->pid != getpid() || !upload->id[0] || upload->is_joined)
+        return;
+    upload_release_bytes(upload); /* the request may need memory */
+    (void)upload_abort(upload, &upload->left);
 }
 
 const berth_sink *berth_upload_sink(const berth_upload *upload)
 {
     return &upload->sink;
-}
-
-int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error)
-{
-    berth_option option;
-    char text[64];
-
-    int status = berth_config_describe(config, "io.threads", &option, error);
-    if (status == 0 && option.number == 0)
-        status = berth_config_apply(config, "io.threads=" N_THREADS, error);
-    if (status == 0)
-        status = berth_config_describe(config, "io.chunk_nbytes", &option, error);
-    if (status < 0 || option.number != 0 || upload->part_nbytes > MAX_CHUNK_NBYTES)
-        return status;
-    (void)snprintf(text, sizeof text, "io.chunk_nbytes=%" PRIu64, upload->part_nbytes);
-    return berth_config_apply(config, text, error);
 }
 
 int berth_upload_explain(berth_upload *upload, berth_error *error)
@@ -605,8 +687,9 @@ int berth_upload_end(berth_upload *upload, berth_error *error)
     if (!upload)
         return 0;
     if (upload->pid == getpid()) {
-        if (upload->id[0] && !upload->is_joined)
-            (void)upload_abort(upload, &own);
+        if (upload->left.code == 0)
+            upload_step_abort(upload);
+        own = upload->left;
         upload_release(upload);
     }
     if (error)
@@ -632,6 +715,8 @@ int bcurl_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
                        const bcurl_many *many, berth_upload **upload, berth_error *error)
 {
     static const berth_upload_params defaults;
+    static const berth_sink_steps steps = {upload_step_begin, upload_step_place, upload_step_sum,
+                                           upload_step_finish, upload_step_abort};
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
     berth_upload *made = calloc(1, sizeof *made);
 
@@ -640,13 +725,13 @@ int bcurl_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
         return bcurl_fail(error, BERTH_E_MEMORY, 0, "out of memory");
     params = params ? params : &defaults;
     made->pid = getpid();
-    made->nbytes = nbytes;
-    made->sink = (berth_sink){.write = upload_write, .context = made};
+    made->left.offset = BERTH_NO_OFFSET;
+    made->sink = (berth_sink){.write = upload_write, .context = made, .steps = &steps};
     made->url.params = (berth_url_params){.cancelled = params->cancelled,
                                           .context = params->context,
                                           .deadline_seconds = params->deadline_seconds};
     (void)pthread_mutex_init(&made->lock, NULL);
-    if (upload_open(made, url, params, many, &own) == 0)
+    if (upload_open(made, url, nbytes, params, many, &own) == 0)
         *upload = made;
     else if (berth_upload_end(made, &left) < 0)
         bcurl_tell_more(&own, left.message);
@@ -705,70 +790,20 @@ int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *e
     return 0;
 }
 
-/* The options are copied first, so that nobody changes them between the plan and the save. */
-int berth_upload_begin_save(const char *url, const berth_content *content, berth_params *params,
-                            const berth_upload_params *upload_params, berth_upload **upload,
-                            berth_config **config, berth_error *error)
-{
-    const berth_target name = berth_to_path(url);
-    berth_error own = {.offset = BERTH_NO_OFFSET};
-    berth_plan_info info = {0};
-    berth_plan *plan = NULL;
-
-    *upload = NULL;
-    *config = params->config ? NULL : berth_config_new(&own);
-    if (*config)
-        params->config = *config;
-    if (own.code == BERTH_OK)
-        plan = berth_plan_new(&name, content, params, &info, &own);
-    int status =
-        plan ? berth_upload_begin(url, info.nbytes, upload_params, upload, &own) : (int)own.code;
-    berth_plan_free(plan);
-    if (*upload && *config)
-        status = berth_upload_tune(*upload, *config, &own);
-    if (error)
-        *error = own;
-    return status;
-}
-
-/* The save's statistics end with its last part; what ends the upload is one request more. */
-static int upload_finish_save(berth_upload *upload, berth_stats *stats, berth_error *error)
-{
-    const double begin = bcurl_seconds();
-    int status = berth_upload_finish(upload, error);
-    const double seconds = bcurl_seconds() - begin;
-
-    if (stats) {
-        stats->n_requests++;
-        stats->disk_seconds += seconds;
-        stats->transfer_seconds += seconds;
-        stats->total_seconds += seconds;
-    }
-    return status;
-}
-
 int berth_save_url(const char *url, const berth_content *content, const berth_params *params,
                    const berth_upload_params *upload_params, berth_error *error)
 {
     berth_error own = {.offset = BERTH_NO_OFFSET}, left;
-    berth_params tuned = params ? *params : (berth_params){0};
     berth_upload *upload = NULL;
-    berth_config *config = NULL;
-    int status =
-        berth_upload_begin_save(url, content, &tuned, upload_params, &upload, &config, &own);
 
-    if (upload && status == 0) {
+    if (berth_upload_begin(url, 0, upload_params, &upload, &own) == 0 && upload) {
         berth_target target = berth_to_sink(berth_upload_sink(upload));
         target.path = url;
-        status = berth_save_to(&target, content, &tuned, &own);
-        if (status == 0)
-            status = upload_finish_save(upload, tuned.stats, &own);
-        if (status < 0)
+        if (berth_save_to(&target, content, params, &own) < 0)
             (void)berth_upload_explain(upload, &own);
     }
     if (berth_upload_end(upload, &left) < 0 && own.code < 0)
         bcurl_tell_more(&own, left.message);
-    berth_config_free(config);
     if (error)
         *error = own;
     return own.code;

@@ -48,31 +48,10 @@ int berth_upload_begin(const char *url, uint64_t nbytes, const berth_upload_para
     return fail_without(error);
 }
 
-int berth_upload_begin_save(const char *url, const berth_content *content, berth_params *params,
-                            const berth_upload_params *upload_params, berth_upload **upload,
-                            berth_config **config, berth_error *error)
-{
-    (void)url;
-    (void)content;
-    (void)params;
-    (void)upload_params;
-    *upload = NULL;
-    *config = NULL;
-    return fail_without(error);
-}
-
 const berth_sink *berth_upload_sink(const berth_upload *upload)
 {
     (void)upload;
     return NULL;
-}
-
-int berth_upload_tune(const berth_upload *upload, berth_config *config, berth_error *error)
-{
-    (void)upload;
-    (void)config;
-    (void)error;
-    return 0;
 }
 
 int berth_upload_explain(berth_upload *upload, berth_error *error)

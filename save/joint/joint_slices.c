@@ -287,7 +287,7 @@ int bth_slice_parts_make(const bth_ticket *ticket, const berth_slice *slices, si
         runs.slice = &slices[i];
         if (BTH_CHECK_RESERVED(berth_slice, runs.slice, error) < 0)
             (void)bth_error_prefix_index(error, "slice", i);
-        else if (at[i] == BTH_NO_TENSOR || !bth_ticket_next_tensor(ticket, &at[i], &runs.tensor))
+        else if (!bth_ticket_next_tensor(ticket, &at[i], &runs.tensor))
             (void)bth_fail(error, BERTH_E_NOT_FOUND, slices[i].name, BERTH_NO_OFFSET,
                            "slice %zu: the outline has no such tensor whose bytes are elsewhere",
                            i);

@@ -256,7 +256,7 @@ bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_ten
     bth_cursor cursor = bth_cursor_make(ticket->bytes, end);
 
     cursor.at = *at;
-    if (*at == end || !tensor_read(&cursor, tensor)) /* it was read before */
+    if (*at >= end || !tensor_read(&cursor, tensor)) /* it was read before */
         return false;
     *at = cursor.at;
     return true;

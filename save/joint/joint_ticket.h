@@ -94,7 +94,7 @@ int bth_ticket_read(const void *bytes, size_t nbytes, bth_ticket *ticket, berth_
 void bth_ticket_free_all(bth_ticket *ticket);
 /*
  * The tensor that begins at byte *at; then *at is where the next one begins. False: it is the end
- * of the tensors. *at must come from tensors_at, from this function, or from
+ * of the tensors, or BTH_NO_TENSOR. *at must come from tensors_at, from this function, or from
  * bth_ticket_find_tensors_of_slices.
  */
 bool bth_ticket_next_tensor(const bth_ticket *ticket, size_t *at, bth_ticket_tensor *tensor);

@@ -163,7 +163,7 @@ class Request(http.server.BaseHTTPRequestHandler):
     def do_begin(self, bucket):
         if self.headers["x-amz-checksum-type"] != "FULL_OBJECT" or self.headers["x-amz-checksum-algorithm"] != "CRC32":
             return self.refuse(400, "InvalidRequest")
-        name = f"id+/{len(bucket.steps)}={bucket.long_ids}"  # it must be encoded
+        name = f"id+/{self.n}={bucket.long_ids}"  # it must be encoded
         bucket.uploads[name] = {"key": self.key, "parts": {}, "since": time.time()}
         self.said = (200, f"<InitiateMultipartUploadResult><Key>k</Key><UploadId>{name}</UploadId>"
                           "</InitiateMultipartUploadResult>")

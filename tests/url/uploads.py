@@ -70,8 +70,32 @@ class Uploads(Writing):
         bucket = self.bucket(None, lambda request: time.sleep(0.7 * (request.step in ("put", "complete"))))
         for name in ("small.pt", "mid.pt"):
             told = self.berth("copy", "--stats", files.path(name), "s3://bucket/k.pt", env=bucket.env).err
-            numbers = re.search(r"seconds: (\S+) in all, .* (\S+) moving.* (\S+) disk;", told, re.DOTALL).groups()
+            numbers = re.search(r"seconds: (\S+) in all, .* (\S+) syncing", told).groups()
             self.assertGreater(min(map(float, numbers)), 0.7, told)
+            self.assertRegex(told, "moved in 3 requests" if name == "small.pt" else r"moved in \d+ requests")
+
+    def test_trace(self):
+        """It ends with what ends the upload."""
+        for fails in (False, True):
+            bucket = self.bucket(lambda request, fails=fails: request.fail(403, "AccessDenied")
+                                 if fails and request.step == "part" else None)
+            trace = self.path(f"trace{fails}.json")
+            self.berth("copy", "--trace", trace, files.path("mid.pt"), "s3://bucket/k.pt", env=bucket.env,
+                       code=2 if fails else 0)
+            with open(trace, encoding="utf-8") as file:
+                names = [each.get("name") for each in json.load(file)["traceEvents"]]
+            self.assertEqual((names.count("complete"), names.count("abort")), (0, 1) if fails else (1, 0))
+            self.assertEqual(bucket.uploads, {})
+
+    def test_the_limit_of_memory(self):
+        """Two parts for each worker count for io.memory_nbytes."""
+        for limit, most in ((0, range(2, 5)), (40 << 20, (1, 2)), (1, (1,))):
+            seen = []
+            bucket = self.bucket(lambda request, seen=seen: request.step == "part" and (
+                seen.append(request.owner.n_now), time.sleep(0.3)))
+            self.berth("copy", "--set", f"io.memory_nbytes={limit}", "--set", "io.threads=4", files.path("mid.pt"),
+                       "s3://bucket/k.pt", env=bucket.env)
+            self.assertIn(max(seen), most)
 
     def test_formats(self):
         bucket = self.bucket()
@@ -446,6 +470,9 @@ for name, value in values.items():
         berth.save_async(value, f"S3://bucket/{{snapshot}}/{{name}}.pt", snapshot=snapshot).result()
 berth.save({{"w": large["weight"]}}, "large.safetensors")
 berth.save({{"w": large["weight"]}}, "s3://bucket/a/large.safetensors")
+import berth.safetensors.numpy, berth.safetensors.torch
+berth.safetensors.torch.save_file({{"w": large["weight"]}}, "s3://bucket/t/large.safetensors", {{"format": "pt"}})
+berth.safetensors.numpy.save_file({{"w": large["weight"].numpy()}}, "s3://bucket/n/large.safetensors", {{"format": "pt"}})
 assert berth.counters()["save"]["records"] == 3, berth.counters()
 assert torch.equal(berth.load("s3://bucket/a/large.pt")["weight"], large["weight"])
 """)
@@ -453,7 +480,7 @@ assert torch.equal(berth.load("s3://bucket/a/large.pt")["weight"], large["weight
         self.assertEqual(len(written), 9)
         for key, (data, _, _) in bucket.objects.items():
             self.assertTrue(data == self.read(key.split("/")[-1]), key)
-        self.assertEqual(len(bucket.objects), 3 * 8 + 1)
+        self.assertEqual(len(bucket.objects), 3 * 8 + 3)
 
     def test_memory(self):
         """Of 8 workers, each with a part that it renders and one that it sends; not of the object."""

@@ -88,18 +88,6 @@ static int upload_is_stopped(void *context)
     return atomic_load(&self->is_stopped) || bpy_is_interrupted();
 }
 
-/* All is sent. Returns: as berth_upload_finish; or 0, and a handler of a signal has raised. */
-static int upload_finish(job_object *self, berth_error *error)
-{
-    int status;
-    if (!self->upload)
-        return 0;
-    Py_BEGIN_ALLOW_THREADS;
-    status = berth_upload_finish(self->upload, error);
-    Py_END_ALLOW_THREADS;
-    return status;
-}
-
 /* The save has ended. What is left of one that failed is removed; its error tells both, or the
  * exception that is set. error: NULL: it has not failed. */
 static void upload_end(job_object *self, berth_error *error)
@@ -133,6 +121,8 @@ static int begin(job_object *self, const berth_target *target, const berth_conte
         status = berth_save_begin(target, content, flags, params, &self->job, &error);
         Py_END_ALLOW_THREADS;
     } while (status < 0 && error.system_errno == EINTR && PyErr_CheckSignals() == 0);
+    if (status < 0)
+        upload_end(self, &error);
     if (status < 0 && !PyErr_Occurred())
         bpy_raise(&error);
     return status;
@@ -151,18 +141,17 @@ static int duplicate(job_object *self, PyObject *number)
 
 /* Its name in the archive is that of the URL's last part, as of a path. */
 static int begin_to_url(job_object *self, PyObject *text, const berth_content *content,
-                        berth_params *params, uint32_t flags)
+                        const berth_params *params, uint32_t flags)
 {
     PyObject *bytes = bpy_text(text, "a URL");
     const char *url = bytes ? PyBytes_AsString(bytes) : NULL;
     const berth_upload_params how = {.cancelled = upload_is_stopped, .context = self};
-    berth_config *config = NULL;
     berth_error error;
     int status;
     if (!url)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
-    status = berth_upload_begin_save(url, content, params, &how, &self->upload, &config, &error);
+    status = berth_upload_begin(url, 0, &how, &self->upload, &error);
     Py_END_ALLOW_THREADS;
     if (status == 0) {
         berth_target target = berth_to_sink(berth_upload_sink(self->upload));
@@ -170,7 +159,6 @@ static int begin_to_url(job_object *self, PyObject *text, const berth_content *c
         status = begin(self, &target, content, params, flags);
     } else if (!PyErr_Occurred())
         bpy_raise(&error);
-    berth_config_free(config);
     Py_DECREF(bytes);
     return status;
 }
@@ -266,8 +254,6 @@ static void close_fd(job_object *self)
 static int end(job_object *self, int status, berth_error *error)
 {
     close_fd(self);
-    if (status == 0)
-        status = upload_finish(self, error);
     upload_end(self, status < 0 ? error : NULL);
     writer ended = self->writer;
     self->writer = (writer){0};
@@ -325,6 +311,8 @@ static PyObject *end_cancelled(job_object *self)
     int status;
     PyErr_Fetch(&type, &value, &traceback);
     cancel(self);
+    atomic_store(&self->is_stopped,
+                 true); /* the last request of an upload is not waited for long */
     (void)wait_for(self, BERTH_JOB_DONE, -1, &status, &error);
     close_fd(self);
     PyErr_Restore(type, value, traceback);

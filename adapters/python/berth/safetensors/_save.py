@@ -9,6 +9,7 @@ from berth._counters import count_weights
 from berth._errors import shown
 from berth._open import File
 from berth._save import finish, start_tensors
+from berth._source import from_caller
 from berth.safetensors._errors import SafetensorError, as_the_package
 from berth.safetensors._open import DTYPE_CODES, safe_open
 
@@ -62,7 +63,7 @@ def serialize(tensor_dict, metadata=None):
 
 
 def serialize_file(tensor_dict, filename, metadata=None):
-    """Saves tensors that lie in memory: all or nothing, with the package's bytes.
+    """Saves tensors that lie in memory to a path or "s3://bucket/key": all or nothing, with the package's bytes.
 
     tensor_dict: {name: TensorSpec}; metadata: a dict of texts, for the file's head
     Raises: SafetensorError: a size is not that of the shape; it cannot be written.
@@ -94,7 +95,7 @@ def save_rows(rows, f, metadata, owner):
         if not address and 0 not in dims:
             raise SafetensorError(f"{shown(name)}: its address is 0")
     with as_the_package(is_save=True):
-        finish(*start_tensors(f, _native.save_specs_begin, rows, texts_of(metadata), owner))
+        finish(*start_tensors(from_caller(f), _native.save_specs_begin, rows, texts_of(metadata), owner))
 
 
 def texts_of(metadata):

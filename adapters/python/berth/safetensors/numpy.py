@@ -33,7 +33,7 @@ def load(data):
 
 
 def save_file(tensor_dict, filename, metadata=None):
-    """Saves a dict of arrays to a path: all or nothing, with the package's bytes.
+    """Saves a dict of arrays to a path or "s3://bucket/key": all or nothing, with the package's bytes.
 
     Arrays that are big-endian or not contiguous are copied.
     Raises: SafetensorError: numpy's dtype is none of the format's; it cannot be written.

@@ -34,7 +34,7 @@ def load(data):
 
 
 def save_file(tensors, filename, metadata=None):
-    """Saves a dict of tensors to a path: all or nothing, as berth.save does, with the package's bytes.
+    """Saves a dict of tensors to a path or "s3://bucket/key": all or nothing, as berth.save, with the package's bytes.
 
     metadata: a dict of texts, for the file's head
     Raises: ValueError: a value is no tensor, is sparse or not contiguous; RuntimeError: tensors share memory;
