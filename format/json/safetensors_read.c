@@ -30,6 +30,7 @@ typedef struct header_reading {
     uint64_t data_nbytes;
     header_tensor *tensors;
     size_t n_tensors;
+    bool is_in_order; /* of their bytes, as all who write the format have them */
     berth_tree *tree;
     bth_safetensors *contents;
 } header_reading;
@@ -61,6 +62,16 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
     return 0;
 }
 
+static int compare_tensors(const void *left, const void *right)
+{
+    const header_tensor *a = left, *b = right;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
 /* S2: a known dtype, and two offsets, inside the file. */
 static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
                              berth_error *error)
@@ -90,6 +101,8 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
                         .begin = (uint64_t)json_integer_value(begin),
                         .end = end_at,
                         .shape = json_object_get(entry, "shape")};
+    const header_tensor *last = &reading->tensors[reading->n_tensors];
+    reading->is_in_order &= reading->n_tensors == 0 || compare_tensors(last - 1, last) < 0;
     reading->n_tensors++;
     return 0;
 }
@@ -102,14 +115,17 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     int32_t rank = bth_json_read_sizes(from->shape, false, shape), last = rank - 1;
     berth_tensor tensor = {.dtype = from->dtype, .shape = shape, .rank = rank};
     uint64_t nbytes = from->end - from->begin, wanted = berth_dtype_nbytes(from->dtype);
-    bool is_f4 = from->dtype == BERTH_FLOAT4_E2M1FN_X2, fits = true;
+    int64_t per_item = bth_safetensors_elements_per_item(from->dtype);
+    bool fits = true;
     const char *why = NULL;
     if (rank < 0)
         why = "its shape is no list of at most 64 sizes";
-    else if (is_f4 && (rank == 0 || shape[last] % 2 != 0))
-        why = "PyTorch has F4 in pairs only: its last dimension must be even";
-    else if (is_f4) /* the file counts elements, PyTorch bytes of two */
-        shape[last] /= 2;
+    else if (per_item > 1 && (rank == 0 || shape[last] % per_item != 0))
+        why = per_item == 2
+                  ? "PyTorch has F4 in pairs only: its last dimension must be even"
+                  : "Berth has F6 in fours only: its last dimension must be a multiple of 4";
+    else if (per_item > 1)
+        shape[last] /= per_item;
     for (int32_t i = 0; i < rank; i++)
         fits &= bth_try_multiply(wanted, (uint64_t)shape[i], &wanted);
     if (!why && (!fits || wanted != nbytes))
@@ -127,16 +143,6 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     if (!made)
         (void)berth_tree_error(reading->tree, error);
     return made;
-}
-
-static int compare_tensors(const void *left, const void *right)
-{
-    const header_tensor *a = left, *b = right;
-    if (a->begin != b->begin)
-        return a->begin < b->begin ? -1 : 1;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
 }
 
 static int header_read_entries(header_reading *reading, berth_error *error)
@@ -158,7 +164,8 @@ static int header_read_entries(header_reading *reading, berth_error *error)
             return error->code;
     }
     /* S2: every byte of the data belongs to exactly one tensor. */
-    qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
+    if (!reading->is_in_order)
+        qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         if (reading->tensors[i].begin != at)
             return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
@@ -187,6 +194,7 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
     uint64_t data_offset = BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes;
     header_reading reading = {.data_offset = data_offset,
                               .data_nbytes = file_nbytes - data_offset,
+                              .is_in_order = true,
                               .tree = tree,
                               .contents = contents};
     bth_json_text text = {.bytes = head + BTH_SAFETENSORS_LENGTH_NBYTES,

@@ -66,7 +66,8 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
     berth_value **slot = NULL; /* of the constant's only node */
     if (!tree)
         return NULL;
-    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
+    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT &&
+        !bth_dtype_is_foreign((berth_dtype)number))
         slot = &tree->dtypes[number];
     if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
         number <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)
