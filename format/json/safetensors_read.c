@@ -30,7 +30,6 @@ typedef struct header_reading {
     uint64_t data_nbytes;
     header_tensor *tensors;
     size_t n_tensors;
-    bool is_in_order; /* of their bytes, as all who write the format have them */
     berth_tree *tree;
     bth_safetensors *contents;
 } header_reading;
@@ -62,16 +61,6 @@ static int header_read_metadata(header_reading *reading, const json_t *metadata,
     return 0;
 }
 
-static int compare_tensors(const void *left, const void *right)
-{
-    const header_tensor *a = left, *b = right;
-    if (a->begin != b->begin)
-        return a->begin < b->begin ? -1 : 1;
-    if (a->end != b->end)
-        return a->end < b->end ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
-}
-
 /* S2: a known dtype, and two offsets, inside the file. */
 static int header_add_tensor(header_reading *reading, const char *name, const json_t *entry,
                              berth_error *error)
@@ -101,8 +90,6 @@ static int header_add_tensor(header_reading *reading, const char *name, const js
                         .begin = (uint64_t)json_integer_value(begin),
                         .end = end_at,
                         .shape = json_object_get(entry, "shape")};
-    const header_tensor *last = &reading->tensors[reading->n_tensors];
-    reading->is_in_order &= reading->n_tensors == 0 || compare_tensors(last - 1, last) < 0;
     reading->n_tensors++;
     return 0;
 }
@@ -145,6 +132,16 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     return made;
 }
 
+static int compare_tensors(const void *left, const void *right)
+{
+    const header_tensor *a = left, *b = right;
+    if (a->begin != b->begin)
+        return a->begin < b->begin ? -1 : 1;
+    if (a->end != b->end)
+        return a->end < b->end ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
 static int header_read_entries(header_reading *reading, berth_error *error)
 {
     size_t nbytes = bth_array_nbytes(json_object_size(reading->json) + 1, sizeof *reading->tensors);
@@ -164,8 +161,7 @@ static int header_read_entries(header_reading *reading, berth_error *error)
             return error->code;
     }
     /* S2: every byte of the data belongs to exactly one tensor. */
-    if (!reading->is_in_order)
-        qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
+    qsort(reading->tensors, reading->n_tensors, sizeof *reading->tensors, compare_tensors);
     for (size_t i = 0; i < reading->n_tensors; i++) {
         if (reading->tensors[i].begin != at)
             return FAIL_IN_TENSOR(error, BERTH_E_TENSOR,
@@ -194,7 +190,6 @@ int bth_safetensors_read(const uint8_t *head, uint64_t header_nbytes, uint64_t f
     uint64_t data_offset = BTH_SAFETENSORS_LENGTH_NBYTES + header_nbytes;
     header_reading reading = {.data_offset = data_offset,
                               .data_nbytes = file_nbytes - data_offset,
-                              .is_in_order = true,
                               .tree = tree,
                               .contents = contents};
     bth_json_text text = {.bytes = head + BTH_SAFETENSORS_LENGTH_NBYTES,
