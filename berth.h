@@ -117,10 +117,9 @@ typedef struct berth_error {
 /* ---- tensors and values ---- */
 
 /*
- * The type of an element. QUINT4X2 holds two elements in an item, QUINT2X4 four; all others hold
- * one.
+ * The type of an element. QUINT4X2 holds two elements in an item, QUINT2X4 four, all others one.
  * Source: torch.dtype of PyTorch 2.13. BCOMPLEX32, two bfloat16, is of 2.14. PyTorch loads INT1 to
- * UINT7, but cannot save them.
+ * UINT7, but cannot save them. Only safetensors files have FLOAT6: four in an item of 3 bytes.
  */
 /* clang-format off */
 typedef enum berth_dtype {
@@ -136,7 +135,8 @@ typedef enum berth_dtype {
     BERTH_INT1 = 33, BERTH_INT2 = 34, BERTH_INT3 = 35, BERTH_INT4 = 36, BERTH_INT5 = 37,
     BERTH_INT6 = 38, BERTH_INT7 = 39, BERTH_UINT1 = 40, BERTH_UINT2 = 41, BERTH_UINT3 = 42,
     BERTH_UINT4 = 43, BERTH_UINT5 = 44, BERTH_UINT6 = 45, BERTH_UINT7 = 46, BERTH_BCOMPLEX32 = 47,
-    BERTH_DTYPE_COUNT = 48 /* of this header; a newer library may know more */
+    BERTH_FLOAT6_E2M3FN_X4 = 48, BERTH_FLOAT6_E3M2FN_X4 = 49,
+    BERTH_DTYPE_COUNT = 50 /* of this header; a newer library may know more */
 } berth_dtype;
 
 /* How a quantized tensor maps integers to numbers. Source: torch.qscheme. */

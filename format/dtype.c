@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { PLAIN, QUANTIZED };
+enum { PLAIN, QUANTIZED, FOREIGN };
 
 struct dtype_row {
     const char *name;
@@ -70,4 +70,9 @@ bool bth_storage_dtypes_are_compatible(berth_dtype a, berth_dtype b)
 bool bth_dtype_is_quantized(berth_dtype dtype)
 {
     return rows[dtype_index(dtype)].sort == QUANTIZED;
+}
+
+bool bth_dtype_is_foreign(berth_dtype dtype)
+{
+    return rows[dtype_index(dtype)].sort == FOREIGN;
 }

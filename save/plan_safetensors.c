@@ -80,10 +80,14 @@ static const char *tensor_why_safetensors_cannot_hold(const berth_tensor *tensor
                        berth_dtype_name(tensor->dtype));
         return text;
     }
-    /* F4 doubles the last dimension, which must exist and must not overflow. */
-    if (tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && tensor->rank == 0)
-        return "safetensors holds float4_e2m1fn_x2 with at least one dimension";
-    if (tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && tensor->shape[tensor->rank - 1] > INT64_MAX / 2)
+    /* F4 and F6: the last dimension counts elements. It must exist, and must not overflow. */
+    int64_t per_item = bth_safetensors_elements_per_item(tensor->dtype);
+    if (per_item > 1 && tensor->rank == 0) {
+        (void)snprintf(text, nbytes, "safetensors holds %s with at least one dimension",
+                       berth_dtype_name(tensor->dtype));
+        return text;
+    }
+    if (per_item > 1 && tensor->shape[tensor->rank - 1] > INT64_MAX / per_item)
         return "its last dimension is too large for safetensors";
     return NULL;
 }

@@ -9,8 +9,7 @@
 
 /* ---- dtypes ---- */
 
-/* In the order in which the safetensors package writes them: larger items come first. Shapes of F4
- * count elements, two a byte; PyTorch's count bytes. */
+/* In the order in which the safetensors package writes them: larger items come first. */
 static const struct {
     berth_dtype dtype;
     const char *name;
@@ -32,6 +31,8 @@ static const struct {
               {BERTH_FLOAT8_E5M2, "F8_E5M2"},
               {BERTH_INT8, "I8"},
               {BERTH_UINT8, "U8"},
+              {BERTH_FLOAT6_E3M2FN_X4, "F6_E3M2"},
+              {BERTH_FLOAT6_E2M3FN_X4, "F6_E2M3"},
               {BERTH_FLOAT4_E2M1FN_X2, "F4"},
               {BERTH_BOOL, "BOOL"}};
 
@@ -57,6 +58,11 @@ berth_dtype bth_safetensors_dtype_from_name(const char *name)
         if (strcmp(dtypes[i].name, name) == 0)
             return dtypes[i].dtype;
     return BERTH_DTYPE_NONE;
+}
+
+int64_t bth_safetensors_elements_per_item(berth_dtype dtype)
+{
+    return dtype == BERTH_FLOAT4_E2M1FN_X2 ? 2 : bth_dtype_is_foreign(dtype) ? 4 : 1;
 }
 
 /* ---- the length of the header ---- */

@@ -19,6 +19,8 @@
 const char *bth_safetensors_dtype_name(berth_dtype dtype);
 /* The reverse; BERTH_DTYPE_NONE: PyTorch has no such dtype. `name` may be NULL. */
 berth_dtype bth_safetensors_dtype_from_name(const char *name);
+/* Of dtypes of less than a byte, whose last dimension counts elements in a file, and items here. */
+int64_t bth_safetensors_elements_per_item(berth_dtype dtype);
 /* The safetensors package writes tensors in the order of these numbers, then by name. */
 size_t bth_safetensors_dtype_position(berth_dtype dtype);
 

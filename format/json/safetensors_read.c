@@ -102,14 +102,17 @@ static berth_value *header_make_tensor(header_reading *reading, const header_ten
     int32_t rank = bth_json_read_sizes(from->shape, false, shape), last = rank - 1;
     berth_tensor tensor = {.dtype = from->dtype, .shape = shape, .rank = rank};
     uint64_t nbytes = from->end - from->begin, wanted = berth_dtype_nbytes(from->dtype);
-    bool is_f4 = from->dtype == BERTH_FLOAT4_E2M1FN_X2, fits = true;
+    int64_t per_item = bth_safetensors_elements_per_item(from->dtype);
+    bool fits = true;
     const char *why = NULL;
     if (rank < 0)
         why = "its shape is no list of at most 64 sizes";
-    else if (is_f4 && (rank == 0 || shape[last] % 2 != 0))
-        why = "PyTorch has F4 in pairs only: its last dimension must be even";
-    else if (is_f4) /* the file counts elements, PyTorch bytes of two */
-        shape[last] /= 2;
+    else if (per_item > 1 && (rank == 0 || shape[last] % per_item != 0))
+        why = per_item == 2
+                  ? "PyTorch has F4 in pairs only: its last dimension must be even"
+                  : "Berth has F6 in fours only: its last dimension must be a multiple of 4";
+    else if (per_item > 1)
+        shape[last] /= per_item;
     for (int32_t i = 0; i < rank; i++)
         fits &= bth_try_multiply(wanted, (uint64_t)shape[i], &wanted);
     if (!why && (!fits || wanted != nbytes))

@@ -28,9 +28,9 @@ static json_t *header_make_json(const bth_safetensors_new *contents)
         json_t *shape = json_array();
         at += berth_tensor_nbytes(tensor);
         for (int32_t k = 0; k < tensor->rank && !failed; k++) {
-            bool doubles = tensor->dtype == BERTH_FLOAT4_E2M1FN_X2 && k == tensor->rank - 1;
-            failed =
-                json_array_append_new(shape, json_integer(tensor->shape[k] * (doubles ? 2 : 1)));
+            int64_t per_item =
+                k == tensor->rank - 1 ? bth_safetensors_elements_per_item(tensor->dtype) : 1;
+            failed = json_array_append_new(shape, json_integer(tensor->shape[k] * per_item));
         }
         /* It takes the shape, even where it fails. */
         json_t *entry =

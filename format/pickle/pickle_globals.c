@@ -22,6 +22,11 @@ const char *const bth_layout_names[] = {
 /* A storage class that torch.cuda has: no quantized one. */
 #define CUDA_PLAIN(storage_class) storage_class
 #define CUDA_QUANTIZED(storage_class) NULL
+#define CUDA_FOREIGN(storage_class) NULL
+/* A dtype that torch has. */
+#define TORCH_PLAIN(name) name
+#define TORCH_QUANTIZED(name) name
+#define TORCH_FOREIGN(name) NULL
 
 /* A row without a name is not found. */
 const bth_known bth_globals[] = {
@@ -41,7 +46,7 @@ const bth_known bth_globals[] = {
 #include "format/pickle/pickle_globals.def"
     NAMED_ROW("torch.storage", "UntypedStorage", BTH_IS_STORAGE_CLASS, BERTH_DTYPE_NONE)
 #define DTYPE(dtype, name, nbytes, storage_class, swap_nbytes, elements, sort)                     \
-    NAMED_ROW("torch", name, BTH_IS_DTYPE, BERTH_##dtype)                                          \
+    NAMED_ROW("torch", TORCH_##sort(name), BTH_IS_DTYPE, BERTH_##dtype)                            \
     NAMED_ROW("torch", storage_class, BTH_IS_STORAGE_CLASS, BERTH_##dtype)                         \
     NAMED_ROW("torch.cuda", CUDA_##sort(storage_class), BTH_IS_STORAGE_CLASS, BERTH_##dtype)
 #include "format/dtypes.def"

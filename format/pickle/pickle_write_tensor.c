@@ -292,6 +292,9 @@ void bth_emit_tensor(bth_emitter *emitter, const berth_value *value, uint32_t no
                    tensor->qscheme == BERTH_PER_CHANNEL_SYMMETRIC))
         BTH_EMIT_REFUSE(
             emitter, "symmetrically quantized tensors cannot be saved: PyTorch cannot load them");
+    else if (tensor && bth_dtype_is_foreign(tensor->dtype))
+        BTH_EMIT_REFUSE(emitter, "PyTorch has no dtype %s: only a safetensors file can hold it",
+                        berth_dtype_name(tensor->dtype));
     else if (berth_value_part(inner, BERTH_PART_STATE))
         BTH_EMIT_REFUSE(
             emitter,

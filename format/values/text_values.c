@@ -48,7 +48,8 @@ berth_value *berth_make_constant(berth_tree *tree, berth_kind kind, int number)
         slot = &tree->none;
     if (kind == BERTH_KIND_BOOL && (number == 0 || number == 1))
         slot = &tree->bools[number];
-    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT)
+    if (kind == BERTH_KIND_DTYPE && number > BERTH_DTYPE_NONE && number < BERTH_DTYPE_COUNT &&
+        !bth_dtype_is_foreign((berth_dtype)number))
         slot = &tree->dtypes[number];
     if (kind == BERTH_KIND_QSCHEME && number > BERTH_NOT_QUANTIZED &&
         number <= BERTH_PER_CHANNEL_AFFINE_FLOAT_QPARAMS)

@@ -198,6 +198,7 @@ berth_dtype bth_dtype_to_storage_dtype(berth_dtype dtype);
 /* Whether two classes are one to PyTorch, which treats an UntypedStorage as uint8 (T3). */
 bool bth_storage_dtypes_are_compatible(berth_dtype a, berth_dtype b);
 bool bth_dtype_is_quantized(berth_dtype dtype); /* qint8, quint8, qint32, quint4x2, quint2x4 */
+bool bth_dtype_is_foreign(berth_dtype dtype);   /* no pickle names it: of safetensors alone */
 
 /*
  * ---- the walk ----

@@ -193,7 +193,7 @@ BEHAVIOURS = [
     ("a key more", '{"a":' + entry(more=',"x":1') + "}", 2, True, True, ""),
     ("no dtype", '{"a":{"shape":[2],"data_offsets":[0,2]}}', 2, False, False, "dtype"),
     ("an unknown dtype", '{"a":' + entry("U9") + "}", 2, False, False, "dtype"),
-    ("a dtype that PyTorch lacks", '{"a":' + entry("F6_E2M3", [4], 0, 3) + "}", 3, True, False, "dtype"),
+    ("a dtype that PyTorch lacks", '{"a":' + entry("F6_E2M3", [4], 0, 3) + "}", 3, True, False, "PyTorch has no dtype"),
     ("no shape", '{"a":{"dtype":"U8","data_offsets":[0,2]}}', 2, False, False, "shape"),
     ("a negative size", '{"a":' + entry(shape=[-2]) + "}", 2, False, False, "shape"),
     ("a size of -0", '{"a":' + entry(shape=[0, 2], end=0).replace("[0, 2]", "[-0,2]") + "}", 0, False, False,
@@ -293,8 +293,8 @@ def all_cases(results, folder):
                 {"f": fours(1)[0]}, "at least one dimension")
     for dtype, shape, nbytes, word in [
         ("F4", [3], 2, "must be even"), ("F4", [2, 3], 3, "must be even"), ("F4", [], 1, "must be even"),
-        ("F6_E2M3", [4], 3, "PyTorch has no dtype for 'F6_E2M3'"),
-        ("F6_E3M2", [4], 3, "PyTorch has no dtype for 'F6_E3M2'"), ("I4", [2], 1, "for 'I4'"),
+        ("F6_E2M3", [4], 3, "PyTorch has no dtype float6_e2m3fn_x4: only a safetensors file can hold it"),
+        ("F6_E3M2", [2, 2], 3, "must be a multiple of 4"), ("I4", [2], 1, "for 'I4'"),
     ]:
         results.run(f"safetensors: {dtype} of {shape} is refused", refused_there_as_here, folder, dtype,
                     shape, nbytes, word)

@@ -182,21 +182,41 @@ Test(safetensors, metadata_and_ties, .init = begin, .fini = end)
     }
 }
 
-/* The format counts elements, PyTorch the bytes of two. */
-Test(safetensors, pairs_of_four_bits, .init = begin, .fini = end)
+/* The format counts elements, PyTorch the bytes of two; of six bits it has none. */
+Test(safetensors, dtypes_of_less_than_a_byte, .init = begin, .fini = end)
 {
-    const berth_tensor pairs = {
-        .dtype = BERTH_FLOAT4_E2M1FN_X2, .rank = 2, .shape = shape_2_3, .data = numbers};
-    void *bytes;
+    static const struct {
+        berth_dtype dtype;
+        const char *header, *pickle_says;
+    } cases[] = {
+        {BERTH_FLOAT4_E2M1FN_X2, "\"few\":{\"dtype\":\"F4\",\"shape\":[2,6],", NULL},
+        {BERTH_FLOAT6_E2M3FN_X4, "\"few\":{\"dtype\":\"F6_E2M3\",\"shape\":[2,12],",
+         "PyTorch has no dtype float6_e2m3fn_x4: only a safetensors file can hold it"},
+        {BERTH_FLOAT6_E3M2FN_X4, "\"few\":{\"dtype\":\"F6_E3M2\",\"shape\":[2,12],",
+         "PyTorch has no dtype float6_e3m2fn_x4: only a safetensors file can hold it"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const berth_tensor few = {
+            .dtype = cases[i].dtype, .rank = 2, .shape = shape_2_3, .data = numbers};
+        void *bytes, *pickled = NULL;
+        size_t nbytes;
 
-    berth_dict_set(root, "f4", berth_make_tensor(tree, &pairs));
-    berth_checkpoint *checkpoint = saved_and_opened(NULL, 0, "", &bytes);
-    const char *header = (const char *)bytes + 8;
-    cr_expect(strstr(header, "\"f4\":{\"dtype\":\"F4\",\"shape\":[2,6],"), "%.300s", header);
-    const berth_tensor *read = berth_find_tensor(checkpoint, "f4", &error);
-    cr_expect_eq(memcmp(read->shape, shape_2_3, sizeof shape_2_3), 0);
-    berth_close(checkpoint);
-    berth_free(bytes);
+        berth_dict_set(root, "few", berth_make_tensor(tree, &few));
+        berth_checkpoint *checkpoint = saved_and_opened(NULL, 0, "", &bytes);
+        const char *header = (const char *)bytes + 8;
+        cr_expect(strstr(header, cases[i].header), "%.300s", header);
+        const berth_tensor *read = berth_find_tensor(checkpoint, "few", &error);
+        cr_expect_eq(memcmp(read->shape, shape_2_3, sizeof shape_2_3), 0);
+        berth_close(checkpoint);
+        berth_free(bytes);
+        const berth_content content = berth_of_value(root);
+        int status = berth_save_to(TO_MEMORY(&pickled, &nbytes), &content, NULL, &error);
+        cr_expect_eq(status < 0, cases[i].pickle_says != NULL, "%s", error.message);
+        cr_expect(!cases[i].pickle_says || strstr(error.message, cases[i].pickle_says), "%s",
+                  error.message);
+        berth_free(pickled);
+    }
+    cr_expect_null(berth_make_constant(tree, BERTH_KIND_DTYPE, BERTH_FLOAT6_E2M3FN_X4));
 }
 
 static void expect_names(const berth_value *value, const char *const *names, size_t n)

@@ -26,7 +26,7 @@ from shapes import make
 from tool import MIB, note, version_of
 
 PACKAGES = ("safetensors", "fastsafetensors", "runai-model-streamer")
-OWN, MAPPED = "in memory of its own", "mapped, every byte looked at"
+OWN, MAPPED, MADE = "in memory of its own", "mapped, every byte looked at", "mapped, the call alone"
 DISK = ("raw*", "fio*")
 N_READERS = 4
 CASES = ("warm", "cold", "save", "open", "slices", "plan")
@@ -108,7 +108,7 @@ def call(who, operation, path, detail):
 
     if operation == OWN and who in PACKAGES[1:]:
         return loaders.fastsafetensors_load(path) if who == PACKAGES[1] else loaders.runai_load(path)
-    if operation in (OWN, MAPPED, "every tensor made"):
+    if operation in (OWN, MAPPED, MADE, "every tensor made"):
         _, package = modules(who)
         backend = "pread" if operation == OWN else "mmap"
         then = loaders.touch_tensors if operation == MAPPED else None
@@ -269,10 +269,13 @@ class Table:
 
     def loads(self, cache):
         names = list(self.all)
-        listed = [self.turn(name, operation, self.path, cache) for operation in (OWN, MAPPED)
+        # What every byte costs that is looked at in a map is the reading, which no loader does: without an aim.
+        operations = (OWN, MAPPED, MADE) if cache == turns.WARM else (OWN, MAPPED)
+        listed = [self.turn(name, operation, self.path, cache) for operation in operations
                   for name in (names if operation == OWN else ["berth", *self.packages])]
         aim = 1.5 if cache == turns.WARM else None
-        rows = self.ratios(OWN, aim) + self.ratios(MAPPED, aim, self.packages)
+        rows = [row for each in operations for row in self.ratios(
+            each, None if each == MAPPED else aim, None if each == OWN else self.packages)]
         if cache == turns.COLD:
             listed += self.turns.limit(self.path)
             rows += [(f"{each}, against the disk's limit", f"berth, {each}", DISK, 0.95) for each in (OWN, MAPPED)]

@@ -98,6 +98,8 @@ static unsigned dtype_palette(berth_dtype dtype)
     case BERTH_FLOAT8_E4M3FN:
     case BERTH_FLOAT8_E5M2:
     case BERTH_FLOAT4_E2M1FN_X2:
+    case BERTH_FLOAT6_E2M3FN_X4:
+    case BERTH_FLOAT6_E3M2FN_X4:
         return 6;
     default:
         return N_PALETTE - 1;

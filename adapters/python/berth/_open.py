@@ -313,7 +313,9 @@ def tensor_of(data, dtype, shape):
     """A tensor over a bytearray."""
     import torch
 
-    kind = getattr(torch, dtype)
+    kind = getattr(torch, dtype, None)
+    if kind is None:
+        raise make("BERTH_E_UNSUPPORTED", f"this PyTorch has no torch.{dtype}", 0, NO_OFFSET, "")
     if not data:
         return torch.empty(shape, dtype=kind)
     return torch.frombuffer(data, dtype=torch.uint8).view(kind).reshape(shape)

@@ -23,7 +23,8 @@ DTYPE_CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
     "complex64": "C64", "float8_e4m3fn": "F8_E4M3", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2": "F8_E5M2",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0", "float4_e2m1fn_x2": "F4"}  # yapf: disable
+    "float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0", "float4_e2m1fn_x2": "F4",
+    "float6_e2m3fn_x4": "F6_E2M3", "float6_e3m2fn_x4": "F6_E3M2"}  # yapf: disable
 
 
 class TensorMeta:
@@ -257,13 +258,17 @@ def _torch_device(device):
     return torch.device(device)
 
 
+def in_elements(dtype, shape):
+    """The format's shape of a tensor: a list. Of a dtype of less than a byte an item has several elements."""
+    per_item = 2 if dtype.endswith("_x2") else 4 if dtype.endswith("_x4") else 1
+    return [*shape[:-1], per_item * shape[-1]] if shape else []
+
+
 def _head(file, name):
     """(the format's dtype, shape) of a tensor of a berth.File"""
     with as_the_package():
         dtype, shape = file._file.tensor(name)[:2]
-    if dtype == "float4_e2m1fn_x2" and shape:
-        shape = *shape[:-1], 2 * shape[-1]
-    return DTYPE_CODES.get(dtype, dtype), list(shape)
+    return DTYPE_CODES.get(dtype, dtype), in_elements(dtype, shape)
 
 
 class PySafeSlice:

@@ -58,7 +58,7 @@ class _Reader:
         self.file, self.all, self.window_nbytes = file, wanted, window_nbytes
         self.process = os.getpid()
         self.changed = threading.Condition()
-        self.waiting = collections.deque(wanted)  # that are not begun, in the order of their bytes
+        self.waiting = collections.OrderedDict.fromkeys(wanted)  # that are not begun, in the order of their bytes
         self.asked = collections.deque()  # that somebody waits for: they go before all others
         self.pieces = collections.deque()
         self.done = collections.deque()  # that nobody had taken when they were read
@@ -83,12 +83,9 @@ class _Reader:
         self.held_nbytes += wanted.nbytes
         pieces = []
         try:
-            dtype = getattr(self.torch, wanted.dtype, None)
-            if dtype is None:
-                raise SafetensorError(f"this PyTorch has no torch.{wanted.dtype}")
-            wanted.tensor = self.torch.empty(wanted.lengths, dtype=dtype)
+            wanted.tensor = self.torch.empty(wanted.lengths, dtype=wanted.dtype)
             pieces = wanted.pieces() if wanted.nbytes else []
-        except Exception as failed:  # no memory; no such dtype
+        except Exception as failed:  # no memory
             wanted.error = failed.with_traceback(None)
         wanted.n_left = len(pieces)
         self.pieces.extend((wanted, wanted.tensor, *piece) for piece in pieces)
@@ -107,18 +104,19 @@ class _Reader:
             while self.asked:
                 wanted = self.asked.popleft()
                 if not wanted.is_begun:
-                    self.waiting.remove(wanted)
+                    del self.waiting[wanted]
                     self._begin(wanted)
             if self.pieces:
                 return self.pieces.popleft()
-            if self.waiting and (not self.held_nbytes or
-                                 self.held_nbytes + self.waiting[0].nbytes <= self.window_nbytes):
-                self._begin(self.waiting.popleft())
-                self.changed.notify_all()
-            elif not self.waiting:
+            first = next(iter(self.waiting), None)
+            if first is None:
                 return None
-            else:
+            if self.held_nbytes and self.held_nbytes + first.nbytes > self.window_nbytes:
                 self.changed.wait()
+                continue
+            del self.waiting[first]
+            self._begin(first)
+            self.changed.notify_all()
         return None
 
     def work(self, options):
@@ -255,10 +253,15 @@ class PrefetchLoader:
 
 
 def _wanted_of(file, key, name, part):
+    import torch
+
+    from berth.safetensors._open import DTYPE_CODES
     with as_the_package():
         dtype, shape, _, nbytes, _ = file._file.tensor(name)
     if dtype.startswith("q"):
         raise SafetensorError(f"{shown(key)}: a quantized tensor has no parts: get_tensor() gives all of it")
+    if not hasattr(torch, dtype):
+        raise SafetensorError(f"{shown(key)}: {DTYPE_CODES.get(dtype, dtype)}: this PyTorch has no torch.{dtype}")
     items = [part] if isinstance(part, slice) else list(part) if isinstance(part, tuple) else []
     if part is not None and not items or not all(isinstance(item, slice) for item in items):
         raise SafetensorError(f"{shown(key)}: a plan has None or a slice, or a tuple of slices, not {part!r:.100}")
@@ -272,4 +275,4 @@ def _wanted_of(file, key, name, part):
         starts.append(first)
         lengths.append(max(last - first, 0))
     nbytes = nbytes * math.prod(lengths) // math.prod(shape) if nbytes else 0
-    return _Wanted(key, name, starts, lengths, dtype, nbytes)
+    return _Wanted(key, name, starts, lengths, getattr(torch, dtype), nbytes)

@@ -11,16 +11,14 @@ from berth._open import File
 from berth._save import finish, start_tensors
 from berth._source import from_caller
 from berth.safetensors._errors import SafetensorError, as_the_package
-from berth.safetensors._open import DTYPE_CODES, safe_open
-
-PACKED = "float4_e2m1fn_x2"  # two elements a byte: the last dimension counts elements
+from berth.safetensors._open import DTYPE_CODES, in_elements, safe_open
 
 
 class TensorSpec:
     """A contiguous tensor in memory, for serialize and serialize_file.
 
     dtype: PyTorch's or numpy's name, "float32"; then the format's, "F32"
-    shape: in elements; of float4_e2m1fn_x2 as PyTorch has it, in pairs of them; then in elements
+    shape: in elements; of float4_e2m1fn_x2 as PyTorch has it, in pairs of them (of float6 in fours); then in elements
     data_ptr, data_len: address and size in bytes. The memory is the caller's, and must live until the call returns.
     """
 
@@ -46,9 +44,7 @@ class TensorSpec:
 
     @property
     def shape(self):
-        if self._name == PACKED and self._dims:
-            return [*self._dims[:-1], 2 * self._dims[-1]]
-        return list(self._dims)
+        return in_elements(self._name, self._dims)
 
     def __repr__(self):
         return (f"TensorSpec(dtype={self.dtype!r}, shape={self.shape}, data_ptr={self.data_ptr}, "
