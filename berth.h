@@ -250,7 +250,7 @@ BERTH_API BERTH_MUST_CHECK int berth_save(const char *path, const berth_value *v
  * parses the pickle, and checks the file as load.check says (berth/config.h). The bytes of tensors
  * are mapped or read when they are needed. If a mapped file is truncated meanwhile, touching what
  * is lost kills the process (SIGBUS); load.mmap=off reads into memory. Replacing a file by a rename
- * is safe.
+ * is safe. What is no path, such as memory, berth_open_source opens (berth/more.h).
  * Lifetime: *checkpoint is the caller's until berth_close; NULL on failure.
  * Errors: BERTH_E_NOT_FOUND: there is no file. BERTH_E_SYSTEM: it cannot be read.
  * BERTH_E_NOT_CHECKPOINT, _ARCHIVE, _PICKLE, _FORBIDDEN, _TENSOR, _OFFSETS, _CHECKSUM, _TRUNCATED,
@@ -436,7 +436,7 @@ BERTH_API berth_value *berth_dict_get(const berth_value *dict, const char *key);
 /* ---- the parameters of one operation ---- */
 
 /*
- * Reports from time to time how many bytes of the tensors' total are done.
+ * Reports from time to time how many bytes are done: of the file, or of the tensors to be loaded.
  * Returns: 0 to go on. Anything else cancels: the operation returns BERTH_E_CANCELLED, and a path
  * that it saves to keeps its old file.
  * Threads: it is called on the thread that called the operation, or on the job's own thread.
@@ -717,7 +717,7 @@ BERTH_API int berth_load(berth_checkpoint *checkpoint, const berth_selection *se
 typedef struct berth_record_verdict berth_record_verdict; /* see berth/more.h */
 typedef void (*berth_record_function)(void *context, const berth_record_verdict *record);
 
-/* Where a load comes from. Made by berth_from_path, or (berth/more.h) _fd, _memory, _function. */
+/* What berth_open_source opens. By berth_from_path, or (berth/more.h) _fd, _memory, _function. */
 typedef struct berth_source {
     berth_source_kind kind;
     int fd;           /* of BERTH_SOURCE_FD; of a function: see berth_from_function */

@@ -178,7 +178,7 @@ static void pieces_advise(uint8_t *piece, size_t nbytes, int advice)
         (void)bth_system.madvise(piece, nbytes, advice);
 }
 
-static void pages_add_small(bth_pages *pages, uint8_t *piece, size_t nbytes)
+static void pages_advise_small(bth_pages *pages, uint8_t *piece, size_t nbytes)
 {
     pieces_advise(piece, nbytes, MADV_NOHUGEPAGE);
     atomic_fetch_add_explicit(&pages->n_small, nbytes / BTH_LARGE_PAGE_NBYTES,
@@ -192,7 +192,7 @@ void bth_pages_begin(bth_pages *pages, bth_pages_front *front, void *bytes, size
     nbytes = pieces_nbytes(bytes, nbytes);
     *front = (bth_pages_front){.next = piece, .small_end = piece, .end = piece + nbytes};
     if (pages->wanted == BTH_LARGE_PAGES_OFF) {
-        pages_add_small(pages, piece, nbytes);
+        pages_advise_small(pages, piece, nbytes);
         front->small_end = front->end;
     } else
         pieces_advise(piece, nbytes, MADV_HUGEPAGE);
@@ -234,7 +234,7 @@ static bool front_claim(bth_pages *pages, bth_pages_front *front, const uint8_t 
                 known.is_tried = true;
         }
         front->small_end = piece + n_small * BTH_LARGE_PAGE_NBYTES;
-        pages_add_small(pages, piece, n_small * BTH_LARGE_PAGE_NBYTES);
+        pages_advise_small(pages, piece, n_small * BTH_LARGE_PAGE_NBYTES);
         atomic_fetch_add_explicit(&pages->n_large, n_small == 0, memory_order_relaxed);
     }
     if (is_claimed) {
@@ -298,7 +298,7 @@ void bth_pages_choose(bth_pages *pages, void *bytes, size_t nbytes)
     if (is_large)
         atomic_fetch_add(&pages->n_large, left / BTH_LARGE_PAGE_NBYTES);
     else
-        pages_add_small(pages, piece, left);
+        pages_advise_small(pages, piece, left);
 }
 
 /* ---- statistics ---- */

@@ -381,8 +381,8 @@ int berth_get_info(berth_checkpoint *checkpoint, berth_info *info, berth_error *
     const bth_names *names = bth_checkpoint_names(checkpoint, error);
     if (names) {
         bth_checkpoint_lock(checkpoint);
-        (void)bth_contents_need_record_counts(&checkpoint->contents, &checkpoint->source.reader,
-                                              error);
+        (void)bth_contents_ensure_record_counts(&checkpoint->contents, &checkpoint->source.reader,
+                                                error);
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0)

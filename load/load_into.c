@@ -158,7 +158,8 @@ static int load_into_read(struct load_into *into, bth_transfer *transfer, berth_
         .requests = {.ranges = into->ranges, .n_ranges = into->n_ranges, .use = BTH_USE_CALLER}};
     if (checks_data) {
         bth_checkpoint_lock(checkpoint);
-        (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+        (void)bth_contents_ensure_directory(&checkpoint->contents, &checkpoint->source.reader,
+                                            error);
         bth_checkpoint_unlock(checkpoint);
     }
     if (error->code < 0 ||

@@ -460,7 +460,7 @@ static int compressed_check_indices(indices_check *check, const sparse_tensor *s
 }
 
 /* The tensor is valid, and of this checkpoint (T2). Adds its cost. */
-static int sparse_plan(indices_check *check, const sparse_tensor *sparse)
+static int sparse_check_and_add_cost(indices_check *check, const sparse_tensor *sparse)
 {
     uint64_t cost;
 
@@ -509,7 +509,7 @@ static int enter_value(void *context, const berth_walk *walk, const berth_value 
         if (bth_storage_deflated_record(sparse.parts[i]->storage))
             return 0;
     if (!check->is_planned)
-        return sparse_plan(check, &sparse);
+        return sparse_check_and_add_cost(check, &sparse);
     check->layout = sparse.layout;
     return sparse.layout == BERTH_SPARSE_COO ? coo_check_indices(check, &sparse)
                                              : compressed_check_indices(check, &sparse);

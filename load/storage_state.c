@@ -318,7 +318,7 @@ int bth_storage_verify(berth_checkpoint *checkpoint, const berth_storage *root, 
 
     bth_checkpoint_lock(checkpoint);
     uint8_t verdict = checkpoint->storages.stored[root->index].crc32;
-    (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+    (void)bth_contents_ensure_directory(&checkpoint->contents, &checkpoint->source.reader, error);
     bth_checkpoint_unlock(checkpoint);
     bool is_deflated = checkpoint->storages.stored[root->index].deflated; /* compared later */
     if (error->code < 0 || verdict == BERTH_CRC_GOOD || verdict == BERTH_CRC_ABSENT || is_deflated)

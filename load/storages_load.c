@@ -260,7 +260,8 @@ static int phase_lock_and_claim_storages(struct phase *phase, const berth_storag
         bth_access_measure(access, &phase->conditions, begin, end, requested_nbytes);
     if (phase->checks_crc32) {
         BTH_HOLD_CANCEL(true); /* it may be read */
-        (void)bth_contents_need_directory(&checkpoint->contents, &checkpoint->source.reader, error);
+        (void)bth_contents_ensure_directory(&checkpoint->contents, &checkpoint->source.reader,
+                                            error);
     }
     for (size_t i = 0; i < n && error->code == 0; i++)
         if (phase_claim_storage(phase, roots[i], error) < 0)

@@ -332,7 +332,7 @@ static bool temporary_remove_if_save_is_dead(int folder, const char *name, bool 
 /* ---- creating ---- */
 
 /* W7: O_EXCL, so that no two saves share one. Returns the descriptor, or -errno. */
-static int temporary_open_new(int folder, const char *name, mode_t mode)
+static int temporary_try_to_create(int folder, const char *name, mode_t mode)
 {
     int fd;
 
@@ -356,9 +356,9 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
 
     for (int slot = 0; in_slot && slot < N_SLOTS && fd == -EEXIST; slot++) {
         temporary_write_slot_name(name, hash, slot);
-        fd = temporary_open_new(folder, name, mode);
+        fd = temporary_try_to_create(folder, name, mode);
         if (fd == -EEXIST && temporary_remove_if_save_is_dead(folder, name, &exists))
-            fd = temporary_open_new(folder, name, mode);
+            fd = temporary_try_to_create(folder, name, mode);
     }
     if (fd == -EEXIST) {
         uint64_t random;
@@ -370,7 +370,7 @@ static int temporary_create(int folder, uint64_t hash, mode_t mode, bool in_slot
         }
         (void)snprintf(name, BTH_TEMPORARY_NAME_NBYTES, PREFIX "%016llx-%016llx" SUFFIX,
                        (unsigned long long)hash, (unsigned long long)random);
-        fd = temporary_open_new(folder, name, mode);
+        fd = temporary_try_to_create(folder, name, mode);
     }
     if (fd < 0)
         return bth_fail_system(error, -fd, "no temporary file can be created in its folder"), -1;

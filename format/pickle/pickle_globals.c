@@ -62,7 +62,7 @@ static bool global_text_is_equal(const char *wanted, const char *text, size_t nb
 }
 
 /* Its row, or N_GLOBALS. */
-static size_t global_find(const bth_argument *global)
+static size_t global_find_row(const bth_argument *global)
 {
     size_t i = 0;
     while (i < N_GLOBALS &&
@@ -85,7 +85,7 @@ static bool global_text_is_printable_ascii(const char *text, size_t nbytes)
 
 berth_value *bth_unpickle_make_global(bth_unpickler *unpickler, const bth_argument *argument)
 {
-    size_t row = global_find(argument), most = BTH_GLOBAL_SHOWN_NBYTES;
+    size_t row = global_find_row(argument), most = BTH_GLOBAL_SHOWN_NBYTES;
     const char *module = argument->text, *name = argument->name;
     size_t module_nbytes = argument->text_nbytes, name_nbytes = argument->name_nbytes;
     if (row == N_GLOBALS) {
@@ -265,10 +265,10 @@ static void finder_see_global(global_finder *finder, seen_value module, seen_val
         name_read(module, &shown[0]);
     if (name.text)
         name_read(name, &shown[1]);
-    bool is_known = global_find(&(bth_argument){.text = shown[0].text,
-                                                .text_nbytes = shown[0].nbytes,
-                                                .name = shown[1].text,
-                                                .name_nbytes = shown[1].nbytes}) < N_GLOBALS;
+    bool is_known = global_find_row(&(bth_argument){.text = shown[0].text,
+                                                    .text_nbytes = shown[0].nbytes,
+                                                    .name = shown[1].text,
+                                                    .name_nbytes = shown[1].nbytes}) < N_GLOBALS;
     if (found->report)
         found->report(found->context, shown[0].text, shown[1].text, is_known);
     if (is_known || *found->words ||

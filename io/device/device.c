@@ -304,8 +304,8 @@ void bth_device_stream_close(bth_device_stream *stream)
     *stream = (bth_device_stream){0};
 }
 
-int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
-                            berth_error *error)
+int bth_device_begin_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
+                                  size_t nbytes, berth_error *error)
 {
     if (nbytes == 0)
         return 0;
@@ -314,8 +314,8 @@ int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
                        "%zu bytes cannot be copied to the host", nbytes);
 }
 
-int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
-                              size_t nbytes, berth_error *error)
+int bth_device_begin_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
+                                    size_t nbytes, berth_error *error)
 {
     if (nbytes == 0)
         return 0;
@@ -344,7 +344,7 @@ int bth_device_copy_to_host_and_wait(bth_device_handle *device, void *to, uintpt
     if (bth_device_stream_open(device, &stream, error) < 0)
         return error->code;
     if ((!ready || bth_device_stream_wait_for_event(&stream, ready, error) == 0) &&
-        bth_device_copy_to_host(&stream, to, from, nbytes, error) == 0)
+        bth_device_begin_copy_to_host(&stream, to, from, nbytes, error) == 0)
         (void)bth_device_stream_wait(&stream, error);
     bth_device_stream_close(&stream);
     return error->code;
@@ -417,7 +417,7 @@ int berth_device_memory_copy(const char *device, uintptr_t address, void *bytes,
         return bth_device_copy_to_host_and_wait(handle, bytes, address, nbytes, NULL, error);
     if (bth_device_stream_open(handle, &stream, error) < 0)
         return error->code;
-    if (bth_device_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
+    if (bth_device_begin_copy_to_device(&stream, address, bytes, nbytes, error) == 0)
         (void)bth_device_stream_wait(&stream, error);
     bth_device_stream_close(&stream);
     return error->code;

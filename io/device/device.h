@@ -84,10 +84,10 @@ void bth_device_stream_close(bth_device_stream *stream);
  * may change the host memory or read the target. With memory that is not pinned, the call may do
  * the whole copy itself, which is slower.
  */
-int bth_device_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from, size_t nbytes,
-                            berth_error *error);
-int bth_device_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
-                              size_t nbytes, berth_error *error);
+int bth_device_begin_copy_to_host(bth_device_stream *stream, void *to, uintptr_t from,
+                                  size_t nbytes, berth_error *error);
+int bth_device_begin_copy_to_device(bth_device_stream *stream, uintptr_t to, const void *from,
+                                    size_t nbytes, berth_error *error);
 /* Waits for all work of the stream. Reports errors of earlier copies; any later call may, too. */
 int bth_device_stream_wait(bth_device_stream *stream, berth_error *error);
 

@@ -75,7 +75,7 @@ static void thread_append_text(bth_trace_thread *thread, const char *name, const
     thread_append(thread, ",\"%s\":\"%s\"", name, bth_trace_escape(text, escaped, sizeof escaped));
 }
 
-static void thread_append_count(bth_trace_thread *thread, const char *name, uint64_t count)
+static void thread_append_number(bth_trace_thread *thread, const char *name, uint64_t count)
 {
     thread_append(thread, ",\"%s\":%llu", name, (unsigned long long)count);
 }
@@ -195,10 +195,10 @@ static void trace_leave(bth_trace_scope *scope, double end_seconds, const berth_
                                seconds_to_nanoseconds(*(const double *)seconds));
         }
         if (stats) {
-            thread_append_count(thread, "requested_nbytes", stats->requested_nbytes);
-            thread_append_count(thread, "moved_nbytes", stats->moved_nbytes);
-            thread_append_count(thread, "n_requests", stats->n_requests);
-            thread_append_count(thread, "n_records", stats->n_records);
+            thread_append_number(thread, "requested_nbytes", stats->requested_nbytes);
+            thread_append_number(thread, "moved_nbytes", stats->moved_nbytes);
+            thread_append_number(thread, "n_requests", stats->n_requests);
+            thread_append_number(thread, "n_records", stats->n_records);
         }
         if (stats && stats->method)
             thread_append_text(thread, "method", stats->method);
@@ -256,11 +256,11 @@ static void trace_add_span(const bth_trace_span *span)
     if (span->record)
         thread_append_text(current, "record", span->record);
     if (span->nbytes > 0) {
-        thread_append_count(current, "offset", span->offset);
-        thread_append_count(current, "nbytes", span->nbytes);
+        thread_append_number(current, "offset", span->offset);
+        thread_append_number(current, "nbytes", span->nbytes);
     }
     if (span->n_requests > 0)
-        thread_append_count(current, "n_requests", span->n_requests);
+        thread_append_number(current, "n_requests", span->n_requests);
     if (span->crc32_seconds > 0)
         thread_append_time(current, "crc32_us", seconds_to_nanoseconds(span->crc32_seconds));
     thread_append(current, "}}");

@@ -218,9 +218,9 @@ static int request_copy(const struct staging_run *run, const bth_request *reques
             return bth_transfer_add_range_to_error(&run->to->transfer, &ranges[i], error);
         if (waits)
             stream->waits_for = ready;
-        if (bth_device_copy_to_device(&stream->stream, part.address,
-                                      request->memory + (part.from - request->offset),
-                                      (size_t)(part.to - part.from), error) < 0)
+        if (bth_device_begin_copy_to_device(&stream->stream, part.address,
+                                            request->memory + (part.from - request->offset),
+                                            (size_t)(part.to - part.from), error) < 0)
             return bth_transfer_add_range_to_error(&run->to->transfer, &ranges[i], error);
     }
     return 0;

@@ -516,7 +516,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
 
 /* ---- afterwards ---- */
 
-int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error)
+int bth_contents_ensure_directory(bth_contents *contents, bth_reader *reader, berth_error *error)
 {
     bth_head_cache cache;
 

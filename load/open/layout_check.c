@@ -47,11 +47,12 @@ static bool record_name_belongs_after_storages(const char *record)
 }
 
 /* Z11: records that Berth does not know are counted. */
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error)
+int bth_contents_ensure_record_counts(bth_contents *contents, bth_reader *reader,
+                                      berth_error *error)
 {
     const bth_zip_directory *directory = &contents->container.directory;
 
-    if (contents->counts.known || bth_contents_need_directory(contents, reader, error) < 0)
+    if (contents->counts.known || bth_contents_ensure_directory(contents, reader, error) < 0)
         return error->code;
     bth_record_counts counts = {.known = true, .n_records = directory->n_entries};
     for (size_t i = 0; i < directory->n_entries; i++) {
@@ -295,8 +296,8 @@ static const bth_zip_entry *layout_walk_find_entry(layout_walk *walk, const char
 }
 
 /* The entry of the storage. NULL: none, and an error at `offset`. */
-static const bth_zip_entry *layout_walk_need_storage_entry(layout_walk *walk, uint64_t offset,
-                                                           berth_error *error)
+static const bth_zip_entry *layout_walk_ensure_storage_entry(layout_walk *walk, uint64_t offset,
+                                                             berth_error *error)
 {
     // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): freed when the walk ends
     const bth_zip_entry *entry = layout_walk_find_entry(walk, walk->record, walk->record_nbytes);
@@ -582,7 +583,8 @@ int bth_storages_check_entries(bth_contents *contents, berth_error *error)
 
     while (layout_walk_next_storage(&walk, error)) {
         const berth_storage *storage = walk.storage;
-        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
+        const bth_zip_entry *entry =
+            layout_walk_ensure_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry && entry->method == BTH_ZIP_DEFLATED && contents->n_deflated++ == 0)
             contents->first_deflated = entry;
         if (!entry || entry->nbytes == storage->nbytes)
@@ -604,7 +606,8 @@ int bth_storages_set_listed_offsets(bth_contents *contents, berth_error *error)
     layout_walk walk = layout_walk_begin(contents, 0);
 
     while (layout_walk_next_storage(&walk, error)) {
-        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
+        const bth_zip_entry *entry =
+            layout_walk_ensure_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             walk.storage->offset = entry->data_offset;
     }
@@ -618,7 +621,7 @@ int bth_storage_entry(const bth_contents *contents, const berth_storage *storage
 
     *entry = NULL;
     if (layout_walk_move_to_storage(&walk, storage->index, error))
-        *entry = layout_walk_need_storage_entry(&walk, storage->offset, error);
+        *entry = layout_walk_ensure_storage_entry(&walk, storage->offset, error);
     bth_release(walk.record);
     return error->code;
 }
@@ -629,7 +632,8 @@ int bth_entries_find_storages(const bth_contents *contents, const berth_storage 
     layout_walk walk = layout_walk_begin(contents, 0);
 
     while (layout_walk_next_storage(&walk, error)) {
-        const bth_zip_entry *entry = layout_walk_need_storage_entry(&walk, BERTH_NO_OFFSET, error);
+        const bth_zip_entry *entry =
+            layout_walk_ensure_storage_entry(&walk, BERTH_NO_OFFSET, error);
         if (entry)
             storages[entry - contents->container.directory.entries] = walk.storage;
     }

@@ -180,7 +180,7 @@ int bth_contents_read(bth_contents *contents, bth_reader *reader, const struct b
 void bth_contents_free(bth_contents *contents);
 
 /* Reads the directory if opening did not (load.check=none). Under the lock. */
-int bth_contents_need_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
+int bth_contents_ensure_directory(bth_contents *contents, bth_reader *reader, berth_error *error);
 
 /*
  * ---- refused_kinds.c, refused_archives.c: what a file is that is no checkpoint ----
@@ -238,6 +238,7 @@ int bth_entries_find_storages(const bth_contents *contents, const berth_storage 
  */
 int bth_layout_check(const bth_contents *contents, bool ignores_local, berth_error *error);
 /* Counts the records. Under the lock. */
-int bth_contents_need_record_counts(bth_contents *contents, bth_reader *reader, berth_error *error);
+int bth_contents_ensure_record_counts(bth_contents *contents, bth_reader *reader,
+                                      berth_error *error);
 
 #endif

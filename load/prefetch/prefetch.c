@@ -47,8 +47,8 @@ static uint64_t range_end(const bth_prefetch_range *range)
     return range->offset + range->nbytes;
 }
 
-void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
-                                  uint64_t page_nbytes, uint64_t file_nbytes)
+void bth_prefetch_take_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                              uint64_t page_nbytes, uint64_t file_nbytes)
 {
     size_t n_kept = 0;
 
@@ -304,8 +304,8 @@ static int prefetch_divide_into_passes(berth_prefetch *prefetch, const prefetch_
                                         .natural_window_nbytes = natural_nbytes,
                                         .memory_nbytes = (uint64_t)config->io_memory_nbytes,
                                         .available_nbytes = bth_free_memory_nbytes("")};
-    bth_prefetch_coalesce_ranges(plan, ranges->items, ranges->n, limits.page_nbytes,
-                                 prefetch->checkpoint->source.reader.nbytes);
+    bth_prefetch_take_ranges(plan, ranges->items, ranges->n, limits.page_nbytes,
+                             prefetch->checkpoint->source.reader.nbytes);
     if (!bth_prefetch_choose_pass_and_window(plan, &limits, &missing_nbytes)) {
         assert(ranges->first); /* a plan without bytes needs no memory */
         (void)bth_fail(error, BERTH_E_MEMORY, NULL, ranges->first->offset,

@@ -39,8 +39,8 @@ typedef struct bth_prefetch_limits {
 
 /* The plan owns the ranges from now on. They may overlap, be empty, and have any order. Extends
  * them to whole pages of the file, joins ranges that touch, and sets their positions. */
-void bth_prefetch_coalesce_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
-                                  uint64_t page_nbytes, uint64_t file_nbytes);
+void bth_prefetch_take_ranges(bth_prefetch_plan *plan, bth_prefetch_range *ranges, size_t n,
+                              uint64_t page_nbytes, uint64_t file_nbytes);
 
 /* Sets passes and windows. False: memory_nbytes is too small for a window by *missing_nbytes. */
 bool bth_prefetch_choose_pass_and_window(bth_prefetch_plan *plan, const bth_prefetch_limits *limits,

@@ -79,9 +79,9 @@ static int slot_begin(bth_staging_slot *slot, const bth_tile *tile, berth_error 
             device->awaited = memory->ready;
         }
         device->is_pending = true;
-        if (bth_device_copy_to_host(&device->stream, to,
-                                    memory->address + (uintptr_t)(storage->root_offset + at),
-                                    (size_t)share.nbytes, error) < 0)
+        if (bth_device_begin_copy_to_host(&device->stream, to,
+                                          memory->address + (uintptr_t)(storage->root_offset + at),
+                                          (size_t)share.nbytes, error) < 0)
             return bth_error_add_record(error, bth_plan_record_name(plan, i));
     }
     for (unsigned i = 0; i < plan->n_devices; i++) {

@@ -20,7 +20,7 @@
 
 /* ---- collecting ---- */
 
-static int written_part_compare(const void *a, const void *b)
+static int written_part_compare_offsets(const void *a, const void *b)
 {
     const bth_written_part *one = a, *other = b;
 
@@ -81,8 +81,8 @@ static int parts_sort_and_check(const bth_joint_parts *parts, const bth_ticket *
         uint64_t at = 0;
         /* Writers have slices in their own order as a rule: then there is nothing to sort. */
         for (size_t j = 1; j < n; j++)
-            if (written_part_compare(&part[j - 1], &part[j]) > 0) {
-                qsort(part, n, sizeof *part, written_part_compare);
+            if (written_part_compare_offsets(&part[j - 1], &part[j]) > 0) {
+                qsort(part, n, sizeof *part, written_part_compare_offsets);
                 break;
             }
         for (size_t j = 0; j <= n; j++) {

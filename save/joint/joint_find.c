@@ -85,7 +85,7 @@ static int table_allocate(wanted_table *table, const bth_ticket *ticket, size_t 
     return 0;
 }
 
-static void table_add(wanted_table *table, size_t i, const char *name)
+static void table_add_wanted(wanted_table *table, size_t i, const char *name)
 {
     wanted_tensor *wanted = &table->wanted[i];
 
@@ -126,7 +126,7 @@ int bth_ticket_find_tensors_of_slices(const bth_ticket *ticket, const berth_slic
         (void)bth_fail_memory(error, nbytes);
     else if (table_allocate(&table, ticket, n, error) == 0) {
         for (size_t i = 0; i < n; i++)
-            table_add(&table, i, slices[i].name);
+            table_add_wanted(&table, i, slices[i].name);
         for (; table.n_left > 0 && bth_ticket_next_tensor(ticket, &behind, &tensor);
              here = behind) {
             tensor_text text = text_make(&table, tensor.name, bth_name_is_path(tensor.name));
@@ -164,7 +164,7 @@ int bth_ticket_check_paths(const bth_ticket *ticket, berth_error *error)
         (void)bth_ticket_next_tensor(ticket, &behind, &tensor);
         if (!bth_name_is_path(tensor.name))
             continue;
-        table_add(&table, i, tensor.name);
+        table_add_wanted(&table, i, tensor.name);
         wanted_tensor *wanted = &table.wanted[table.wanted[i].first];
         if (wanted == &table.wanted[i++])
             wanted->at = here;

@@ -334,7 +334,7 @@ void bth_chains_make(const bth_ticket *ticket, bth_slice_parts *parts)
     for (size_t first = 0, behind; first < parts->n; first = behind) {
         size_t last = first;
         while (last + 1 < parts->n &&
-               bth_joint_parts_are_neighbours(ticket, &part[last].part, &part[last + 1].part))
+               bth_joint_parts_can_chain(ticket, &part[last].part, &part[last + 1].part))
             last++;
         behind = last + 1;
         while (first < last && !part_has_middle(ticket, part[first].part, true))

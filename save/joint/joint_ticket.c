@@ -477,8 +477,8 @@ bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_p
     return (bth_joint_split){middle - begin, {middle, tail - middle}, end - tail};
 }
 
-bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
-                                    const bth_joint_part *part)
+bool bth_joint_parts_can_chain(const bth_ticket *ticket, const bth_joint_part *before,
+                               const bth_joint_part *part)
 {
     const bth_ticket_storage *storage = &ticket->storages[part->storage];
 
@@ -572,7 +572,7 @@ static bool part_is_valid(const bth_ticket *ticket, const bth_joint_part *part,
     if (part->nbytes == 0 || part->at > storage->nbytes ||
         part->nbytes > storage->nbytes - part->at ||
         (part->storage == before->storage && part->at < before->at + before->nbytes) ||
-        (part->is_chained_before && !bth_joint_parts_are_neighbours(ticket, before, part)))
+        (part->is_chained_before && !bth_joint_parts_can_chain(ticket, before, part)))
         return false;
     bool is_in_file = bth_joint_part_split(ticket, part).middle.nbytes > 0;
     return is_in_file ? ticket->compute_crc32 || part->crc32 == 0

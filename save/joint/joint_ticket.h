@@ -198,8 +198,8 @@ typedef struct bth_joint_split {
 
 bth_joint_split bth_joint_part_split(const bth_ticket *ticket, const bth_joint_part *part);
 /* Whether both are whole storages, and `part` follows `before` in the file. */
-bool bth_joint_parts_are_neighbours(const bth_ticket *ticket, const bth_joint_part *before,
-                                    const bth_joint_part *part);
+bool bth_joint_parts_can_chain(const bth_ticket *ticket, const bth_joint_part *before,
+                               const bth_joint_part *part);
 
 /* A part with its bytes, in this machine's byte order. */
 typedef struct bth_slice_part {

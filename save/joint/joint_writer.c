@@ -152,7 +152,7 @@ typedef struct middles {
     uint8_t *block; /* for one head; NULL: none was needed yet */
 } middles;
 
-static int middles_add(middles *made, bth_slice_part *slice, berth_error *error)
+static int middles_add_part(middles *made, bth_slice_part *slice, berth_error *error)
 {
     bth_joint_part *part = &slice->part;
     const bth_ticket_storage *storage = &made->ticket->storages[part->storage];
@@ -214,7 +214,7 @@ static int middles_make(middles *made, bth_slice_part *parts, size_t n, berth_er
     if (!made->ranges || !made->crc32s || !made->wholes || !made->present)
         return bth_fail_memory(error, bth_array_nbytes(n + 1, sizeof *made->present));
     for (size_t i = 0; i < n; i++)
-        if (middles_add(made, &parts[i], error) < 0)
+        if (middles_add_part(made, &parts[i], error) < 0)
             return error->code;
     made->run.ranges = made->ranges;
     made->run.present = made->present;

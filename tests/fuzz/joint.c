@@ -163,7 +163,7 @@ static void check_chains(const bth_ticket *ticket)
             MUST(part->is_chained_before == (i > 0 && parts.parts[i - 1].part.is_chained_behind),
                  "half a link");
             MUST(!part->is_chained_before ||
-                     bth_joint_parts_are_neighbours(ticket, &parts.parts[i - 1].part, part),
+                     bth_joint_parts_can_chain(ticket, &parts.parts[i - 1].part, part),
                  "a chain of others");
         }
     }

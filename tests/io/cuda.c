@@ -51,9 +51,9 @@ static void use_all(void)
     cr_expect_eq(last_flags, CU_STREAM_NON_BLOCKING);
     assert_ok(bth_device_event_open(device, &event, &error));
     cr_expect_eq(last_flags, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING);
-    assert_ok(bth_device_copy_to_host(&stream, bytes, address, 80, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, bytes, address, 80, &error));
     cr_expect(last_nbytes == 80 && last_stream == stream.native);
-    assert_ok(bth_device_copy_to_device(&stream, address, bytes, 81, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, address, bytes, 81, &error));
     cr_expect_eq(last_nbytes, 81);
     assert_ok(bth_device_event_record(&event, &stream, &error));
     assert_ok(bth_device_stream_wait_for_event(&stream, &memory, &error));

@@ -85,8 +85,9 @@ CUDA_TEST(without_numbers_of_contexts_a_reset_is_seen)
 static void expect_gone(bth_device_stream *stream, bth_device_event *event, const char *sentence)
 {
 
-    FAILS_ONCE(bth_device_copy_to_host(stream, &made, 0xD000, 4, &error), BERTH_E_DEVICE, sentence);
-    FAILS_ONCE(bth_device_copy_to_device(stream, 0xD000, &made, 4, &error), BERTH_E_DEVICE,
+    FAILS_ONCE(bth_device_begin_copy_to_host(stream, &made, 0xD000, 4, &error), BERTH_E_DEVICE,
+               sentence);
+    FAILS_ONCE(bth_device_begin_copy_to_device(stream, 0xD000, &made, 4, &error), BERTH_E_DEVICE,
                sentence);
     FAILS_ONCE(bth_device_stream_wait(stream, &error), BERTH_E_DEVICE, sentence);
     FAILS_ONCE(bth_device_stream_wait_for_event(stream, &memory, &error), BERTH_E_DEVICE, sentence);

@@ -78,8 +78,8 @@ static void expect_round_trip(uint8_t *out, uint8_t *in, uintptr_t at, size_t nb
     memset(in, 0, nbytes);
     assert_ok(bth_device_stream_open(device, &stream, &error));
     assert_ok(bth_device_event_open(device, &event, &error));
-    assert_ok(bth_device_copy_to_device(&stream, at, out, nbytes, &error));
-    assert_ok(bth_device_copy_to_host(&stream, in, at, nbytes, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, at, out, nbytes, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, in, at, nbytes, &error));
     assert_ok(bth_device_event_record(&event, &stream, &error));
     assert_ok(bth_device_event_wait(&event, &error));
     cr_expect(memcmp(out, in, nbytes) == 0, "%zu bytes", nbytes);
@@ -225,10 +225,10 @@ DEVICE_TEST(a_stream_waits_for_an_event_of_another)
     assert_ok(bth_device_event_open(device, &event, &error));
     for (unsigned turn = 0; turn < 5; turn++) {
         fill(out, NBYTES, turn);
-        assert_ok(bth_device_copy_to_device(&first, at, out, NBYTES, &error));
+        assert_ok(bth_device_begin_copy_to_device(&first, at, out, NBYTES, &error));
         assert_ok(bth_device_event_record(&event, &first, &error));
         assert_ok(bth_device_stream_wait_for_event(&second, event.native, &error));
-        assert_ok(bth_device_copy_to_host(&second, in, at, NBYTES, &error));
+        assert_ok(bth_device_begin_copy_to_host(&second, in, at, NBYTES, &error));
         assert_ok(bth_device_stream_wait(&second, &error));
         cr_expect(memcmp(out, in, NBYTES) == 0, "turn %u", turn);
     }
@@ -259,7 +259,7 @@ DEVICE_TEST(an_event_may_be_closed_before_it_comes)
     for (size_t i = 0; i < 2; i++)
         assert_ok(bth_device_stream_open(device, &streams[i], &error));
     assert_ok(bth_device_event_open(device, &event, &error));
-    assert_ok(bth_device_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_device(&streams[0], at, bytes, NBYTES, &error));
     assert_ok(bth_device_event_record(&event, &streams[0], &error));
     assert_ok(bth_device_stream_wait_for_event(&streams[1], event.native, &error));
     bth_device_event_close(&event);
@@ -279,8 +279,8 @@ DEVICE_TEST(closing_a_stream_waits_for_its_copies)
 
     fill(out, NBYTES, 3);
     assert_ok(bth_device_stream_open(device, &stream, &error));
-    assert_ok(bth_device_copy_to_device(&stream, at, out, NBYTES, &error));
-    assert_ok(bth_device_copy_to_host(&stream, in, at, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, at, out, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, in, at, NBYTES, &error));
     bth_device_stream_close(&stream);
     cr_expect_null(stream.native);
     cr_expect(memcmp(out, in, NBYTES) == 0);
@@ -302,8 +302,9 @@ DEVICE_TEST(many_streams_work_at_a_time)
     for (size_t part = 0; part < 7; part++)
         for (size_t i = 0; i < N_STREAMS; i++) {
             size_t from = i * NBYTES + part * (NBYTES / 7), n = NBYTES / 7;
-            assert_ok(bth_device_copy_to_device(&streams[i], at + from, out + from, n, &error));
-            assert_ok(bth_device_copy_to_host(&streams[i], in + from, at + from, n, &error));
+            assert_ok(
+                bth_device_begin_copy_to_device(&streams[i], at + from, out + from, n, &error));
+            assert_ok(bth_device_begin_copy_to_host(&streams[i], in + from, at + from, n, &error));
         }
     for (size_t i = 0; i < N_STREAMS; i++) {
         assert_ok(bth_device_stream_wait(&streams[i], &error));

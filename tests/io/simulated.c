@@ -95,11 +95,11 @@ SIMULATED_TEST(copies_come_late)
 
     assert_ok(bth_device_event_open(device, &event, &error));
     memset(pinned, 1, NBYTES);
-    assert_ok(bth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, memory, pinned, NBYTES, &error));
     assert_ok(bth_device_stream_wait(&stream, &error));
     memset(pinned, 2, NBYTES);
     bth_simulated_hold(&stream, true);
-    assert_ok(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, memory, NBYTES, &error));
     assert_ok(bth_device_event_record(&event, &stream, &error));
     cr_expect_not(bth_simulated_has_come(&event));
     cr_expect_eq(pinned[5], 2);
@@ -114,12 +114,12 @@ SIMULATED_TEST(what_changes_before_its_copy_is_made_is_copied_changed)
 {
     bth_simulated_hold(&stream, true);
     memset(pinned, 1, NBYTES);
-    assert_ok(bth_device_copy_to_device(&stream, memory, pinned, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, memory, pinned, NBYTES, &error));
     memset(pinned, 2, NBYTES);
     bth_simulated_hold(&stream, false);
     assert_ok(bth_device_stream_wait(&stream, &error));
     memset(pinned, 3, NBYTES);
-    assert_ok(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, memory, NBYTES, &error));
     assert_ok(bth_device_stream_wait(&stream, &error));
     cr_expect_eq(pinned[0], 2);
 }
@@ -131,9 +131,9 @@ SIMULATED_TEST(streams_do_not_keep_each_others_order)
     assert_ok(bth_device_stream_open(device, &second, &error));
     memset(pinned, 1, NBYTES);
     bth_simulated_hold(&stream, true);
-    assert_ok(bth_device_copy_to_device(&stream, memory, pinned, NBYTES / 2, &error));
-    assert_ok(bth_device_copy_to_device(&second, memory, pinned, NBYTES, &error));
-    assert_ok(bth_device_copy_to_host(&second, pinned, memory, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, memory, pinned, NBYTES / 2, &error));
+    assert_ok(bth_device_begin_copy_to_device(&second, memory, pinned, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&second, pinned, memory, NBYTES, &error));
     assert_ok(bth_device_stream_wait(&second, &error)); /* the first has not begun */
     bth_simulated_hold(&stream, false);
     assert_ok(bth_device_stream_wait(&stream, &error));
@@ -177,10 +177,11 @@ SIMULATED_TEST(streams_that_are_late_keep_their_own_order)
     /* Each stream writes its byte over and over: the last one stays. */
     for (size_t turn = 0; turn < 20; turn++)
         for (size_t i = 0; i < 4; i++)
-            assert_ok(bth_device_copy_to_device(&streams[i], memory + i, pinned + 4 * turn + i, 1,
-                                                &error));
+            assert_ok(bth_device_begin_copy_to_device(&streams[i], memory + i,
+                                                      pinned + 4 * turn + i, 1, &error));
     for (size_t i = 0; i < 4; i++) {
-        assert_ok(bth_device_copy_to_host(&streams[i], pinned + 5000 + i, memory + i, 1, &error));
+        assert_ok(
+            bth_device_begin_copy_to_host(&streams[i], pinned + 5000 + i, memory + i, 1, &error));
         bth_device_stream_close(&streams[i]);
         cr_expect_eq(pinned[5000 + i], 19 + i);
     }
@@ -194,9 +195,9 @@ SIMULATED_TEST(copies_of_pageable_memory_are_done_when_they_come_back)
                                                .memory_nbytes = UINT64_MAX,
                                                .pinned_nbytes = UINT64_MAX,
                                                .latest_nanoseconds = 2000000});
-    assert_ok(bth_device_copy_to_device(&stream, memory, &byte, 1, &error));
+    assert_ok(bth_device_begin_copy_to_device(&stream, memory, &byte, 1, &error));
     byte = 8;
-    assert_ok(bth_device_copy_to_host(&stream, &back, memory, 1, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, &back, memory, 1, &error));
     cr_expect_eq(back, 7);
 }
 
@@ -257,7 +258,7 @@ static int use_all(void)
            bth_pinned_allocate(device, 100, &bytes, &error) < 0 ||
            bth_device_stream_open(device, &own, &error) < 0 ||
            bth_device_event_open(device, &event, &error) < 0 ||
-           bth_device_copy_to_host(&own, bytes, at, 100, &error) < 0 ||
+           bth_device_begin_copy_to_host(&own, bytes, at, 100, &error) < 0 ||
            bth_device_event_record(&event, &own, &error) < 0 ||
            bth_device_event_wait(&event, &error) < 0);
     bth_device_event_close(&event);
@@ -307,14 +308,14 @@ SIMULATED_TEST(a_copy_that_goes_wrong_is_told_later_and_loses_the_device)
     assert_ok(bth_device_event_open(device, &event, &error));
     bth_simulated_hold(&stream, true);
     bth_simulated_fail(BTH_SIMULATED_WORK, 1, BTH_SIMULATED_ONCE);
-    assert_ok(bth_device_copy_to_host(&stream, pinned, memory, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, memory, NBYTES, &error));
     assert_ok(bth_device_event_record(&event, &stream, &error));
     bth_simulated_hold(&stream, false);
     FAILS_ONCE(bth_device_event_wait(&event, &error), BERTH_E_DEVICE,
                "simulated:0: copies failed: " LOST);
     FAILS_ONCE(bth_device_stream_wait(&stream, &error), BERTH_E_DEVICE,
                "simulated:0: copies failed: " LOST);
-    FAILS_ONCE(bth_device_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE,
+    FAILS_ONCE(bth_device_begin_copy_to_host(&stream, pinned, memory, 9, &error), BERTH_E_DEVICE,
                "simulated:0: 9 bytes cannot be copied to the host: " LOST);
     FAILS_ONCE(bth_device_allocate_memory(device, 9, &at, &error), BERTH_E_DEVICE,
                "simulated:0: 9 bytes of device memory cannot be allocated: " LOST);
@@ -334,7 +335,7 @@ SIMULATED_TEST(a_lost_device_lets_nobody_wait_for_ever)
     assert_ok(bth_device_event_record(&event, &stream, &error));
     assert_ok(bth_device_stream_wait_for_event(&second, event.native, &error));
     bth_simulated_fail(BTH_SIMULATED_COPY, 1, BTH_SIMULATED_LOST);
-    cr_expect_eq(bth_device_copy_to_host(&second, pinned, memory, 9, &error), BERTH_E_DEVICE);
+    cr_expect_eq(bth_device_begin_copy_to_host(&second, pinned, memory, 9, &error), BERTH_E_DEVICE);
     bth_error_clear(&error);
     bth_device_stream_close(&second);
     bth_device_event_close(&event);
@@ -355,23 +356,23 @@ SIMULATED_TEST(memory_that_is_freed_under_a_copy_loses_the_device)
 
     assert_ok(bth_device_allocate_memory(device, 100, &at, &error));
     bth_simulated_hold(&stream, true);
-    assert_ok(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, at, 100, &error));
     bth_device_release_memory(device, at);
     bth_simulated_hold(&stream, false);
     expect_lost();
     assert_ok(bth_pinned_register(device, here, sizeof here, &error));
     bth_simulated_hold(&stream, true);
-    assert_ok(bth_device_copy_to_host(&stream, here, memory, 100, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, here, memory, 100, &error));
     bth_pinned_unregister(device, here);
     bth_simulated_hold(&stream, false);
     expect_lost();
-    assert_ok(bth_device_copy_to_host(&stream, pinned, memory + 1, NBYTES, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, memory + 1, NBYTES, &error));
     expect_lost();
-    bth_device_copy_to_host(&stream, pinned, (uintptr_t)pinned, 5, &error);
+    bth_device_begin_copy_to_host(&stream, pinned, (uintptr_t)pinned, 5, &error);
     bth_error_clear(&error);
     expect_lost();
     assert_ok(bth_device_allocate_memory(other, 100, &at, &error));
-    assert_ok(bth_device_copy_to_host(&stream, pinned, at, 100, &error));
+    assert_ok(bth_device_begin_copy_to_host(&stream, pinned, at, 100, &error));
     expect_lost();
     bth_device_release_memory(other, at);
 }
@@ -440,7 +441,7 @@ static int use_in_child(void)
         strcmp(error.message, sentence) != 0)
         return 3;
     bth_error_clear(&error);
-    if (bth_device_copy_to_host(&stream, pinned, memory, 10, &error) != BERTH_E_DEVICE)
+    if (bth_device_begin_copy_to_host(&stream, pinned, memory, 10, &error) != BERTH_E_DEVICE)
         return 4;
     bth_device_stream_close(&stream); /* its thread is not here: to wait for it were for ever */
     bth_device_release_memory(device, memory);

@@ -230,8 +230,8 @@ Test(device, what_is_written_there_is_what_is_read_and_saved_again)
     load_as_they_were("");
     words[3][5] ^= 0x5a5a5a5a;
     cr_assert_eq(bth_device_stream_open(device_named("simulated:0"), &stream, &error), 0);
-    cr_assert_eq(bth_device_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error),
-                 0);
+    cr_assert_eq(
+        bth_device_begin_copy_to_device(&stream, address_at(3) + 20, &words[3][5], 4, &error), 0);
     cr_assert_eq(bth_device_stream_wait(&stream, &error), 0);
     bth_device_stream_close(&stream);
     uint32_t *read = malloc(parts[3].n_words * 4);

@@ -45,8 +45,8 @@ static void hold_all(void)
     for (size_t i = 0; i < N_KERNELS; i++) {
         struct kernel *kernel = &kernels[i];
         bth_simulated_hold(&kernel->stream, true);
-        cr_assert_eq(bth_device_copy_to_device(&kernel->stream, kernel->address, kernel->pinned,
-                                               MAX_NBYTES, &error),
+        cr_assert_eq(bth_device_begin_copy_to_device(&kernel->stream, kernel->address,
+                                                     kernel->pinned, MAX_NBYTES, &error),
                      0);
         cr_assert_eq(bth_device_event_record(&kernel->event, &kernel->stream, &error), 0);
     }

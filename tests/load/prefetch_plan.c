@@ -12,7 +12,7 @@ static bth_prefetch_plan lined_up(bth_prefetch_range *ranges, size_t n, uint64_t
 {
     bth_prefetch_plan plan = {0};
 
-    bth_prefetch_coalesce_ranges(&plan, ranges, n, PAGE, file_nbytes);
+    bth_prefetch_take_ranges(&plan, ranges, n, PAGE, file_nbytes);
     return plan;
 }
 

@@ -58,12 +58,13 @@ static int wait(struct worker *worker, berth_error *error)
 static int move(struct worker *worker, uint8_t *bytes, uint64_t task, berth_error *error)
 {
     memset(bytes, (int)(task % 251), CHUNK_NBYTES);
-    if (bth_device_copy_to_device(&worker->stream, worker->memory, bytes, CHUNK_NBYTES, error) <
-            0 ||
+    if (bth_device_begin_copy_to_device(&worker->stream, worker->memory, bytes, CHUNK_NBYTES,
+                                        error) < 0 ||
         wait(worker, error) < 0)
         return error->code;
     memset(bytes, 255, CHUNK_NBYTES);
-    if (bth_device_copy_to_host(&worker->stream, bytes, worker->memory, CHUNK_NBYTES, error) < 0 ||
+    if (bth_device_begin_copy_to_host(&worker->stream, bytes, worker->memory, CHUNK_NBYTES, error) <
+            0 ||
         wait(worker, error) < 0)
         return error->code;
     for (size_t i = 0; i < CHUNK_NBYTES; i++)

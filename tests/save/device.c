@@ -169,7 +169,7 @@ DEVICE_TEST(an_event_is_waited_for_before_the_bytes_are_read)
     cr_assert_eq(bth_device_stream_open(scene.device[0], &kernels, &error), 0);
     cr_assert_eq(bth_device_event_open(scene.device[0], &ready, &error), 0);
     bth_simulated_hold(&kernels, true); /* the kernels that make the bytes */
-    cr_assert_eq(bth_device_copy_to_device(&kernels, address, late, sizeof early, &error), 0);
+    cr_assert_eq(bth_device_begin_copy_to_device(&kernels, address, late, sizeof early, &error), 0);
     cr_assert_eq(bth_device_event_record(&ready, &kernels, &error), 0);
     berth_storage *storage = berth_device_storage_new(scene.tree, BERTH_FLOAT32, address,
                                                       sizeof early, "simulated", ready.native);

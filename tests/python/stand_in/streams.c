@@ -77,7 +77,7 @@ SHOWN int stand_in_write_later(int ordinal, uintptr_t address, const void *bytes
     if (!pinned && bth_pinned_allocate(device_at(ordinal), 1 << 20, &pinned, &error) < 0)
         return error.code;
     memcpy(pinned, bytes, nbytes);
-    return bth_device_copy_to_device(&streams[ordinal], address, pinned, nbytes, &error);
+    return bth_device_begin_copy_to_device(&streams[ordinal], address, pinned, nbytes, &error);
 }
 
 /* As cudaMemcpyAsync on the current stream, and a wait. */
@@ -86,8 +86,9 @@ SHOWN int stand_in_copy(int ordinal, uintptr_t address, void *bytes, size_t nbyt
     berth_error error = {0};
 
     device_at(ordinal);
-    (void)(to_device ? bth_device_copy_to_device(&streams[ordinal], address, bytes, nbytes, &error)
-                     : bth_device_copy_to_host(&streams[ordinal], bytes, address, nbytes, &error));
+    (void)(to_device
+               ? bth_device_begin_copy_to_device(&streams[ordinal], address, bytes, nbytes, &error)
+               : bth_device_begin_copy_to_host(&streams[ordinal], bytes, address, nbytes, &error));
     return error.code == 0 ? bth_device_stream_wait(&streams[ordinal], &error) : error.code;
 }
 

@@ -23,7 +23,7 @@ void scene_put(bth_device_handle *device, uintptr_t to, const void *bytes, size_
 
     bth_error_clear(&error);
     scene_must(bth_device_stream_open(device, &stream, &error), &error);
-    scene_must(bth_device_copy_to_device(&stream, to, bytes, nbytes, &error), &error);
+    scene_must(bth_device_begin_copy_to_device(&stream, to, bytes, nbytes, &error), &error);
     scene_must(bth_device_stream_wait(&stream, &error), &error);
     bth_device_stream_close(&stream);
 }
