@@ -481,10 +481,12 @@ static uint8_t *upload_find_bytes(berth_upload *upload, size_t i)
     upload_part *part = &upload->parts[i];
 
     (void)pthread_mutex_lock(&upload->lock);
-    if (!part->bytes && !upload->has_failed)
-        part->bytes = upload->n_spare > 0 ? upload->spare[--upload->n_spare]
-                                          : malloc((size_t)upload_part_nbytes(upload, 0));
     uint8_t *bytes = upload->has_failed ? NULL : part->bytes;
+    if (!bytes && !upload->has_failed) {
+        bytes = upload->n_spare > 0 ? upload->spare[--upload->n_spare]
+                                    : malloc((size_t)upload_part_nbytes(upload, 0));
+        part->bytes = bytes;
+    }
     (void)pthread_mutex_unlock(&upload->lock);
     return bytes;
 }
@@ -813,9 +815,10 @@ int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *e
         upload_part *part = &upload->parts[number - 1];
         if (part->etag)
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "part %lu was sent twice", number);
-        part->etag = strdup(etag);
-        if (!part->etag)
+        char *copy = strdup(etag);
+        if (!copy)
             return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+        part->etag = copy;
         part->crc32 = (uint32_t)crc32;
         part->come_nbytes = upload_part_nbytes(upload, number - 1);
         upload->n_sent++;
