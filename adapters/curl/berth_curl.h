@@ -156,9 +156,9 @@ const berth_sink *berth_upload_sink(const berth_upload *upload);
 /*
  * Puts the object in its place, after the sink has got all bytes; after a save that has done so,
  * does nothing. If it is cancelled when this has begun, the server's answer is waited for 20
- * seconds longer (5 if there is one part), as it alone tells what became of it. Errors: as for
- * berth_save_url. The old object stays, unless the server has not said what it did. Threads: any,
- * one at a time, when no other one uses the sink.
+ * seconds longer (5 if there is one part), as it alone tells what became of it.
+ * Errors: as for berth_save_url. The old object stays, unless the server has not said what it did.
+ * Threads: any, one at a time, when no other one uses the sink.
  */
 BERTH_MUST_CHECK int berth_upload_finish(berth_upload *upload, berth_error *error);
 
