@@ -530,7 +530,7 @@ static inline berth_target berth_to_memory(void **bytes, size_t *nbytes)
 /* What suits a sink. */
 typedef struct berth_sink_need {
     uint64_t chunk_nbytes; /* is written at a time, at multiples of it in the file: 4096 or more;
-                              0: any */
+                              0: any. io.chunk_nbytes counts only where there is no place */
     uint32_t n_threads;    /* unless io.threads is set; 0: any */
     uint32_t n_chunks;     /* that the sink holds for each thread, at most: io.memory_nbytes limits
                               the number of threads by it */
@@ -539,23 +539,26 @@ typedef struct berth_sink_need {
 
 /*
  * What a sink can do beside writing; each may be NULL. They are called for saves, and not for
- * berth_joint_send.
+ * berth_joint_send, and must live as long as the save.
  */
 typedef struct berth_sink_steps {
     /* The file is planned, and has nbytes. *need is all zeros. On the thread that begins the save.
      */
     int (*begin)(void *context, uint64_t nbytes, berth_sink_need *need);
     /* Memory for bytes of one chunk, which are made there and then written from there, so that the
-       sink need not copy them. It stays until all of the chunk is written. NULL: there is none:
-       the save fails (ENOMEM). From several threads. Not called for tensors on devices, nor without
-       a chunk_nbytes. */
+       sink need not copy them, but the few that waited for a checksum: those come from elsewhere.
+       It stays until all of the chunk is written. NULL: there is none: the save fails (ENOMEM).
+       From several threads. Not called for tensors on devices, nor without a chunk_nbytes. */
     void *(*place)(void *context, uint64_t offset, size_t nbytes);
-    /* The CRC-32 of what is written next from memory of place, so that the sink need not sum it.
-       On the thread that writes it. */
+    /* The CRC-32 of what is written next, where place is called, so that the sink need not sum it.
+       It is of the bytes as they were read: another one if a tensor changes while it is copied. On
+       the thread that writes them. */
     void (*sum)(void *context, uint64_t offset, size_t nbytes, uint32_t crc32);
-    /* All is written, and the save cannot be cancelled any more: it counts now. */
+    /* All is written, and the save cannot be cancelled any more: it counts now. Of a job on its
+       thread. */
     int (*finish)(void *context);
-    /* The save has failed after begin: in this, or later. */
+    /* The save has failed after begin: in this, or later. Once, when nothing is written any more,
+       on the thread that found it. */
     void (*abort)(void *context);
 } berth_sink_steps;
 
@@ -931,9 +934,11 @@ static inline const void *berth_storage_data(berth_checkpoint *checkpoint,
 {
     const berth_storage_info *info = berth_storage_get_info(storage);
     const int64_t shape = info ? (int64_t)info->nbytes : 0, stride = 1;
-    berth_tensor bytes = {
-        BERTH_UINT8, 1, &shape, &stride, 0, (berth_storage *)storage, NULL, 0, BERTH_NOT_QUANTIZED,
-        0,           0, NULL,   NULL,    0};
+    berth_tensor bytes = {BERTH_UINT8, 1, &shape,
+                          &stride,     0, (berth_storage *)(uintptr_t)storage,
+                          NULL,        0, BERTH_NOT_QUANTIZED,
+                          0,           0, NULL,
+                          NULL,        0};
     return berth_tensor_data(checkpoint, &bytes, error);
 }
 

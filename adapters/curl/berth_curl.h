@@ -117,12 +117,15 @@ typedef struct berth_upload_params {
  * whole, or not at all; an old one stays until then. An object of more than one part is a multipart
  * upload, whose parts are sent by io.threads workers (8, unless it is set). Memory: two parts a
  * worker, of which io.memory_nbytes allows as many as fit, one at least. Each part is sent with its
- * CRC-32, and the object with its own, so that the server compares both. Parameters: url: UTF-8;
- * the name in the archive is that of its last part, without extension. params, upload_params: NULL:
- * the defaults. Errors: as for berth_save_to, and: BERTH_E_UNSUPPORTED: another URL than of S3.
- * BERTH_E_BUSY: a condition of upload_params does not hold. BERTH_E_NOT_FOUND: there is no such
- * bucket. BERTH_E_SYSTEM, _UNAVAILABLE, _CANCELLED: as for berth_source_url. What was sent is
- * removed; if that fails, too, the message says that it is left. Threads: any.
+ * CRC-32, and the object with its own, so that the server compares both.
+ * Parameters: url: UTF-8; the name in the archive is that of its last part, without extension.
+ * params, upload_params: NULL: the defaults.
+ * Errors: as for berth_save_to, and: BERTH_E_UNSUPPORTED: another URL than of S3. BERTH_E_BUSY: a
+ * condition of upload_params does not hold. BERTH_E_NOT_FOUND: there is no such bucket.
+ * BERTH_E_SYSTEM, _UNAVAILABLE, _CANCELLED: as for berth_source_url. BERTH_E_CHECKSUM: a tensor
+ * changed while it was saved, and the server refused it. What was sent is removed; if that fails,
+ * too, the message says that it is left.
+ * Threads: any.
  */
 BERTH_MUST_CHECK int berth_save_url(const char *url, const berth_content *content,
                                     const berth_params *params,
@@ -145,16 +148,15 @@ BERTH_MUST_CHECK int berth_upload_begin(const char *url, uint64_t nbytes,
 /*
  * Where its bytes go: each once, in any order, from any number of threads. A save (berth_save_to,
  * berth_save_begin) takes its steps: it begins the upload, if that has no size yet, puts the object
- * in its place when all is sent, and removes what was sent if it fails.
+ * in its place when all is sent, and removes what was sent if it fails. An upload is of one save.
  * Lifetime: that of the upload.
  */
 const berth_sink *berth_upload_sink(const berth_upload *upload);
 
 /*
  * Puts the object in its place, after the sink has got all bytes; after a save that has done so,
- * does nothing. If it is cancelled when this has
- * begun, the server's answer is waited for 20 seconds longer (5 if there is one part), as it alone
- * tells what became of it.
+ * does nothing. If it is cancelled when this has begun, the server's answer is waited for 20
+ * seconds longer (5 if there is one part), as it alone tells what became of it.
  * Errors: as for berth_save_url. The old object stays, unless the server has not said what it did.
  * Threads: any, one at a time, when no other one uses the sink.
  */

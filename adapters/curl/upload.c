@@ -66,6 +66,7 @@ struct berth_upload {
     berth_error failure; /* the first one; code 0: none, or one of the caller */
     upload_patience patience;
     bool has_begun, has_ended; /* with a size; well */
+    bool is_saved;             /* a save has begun to write to it: one may */
     berth_error left;          /* what could not be removed; code 0: nothing */
 };
 
@@ -250,6 +251,25 @@ static int upload_explain_condition(berth_upload *upload, const bcurl_answer *an
     return answer->is_repeated && upload_is_in_place(upload, error) ? 0 : error->code;
 }
 
+/*
+ * Bytes are summed while they are copied to the part. If they are others there, the server, which
+ * says only that the sum is wrong, is right.
+ */
+static int upload_explain_sum(const berth_upload *upload, size_t i, const bcurl_answer *answer,
+                              berth_error *error)
+{
+    const upload_part *part = &upload->parts[i];
+    const uint8_t *bytes = part->lent ? part->lent : part->bytes;
+
+    if (answer->status != 400 ||
+        libdeflate_crc32(0, bytes, (size_t)part->come_nbytes) == part->crc32)
+        return error->code;
+    return bcurl_fail(error, BERTH_E_CHECKSUM, 0,
+                      "%s: part %zu of %zu has other bytes than those that were summed; was a "
+                      "tensor changed while it was saved?",
+                      upload->url.address.shown, i + 1, upload->n_parts);
+}
+
 /* Of an object of one part. */
 static int upload_put(berth_upload *upload, berth_error *error)
 {
@@ -260,8 +280,10 @@ static int upload_put(berth_upload *upload, berth_error *error)
 
     request_add_crc32(&request, 0, part->crc32);
     request_add_header(&request, 1, upload->condition);
-    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
+    if (bcurl_request_send(&upload->url, &request, &answer, error) < 0) {
+        (void)upload_explain_sum(upload, 0, &answer, error);
         return upload_explain_condition(upload, &answer, error);
+    }
     if (!is_etag(answer.etag)) /* a proxy that wants a login answers 200, too */
         return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
                           "%s: the server took the object without an ETag (status %d)",
@@ -419,7 +441,7 @@ static int upload_send_part(berth_upload *upload, size_t i, berth_error *error)
     request.query = query;
     request_add_crc32(&request, 0, part->crc32);
     if (bcurl_request_send(&upload->url, &request, &answer, error) < 0)
-        return error->code;
+        return upload_explain_sum(upload, i, &answer, error);
     if (!is_etag(answer.etag))
         return bcurl_fail(error, BERTH_E_SYSTEM, EPROTO,
                           "%s: the server took part %zu without an ETag (status %d)",
@@ -459,10 +481,12 @@ static uint8_t *upload_find_bytes(berth_upload *upload, size_t i)
     upload_part *part = &upload->parts[i];
 
     (void)pthread_mutex_lock(&upload->lock);
-    if (!part->bytes && !upload->has_failed)
-        part->bytes = upload->n_spare > 0 ? upload->spare[--upload->n_spare]
-                                          : malloc((size_t)upload_part_nbytes(upload, 0));
     uint8_t *bytes = upload->has_failed ? NULL : part->bytes;
+    if (!bytes && !upload->has_failed) {
+        bytes = upload->n_spare > 0 ? upload->spare[--upload->n_spare]
+                                    : malloc((size_t)upload_part_nbytes(upload, 0));
+        part->bytes = bytes;
+    }
     (void)pthread_mutex_unlock(&upload->lock);
     return bytes;
 }
@@ -604,12 +628,19 @@ static int upload_step_begin(void *context, uint64_t nbytes, berth_sink_need *ne
 
     if (upload->pid != getpid())
         return EBADF;
-    if (upload->has_begun && upload->nbytes != nbytes)
+    if (upload->is_saved)
+        (void)bcurl_fail(&error, BERTH_E_ARGUMENT, EINVAL, "%s: an upload is of one save",
+                         upload->url.address.shown);
+    else if (upload->has_begun && upload->nbytes != nbytes)
         (void)bcurl_fail(&error, BERTH_E_ARGUMENT, 0,
                          "%s: the upload has %llu bytes, and the save %llu",
                          upload->url.address.shown, (ull)upload->nbytes, (ull)nbytes);
-    if (error.code < 0 || (!upload->has_begun && upload_begin(upload, nbytes, false, &error) < 0))
+    upload->is_saved = true;
+    if (error.code < 0 || (!upload->has_begun && upload_begin(upload, nbytes, false, &error) < 0)) {
+        if (upload->failure.code == 0) /* the save before has left none */
+            upload->failure = error;
         return upload_fail(upload, &error, error.system_errno);
+    }
     *need = (berth_sink_need){
         .chunk_nbytes = upload->part_nbytes, .n_threads = N_THREADS, .n_chunks = N_HELD};
     return 0;
@@ -656,8 +687,12 @@ static int upload_step_finish(void *context)
 static void upload_step_abort(void *context)
 {
     berth_upload *upload = context;
+    const berth_error none = {.offset = BERTH_NO_OFFSET};
 
-    if (upload->pid != getpid() || !upload->id[0] || upload->is_joined)
+    if (upload->pid != getpid())
+        return;
+    (void)upload_fail(upload, &none, 0); /* nothing more counts */
+    if (!upload->id[0] || upload->is_joined)
         return;
     upload_release_bytes(upload); /* the request may need memory */
     (void)upload_abort(upload, &upload->left);
@@ -780,9 +815,10 @@ int bcurl_upload_add_sent(berth_upload *upload, const char *text, berth_error *e
         upload_part *part = &upload->parts[number - 1];
         if (part->etag)
             return bcurl_fail(error, BERTH_E_ARGUMENT, 0, "part %lu was sent twice", number);
-        part->etag = strdup(etag);
-        if (!part->etag)
+        char *copy = strdup(etag);
+        if (!copy)
             return bcurl_fail(error, BERTH_E_MEMORY, ENOMEM, "out of memory");
+        part->etag = copy;
         part->crc32 = (uint32_t)crc32;
         part->come_nbytes = upload_part_nbytes(upload, number - 1);
         upload->n_sent++;

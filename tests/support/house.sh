@@ -53,7 +53,7 @@ house_parts() {
 
 # house_header [COMPILER]...: the public headers alone, in the languages and compilers it promises.
 house_header() {
-    local strict="-Wall -Wextra -pedantic -Werror -fsyntax-only"
+    local strict="-Wall -Wextra -Wconversion -Wcast-qual -Wshadow -pedantic -Werror -fsyntax-only"
     local include compiler
     include=$(printf '#include <%s>\n' berth.h berth/*.h)
     [ $# -gt 0 ] || set -- gcc

@@ -595,3 +595,73 @@ for path in (b"s3://bucket/k.pt", __import__("pathlib").Path("s3://bucket/k.pt")
     fails(Exception, berth.save, large, path)
 """)
         self.assertEqual(bucket.steps, [])
+
+
+PROGRAM = r"""
+#include "adapters/curl/berth_curl.h"
+#include <berth/more.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static const berth_sink *given;
+static int stop(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    return 1;
+}
+static void sum_otherwise(void *context, uint64_t offset, size_t nbytes, uint32_t crc32)
+{
+    given->steps->sum(context, offset, nbytes, offset == 0 ? ~crc32 : crc32);
+}
+int main(int n, char **words)
+{
+    const int is_changed = n > 3 && !strcmp(words[3], "changed"), is_stopped = n > 3 && !strcmp(words[3], "stopped");
+    const berth_new_record record = {
+        .name = "data.pkl", .nbytes = strtoull(words[2], NULL, 10), .data = calloc(1, strtoull(words[2], NULL, 10))};
+    const berth_content content = berth_of_records(&record, 1, 0);
+    const berth_params stopping = {.progress = stop};
+    berth_upload *upload;
+    berth_error error;
+    if (berth_upload_begin(words[1], 0, NULL, &upload, &error) < 0)
+        return 1;
+    given = berth_upload_sink(upload);
+    berth_sink sink = *given;
+    berth_sink_steps steps = *given->steps;
+    steps.sum = is_changed ? sum_otherwise : steps.sum;
+    sink.steps = &steps;
+    berth_target target = berth_to_sink(&sink);
+    target.path = words[1];
+    for (int i = 0; i < 2; i++) {
+        int status = berth_save_to(&target, &content, is_stopped && i == 0 ? &stopping : NULL, &error);
+        (void)berth_upload_explain(upload, &error);
+        printf("%d %s\n", status < 0 ? (int)error.code : 0, status < 0 ? error.message : "");
+    }
+    int status = berth_upload_finish(upload, &error);
+    printf("%d %s\n", status, status < 0 ? error.message : "");
+    free((void *)record.data);
+    return berth_upload_end(upload, &error) < 0;
+}
+"""
+
+
+class FromC(Writing):
+    def test_an_upload_is_of_one_save(self):
+        """Another one is refused, also after one that did nothing. A sum that is not of the bytes says what it means."""
+        root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+        self.write("program.c", PROGRAM.encode())
+        libraries = [os.path.join(BUILT, f"lib{name}.a") for name in ("berth_curl", "berth")]
+        subprocess.run(["gcc", "-Wall", "-Werror", "-I", root, "program.c", *libraries, "-ldeflate", "-lz", "-ljansson",
+                        "-ldl", "-pthread", "-o", "program"], cwd=self.folder, check=True)
+        again = "an upload is of one save"
+        changed = "has other bytes than those that were summed; was a tensor changed while it was saved?"
+        for size, part in (("1000", "part 1 of 1"), (str(2 * PART), "part 1 of 3")):
+            for how, first, second, end in (
+                    ("once", "0 ", again, "0 "), ("stopped", "-8 cancelled", again, again),
+                    ("changed", f"{part} {changed}", f"{part} {changed}", f"{part} {changed}")):
+                bucket = self.bucket()
+                told = subprocess.run([self.path("program"), "s3://bucket/k.pt", size, how], check=True, text=True,
+                                      stdout=subprocess.PIPE, env={**os.environ, **bucket.env}).stdout.splitlines()
+                for line, says in zip(told, (first, second, end), strict=True):
+                    self.assertIn(says, line, (size, how, told))
+                self.assertEqual((list(bucket.objects), bucket.uploads, bucket.problems),
+                                 (["k.pt"] if how == "once" else [], {}, []), (size, how))
