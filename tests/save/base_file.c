@@ -343,3 +343,32 @@ Test(base_file, a_quota_need_not_have_room_for_what_is_compared)
     cr_assert_null(stats.base_reason);
     free(expected);
 }
+
+static uint64_t reserved_nbytes;
+
+static int reserve_ranges_only(int fd, int mode, off_t offset, off_t nbytes)
+{
+    struct stat status;
+
+    cr_assert_eq(fstat(fd, &status), 0);
+    if (mode == 0 && nbytes < status.st_size) {
+        reserved_nbytes += (uint64_t)nbytes;
+        return fallocate(fd, mode, offset, nbytes);
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+/* W1: where there is no room for all of the file, what is not shared has room, to the last byte. */
+Test(base_file, all_that_is_not_shared_is_reserved)
+{
+    size_t nbytes;
+    uint8_t *expected = make_expected("", &nbytes);
+
+    bth_system.fallocate = reserve_ranges_only;
+    reserved_nbytes = 0;
+    assert_ok(save_there(path, old_path, ""));
+    cr_assert(test_file_holds(path, expected, nbytes));
+    cr_assert_eq(reserved_nbytes, nbytes - stats.shared_nbytes);
+    free(expected);
+}
