@@ -77,12 +77,15 @@ static const char *clone_range(int base, int to, uint64_t from, bth_range range)
     }
 }
 
-/* Asks for a range behind the end of the base: what shares blocks says that there is none (EINVAL),
- * and nothing is cloned. */
+/* Where no file has bytes. Behind the end of the base there may be some at any moment: it grows. */
+#define BEYOND_FILES ((uint64_t)1 << 62)
+
+/* Asks for a range that the base has not: what shares blocks says so (EINVAL), and nothing is
+ * cloned. */
 static const char *base_ask_file_system(const bth_base *base, int to)
 {
-    uint64_t behind = bth_round_up(base->nbytes, base->block_nbytes) + base->block_nbytes;
-    const char *reason = clone_range(base->fd, to, behind, (bth_range){0, base->block_nbytes});
+    const char *reason =
+        clone_range(base->fd, to, BEYOND_FILES, (bth_range){0, base->block_nbytes});
 
     return reason && errno != EINVAL ? reason : NULL;
 }
@@ -319,6 +322,7 @@ typedef struct base_cloning {
     _Atomic uint64_t compared_nbytes;
     bth_pool_watch watch;
     void *watch_context;
+    bool is_cancelled; /* once the watch has said so: it may not say it again */
 } base_cloning;
 
 static bth_range range_intersect(bth_range a, bth_range b)
@@ -584,9 +588,10 @@ static bool cloning_choose_by_sum(base_cloning *cloning, const base_extents *ext
 
 static int cloning_watch(void *context)
 {
-    const base_cloning *cloning = context;
+    base_cloning *cloning = context;
 
-    return cloning->watch(cloning->watch_context);
+    cloning->is_cancelled = cloning->is_cancelled || cloning->watch(cloning->watch_context) != 0;
+    return cloning->is_cancelled;
 }
 
 /* A stretch of the new file, and where it is cloned from. */
@@ -867,11 +872,14 @@ int bth_base_clone(bth_base *base, const bth_base_work *work, const struct berth
         if (!base->reason && stats->shared_nbytes == 0)
             base->reason = cloning_reason(&cloning);
     }
+    /* A quota counts what is shared in each file: without this one first. */
+    bth_direct_close(&cloning.direct);
+    bth_file_close(cloning.clones);
+    if (cloning.is_cancelled && error->code == BERTH_OK)
+        (void)bth_fail_status(error, BERTH_E_CANCELLED, "cancelled");
     if (error->code == BERTH_OK)
         (void)work_reserve(work, &base->parts, error);
     stats->compared_nbytes += atomic_load(&cloning.compared_nbytes);
-    bth_direct_close(&cloning.direct);
-    bth_file_close(cloning.clones);
     bth_release(cloning.candidates);
     bth_release(cloning.pieces);
     bth_release(cloning.allocated);

@@ -278,3 +278,97 @@ Test(base_file, a_wrong_checksum_is_told)
         cr_assert_str_eq(error.record, "data/0");
     }
 }
+
+/* A base that grows when its file system is asked. */
+static int grow_and_clone(int fd, unsigned long request, void *argument)
+{
+    const struct file_clone_range *range = argument;
+    struct stat from;
+
+    cr_assert_eq(fstat((int)range->src_fd, &from), 0);
+    bool is_question = range->src_offset >= (uint64_t)from.st_size;
+    if (is_question)
+        cr_assert_eq(truncate(old_path, from.st_size + 4 * 4096), 0);
+    int result = test_clone_by_copying(fd, request, argument);
+    cr_assert(result < 0 || !is_question, "the question has cloned");
+    return result;
+}
+
+/* W12, X1 */
+Test(base_file, the_question_clones_nothing)
+{
+    size_t nbytes;
+    uint8_t *expected = make_expected("", &nbytes);
+
+    bth_system.ioctl = grow_and_clone;
+    assert_ok(save_there(path, old_path, ""));
+    cr_assert(test_file_holds(path, expected, nbytes));
+    cr_assert_gt(stats.shared_nbytes, 4 * (NBYTES - (size_t)2 * 4096));
+    free(expected);
+}
+
+static int clones = -1; /* the file in which blocks are compared */
+
+static int note_clones(int fd, unsigned long request, void *argument)
+{
+    struct stat status;
+
+    if (fstat(fd, &status) == 0 && status.st_nlink == 0)
+        clones = fd;
+    return test_clone_by_copying(fd, request, argument);
+}
+
+/* A quota with room for the new file, and for no other beside it. */
+static int reserve_without_clones(int fd, int mode, off_t offset, off_t nbytes)
+{
+    struct stat status;
+
+    if (clones < 0 || fstat(clones, &status) < 0 || status.st_nlink > 0)
+        return fallocate(fd, mode, offset, nbytes);
+    errno = EDQUOT;
+    return -1;
+}
+
+/* W1: XFS counts blocks that are shared in each file. */
+Test(base_file, a_quota_need_not_have_room_for_what_is_compared)
+{
+    size_t nbytes;
+    uint8_t *expected = make_expected("", &nbytes);
+
+    bth_system.ioctl = note_clones;
+    bth_system.fallocate = reserve_without_clones;
+    assert_ok(save_there(path, old_path, ""));
+    cr_assert_geq(clones, 0);
+    cr_assert(test_file_holds(path, expected, nbytes));
+    cr_assert_null(stats.base_reason);
+    free(expected);
+}
+
+static uint64_t reserved_nbytes;
+
+static int reserve_ranges_only(int fd, int mode, off_t offset, off_t nbytes)
+{
+    struct stat status;
+
+    cr_assert_eq(fstat(fd, &status), 0);
+    if (mode == 0 && nbytes < status.st_size) {
+        reserved_nbytes += (uint64_t)nbytes;
+        return fallocate(fd, mode, offset, nbytes);
+    }
+    errno = ENOSPC;
+    return -1;
+}
+
+/* W1: where there is no room for all of the file, what is not shared has room, to the last byte. */
+Test(base_file, all_that_is_not_shared_is_reserved)
+{
+    size_t nbytes;
+    uint8_t *expected = make_expected("", &nbytes);
+
+    bth_system.fallocate = reserve_ranges_only;
+    reserved_nbytes = 0;
+    assert_ok(save_there(path, old_path, ""));
+    cr_assert(test_file_holds(path, expected, nbytes));
+    cr_assert_eq(reserved_nbytes, nbytes - stats.shared_nbytes);
+    free(expected);
+}

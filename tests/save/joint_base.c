@@ -225,6 +225,41 @@ Test(joint_base, a_refused_clone_is_no_failure)
     cr_assert_gt(failing_call, 12);
 }
 
+static unsigned n_told, cancelling_call;
+
+static int cancel_once(void *context, uint64_t done_nbytes, uint64_t total_nbytes)
+{
+    (void)context, (void)done_nbytes, (void)total_nbytes;
+    return ++n_told == cancelling_call;
+}
+
+Test(joint_base, a_cancel_that_is_told_once_counts)
+{
+    const berth_params params = {.base = path, .progress = cancel_once};
+    const berth_params mine = {.base = path};
+    berth_slice slices[N_TENSORS];
+    berth_joint_info info;
+    berth_joint *joint;
+    void *receipt;
+    size_t nbytes;
+
+    patch("save.storage_alignment=4096 io.threads=1");
+    save_alone(path);
+    for (n_told = cancelling_call = 1; n_told + 1 >= cancelling_call; cancelling_call++) {
+        n_told = 0;
+        assert_ok(berth_joint_begin(path, outline, N_WRITERS, &mine, &joint, &info, &error));
+        int status = berth_joint_write(info.ticket, info.ticket_nbytes, 0, slices,
+                                       slices_of(0, slices), &params, &receipt, &nbytes, &error);
+        cr_assert_eq(status, n_told < cancelling_call ? 0 : BERTH_E_CANCELLED, "call %u",
+                     cancelling_call);
+        berth_free(receipt);
+        berth_joint_abort(joint);
+    }
+    cr_assert_gt(cancelling_call, 4, "%u", cancelling_call);
+    cr_assert_eq(test_folder_count(folder), 1);
+    assert_ok(berth_config_unpatch(&error));
+}
+
 /* W6, J6 */
 Test(joint_base, without_memory_is_saved_or_leaves_the_old_file)
 {
