@@ -12,6 +12,7 @@
 #include "config/options.h"
 #include "io/devices.h"
 #include "load/errors_with_names.h"
+#include "load/transfer/method_choice.h"
 
 /* A walk over the names, begun with the checkpoint's. After an error, or false, it has ended. */
 typedef struct name_walk {
@@ -176,7 +177,7 @@ static int rules_find_first_for_storages(berth_checkpoint *checkpoint,
 
 static int rule_check_method(berth_load_method method, berth_error *error)
 {
-    if ((unsigned)method <= BERTH_LOAD_DIRECT)
+    if (bth_load_method_is_valid(method))
         return 0;
     return bth_fail_argument(error, "invalid method %d", (int)method);
 }

@@ -91,9 +91,14 @@ bth_choice bth_choice_for_deflated(void)
     return (bth_choice){BERTH_LOAD_READ, "it is deflated"};
 }
 
+bool bth_load_method_is_valid(berth_load_method method)
+{
+    return (unsigned)method < sizeof by_option / sizeof *by_option;
+}
+
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back)
 {
-    assert((unsigned)choice.method <= BERTH_LOAD_DIRECT);
+    assert(bth_load_method_is_valid(choice.method));
     if (fell_back)
         return "direct, then read";
     if (choice.method == BERTH_LOAD_AUTO)

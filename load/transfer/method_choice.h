@@ -48,6 +48,8 @@ bth_choice bth_choose(const struct berth_config *config, const bth_conditions *c
 /* Z12: what is deflated is never mapped, and never read directly. */
 bth_choice bth_choice_for_deflated(void);
 
+bool bth_load_method_is_valid(berth_load_method method);
+
 /* The method's name in statistics; static. fell_back: a direct read was refused. */
 const char *bth_choice_method_name(bth_choice choice, bool is_memory, bool fell_back);
 

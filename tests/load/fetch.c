@@ -204,7 +204,7 @@ Test(fetch, mixes_methods_in_one_checkpoint)
         cr_expect_str_eq(stats_at(7).method, "direct");
     expect_elements();
     cr_expect_eq(berth_set_storage_rules(checkpoint, rules, 3, &error), 0);
-    const berth_storage_rule wrong = {.method = (berth_load_method)4};
+    const berth_storage_rule wrong = {.method = (berth_load_method)99};
     cr_expect_eq(berth_set_storage_rules(checkpoint, &wrong, 1, &error), BERTH_E_ARGUMENT);
 }
 

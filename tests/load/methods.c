@@ -228,12 +228,12 @@ Test(chosen, by_no_rules_load_method_counts_again)
 Test(chosen, by_rules_that_are_none)
 {
     const berth_storage_rule rules[] = {{.method = BERTH_LOAD_READ},
-                                        {.method = (berth_load_method)4}};
+                                        {.method = (berth_load_method)99}};
     char expected[300];
 
     open_as("");
     cr_expect_eq(berth_set_storage_rules(checkpoint, rules, 2, &error), BERTH_E_ARGUMENT);
-    (void)snprintf(expected, sizeof expected, "%s: rule 1: invalid method 4", path);
+    (void)snprintf(expected, sizeof expected, "%s: rule 1: invalid method 99", path);
     cr_expect_str_eq(error.message, expected);
     cr_expect_str_eq(way_of("bias"), "map: the source is a file", "none of them was taken");
 }
