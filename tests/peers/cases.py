@@ -368,6 +368,6 @@ def training_script():
 
 
 @case(is_large=True)
-def ten_thousand_tensors():
+def three_thousand_tensors():
     return collections.OrderedDict((f"layer.{i}.weight", numbers(i % 7 + 1, start=i))
-                                   for i in range(10000))
+                                   for i in range(3000))

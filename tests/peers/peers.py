@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Every case in both directions between Berth and PyTorch, and past other tools. Two groups run at a time.
 
-usage: run [WORD...]      only what has one of the words in its name; -v names what passes too
+usage: run [--short | --more] [WORD...]
+--short: each value, dtype and layout; --more: the others: other tools, huge files, forks, the other byte order
+WORD: only what has one of the words in its name; -v names what passes too
 BERTH_BUILD: folder of a built variant; BERTH_PYTHON: a Python with PyTorch 2.13 and safetensors
 """
 
@@ -360,11 +362,11 @@ def the_id(results, folder):
 
 
 # What takes long first: two run at a time.
-GROUPS = (convert.all_cases, huge.all_sizes, each_case, corpus.all_kinds, the_id, legacy.all_cases, each_layout,
-          each_byteorder, repacked.all_tools, devices.all_cases, forks.all_cases, readings.variants,
-          readings.pickles_by_chance, attributes.all_cases, sparse.all_cases, exported.all_cases, inert.all_cases,
-          shown.all_cases, dtypes_that_pytorch_only_loads, devices.mixed, devices.cuda, shipped.all_files,
-          unusual.without_byteorder, unusual.names)
+SHORT = (each_case, each_layout, legacy.all_cases, attributes.all_cases, sparse.all_cases, convert.all_cases, the_id,
+         exported.all_cases, inert.all_cases, shown.all_cases, dtypes_that_pytorch_only_loads, devices.mixed,
+         unusual.without_byteorder, unusual.names)
+MORE = (huge.all_sizes, corpus.all_kinds, repacked.all_tools, convert.longest_header, readings.variants,
+        readings.pickles_by_chance, forks.all_cases, each_byteorder, devices.all_cases, devices.cuda, shipped.all_files)
 
 
 class Group:
@@ -394,7 +396,8 @@ def main():
     sys.setrecursionlimit(20000)  # for the walks of these files
     os.environ.setdefault("BERTH_PYTHON", sys.executable)
     starter.start(("torch", "numpy"))  # for what people type, `python3 -c "import torch..."`
-    suite.run_suites([Group(each, words, "-v" in arguments) for each in GROUPS])
+    groups = MORE * ("--short" not in arguments) + SHORT * ("--more" not in arguments)
+    suite.run_suites([Group(each, words, "-v" in arguments) for each in groups])
 
 
 if __name__ == "__main__":
