@@ -256,7 +256,7 @@ static int output_file_write(void *context, struct iovec *pieces, size_t n_piece
  * the write. Large ones cost much in a virtual machine, whose host must have the memory in one
  * piece. A later sync likes them, so this is only for saves that do not sync.
  */
-#define UNSYNCED_TILE_NBYTES (128 * 1024)
+#define UNSYNCED_TILE_NBYTES ((uint64_t)128 * 1024)
 
 bth_output bth_output_file_begin(bth_output_file *file, int fd, uint64_t nbytes,
                                  const struct berth_config *config)

@@ -598,7 +598,7 @@ static int run_choose_sizes(run_state *run, berth_error *error)
     run->n_workers = (unsigned)bth_min(run->n_workers, n_tiles);
     if (run->placing)
         run->stats->memory_nbytes +=
-            bth_min(run->n_workers * run->output->n_placed, n_tiles) * run->tile_nbytes;
+            bth_min((uint64_t)run->n_workers * run->output->n_placed, n_tiles) * run->tile_nbytes;
     run->staging.n_buffers = (unsigned)bth_min(run->staging.n_buffers, n_tiles);
     return 0;
 }
