@@ -22,6 +22,7 @@
 #define MIN_CLONE_NBYTES ((uint64_t)64 * 1024)
 /* Neighbours are cloned by one call, with what lies between them, which nobody looks at. */
 #define MAX_GAP_NBYTES ((uint64_t)64 * 1024)
+_Static_assert(MIN_CLONE_NBYTES >= MAX_GAP_NBYTES, "a record and its header are longer than a gap");
 /* What was read is compared while it is in the cache. */
 #define PIECE_NBYTES BTH_LARGE_PAGE_NBYTES
 /* More is cloned by several calls, so that a cancel is noticed. */
@@ -445,7 +446,9 @@ static const char *cloning_open_clones(base_cloning *cloning)
     BTH_REPEAT(cloning->clones,
                bth_system.openat(cloning->work->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (cloning->clones < 0)
-        return "its folder has no files without a name, to compare in";
+        return errno == EMFILE || errno == ENFILE
+                   ? "no descriptor is left for a file to compare in"
+                   : "its folder has no files without a name, to compare in";
     if (cloning->work->to->began_direct)
         (void)bth_direct_open(cloning->clones, O_RDONLY, &cloning->direct, &unused);
     return NULL;
@@ -621,7 +624,8 @@ static bool clone_run_extend(clone_run *run, bth_range range, uint64_t from, uin
 }
 
 /* Clones the whole blocks of all candidates, neighbours by one call. After a failure no more: those
- * are compared with whatever is there. */
+ * are compared with whatever is there. What an earlier call found equal lies in no gap, and stays.
+ */
 static const char *cloning_clone_all(base_cloning *cloning)
 {
     clone_run run = {{0, 0}, 0};

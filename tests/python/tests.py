@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import sys
-import unittest
 import warnings
 
 import starter
@@ -65,14 +64,6 @@ ALONE = (dcp, bases, dcp_bases, sets, weights, attributes, loads, records, diffe
          command, settings, beside_torch, stubs, pages, unsafe, gate, devices, simulated, integrations, sanitized)
 
 
-def chosen(tests, words):
-    for test in tests:
-        if isinstance(test, unittest.TestSuite):
-            yield from chosen(test, words)
-        elif not words or any(word in test.id() for word in words):
-            yield test
-
-
 def main():
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" leaves it ignored
@@ -87,7 +78,7 @@ def main():
     modules = (wheels,) if "wheels" in words else modules
     gc.collect()
     gc.freeze()  # PyTorch's modules: each collection would look at all of them, and each fork copy them
-    suite.run(unittest.TestSuite(chosen(suite.load(modules), [each for each in words if each[:2] != "--"])))
+    suite.run(suite.load(modules, [each for each in words if each[:2] != "--"]))
 
 
 if __name__ == "__main__":

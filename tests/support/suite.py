@@ -37,10 +37,11 @@ def build(variant, folder, *arguments):
         os.close(lock)  # unlocks it
 
 
-def load(modules):
-    """All tests of these modules."""
-    tests = unittest.defaultTestLoader.loadTestsFromModule
-    return unittest.TestSuite(tests(module) for module in modules)
+def load(modules, words=()):
+    """All tests of these modules; only those that have one of the words in their names, if there are any."""
+    tests = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromModule(module) for module in modules)
+    return unittest.TestSuite(test for test in cases(tests)
+                              if not words or any(word in test.id() for word in words))
 
 
 def cases(tests):

@@ -350,14 +350,16 @@ static PyObject *tuple_of(const int64_t *items, int32_t n)
     return tuple;
 }
 
-static PyObject *dtype_of(const bpy_loader *loader, berth_dtype dtype)
+static PyObject *dtype_of(const bpy_loader *loader, const berth_tensor *tensor)
 {
-    PyObject *found = loader->torch->dtypes[dtype];
+    PyObject *found = loader->torch->dtypes[tensor->dtype];
     if (!found) {
         berth_error error = {.code = BERTH_E_UNSUPPORTED, .offset = BERTH_NO_OFFSET};
+        (void)snprintf(error.record, sizeof error.record, "%s",
+                       berth_storage_get_info(tensor->storage)->key);
         (void)snprintf(error.message, sizeof error.message, "this PyTorch has no torch.%s",
-                       berth_dtype_name(dtype));
-        bpy_raise(&error);
+                       berth_dtype_name(tensor->dtype));
+        bpy_raise_of(loader->checkpoint, &error);
     }
     return found;
 }
@@ -379,7 +381,7 @@ static PyObject *empty_tensor(bpy_loader *loader, PyObject *dtype, PyObject *unt
 /* As torch._utils._rebuild_tensor. */
 static PyObject *view_of(bpy_loader *loader, PyObject *untyped, const berth_tensor *tensor)
 {
-    PyObject *dtype = dtype_of(loader, tensor->dtype);
+    PyObject *dtype = dtype_of(loader, tensor);
     PyObject *made = dtype ? empty_tensor(loader, dtype, untyped) : NULL;
     PyObject *offset = made ? PyLong_FromLongLong(tensor->storage_offset) : NULL;
     PyObject *shape = tuple_of(tensor->shape, tensor->rank);
@@ -444,7 +446,7 @@ static PyObject *with_flags(bpy_loader *loader, PyObject *made, uint32_t flags)
 
 static PyObject *meta_tensor(bpy_loader *loader, const berth_tensor *tensor)
 {
-    PyObject *dtype = dtype_of(loader, tensor->dtype);
+    PyObject *dtype = dtype_of(loader, tensor);
     PyObject *shape = tuple_of(tensor->shape, tensor->rank);
     PyObject *stride = tuple_of(tensor->stride, tensor->rank);
     PyObject *grad = tensor->flags & BERTH_REQUIRES_GRAD ? Py_True : Py_False;
@@ -497,9 +499,8 @@ static PyObject *typed_for(bpy_loader *loader, const berth_tensor *tensor)
 {
     bpy_loaded_storage *slot = storage_slot(loader, tensor->storage);
     PyObject *untyped = slot ? untyped_of(loader, tensor->storage, slot) : NULL;
-    return untyped && dtype_of(loader, tensor->dtype)
-               ? typed_around(loader, untyped, (int)tensor->dtype)
-               : NULL;
+    return untyped && dtype_of(loader, tensor) ? typed_around(loader, untyped, (int)tensor->dtype)
+                                               : NULL;
 }
 
 static PyObject *quantized(bpy_loader *loader, const berth_tensor *tensor)
