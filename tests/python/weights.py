@@ -391,7 +391,7 @@ class Weights(Folder):
             self.assertRaisesRegex(ours.SafetensorError, "^x: F6_E2M3: this PyTorch has no torch", file.prefetch)
             self.assertEqual(file.prefetch({"y": None}).take("y").item(), 0x0706)
         with berth.open(path) as file:
-            self.assertRaisesRegex(berth.Error, "this PyTorch has no torch.float6_e2m3fn_x4", lambda: file["x"])
+            self.assertRaisesRegex(berth.Error, '"x": this PyTorch has no torch.float6_e2m3fn_x4', lambda: file["x"])
             self.assertEqual((file["y"].item(), bytes(file._file.memory("x"))), (0x0706, bytes(range(6))))
             memory = numpy.frombuffer(file._file.memory("x"), numpy.uint8)
             spec = ours.TensorSpec(dtype="float6_e2m3fn_x4", shape=[2, 1], data_ptr=memory.ctypes.data, data_len=6)

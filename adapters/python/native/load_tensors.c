@@ -354,11 +354,14 @@ static PyObject *dtype_of(const bpy_loader *loader, const berth_tensor *tensor)
 {
     PyObject *found = loader->torch->dtypes[tensor->dtype];
     if (!found) {
+        berth_checkpoint *handle = loader->checkpoint->handle;
         berth_error error = {.code = BERTH_E_UNSUPPORTED, .offset = BERTH_NO_OFFSET};
-        (void)snprintf(error.record, sizeof error.record, "%s",
-                       berth_storage_get_info(tensor->storage)->key);
-        (void)snprintf(error.message, sizeof error.message, "this PyTorch has no torch.%s",
-                       berth_dtype_name(tensor->dtype));
+        berth_named_tensor named = {0};
+        for (size_t i = 0; i < berth_tensor_count(handle) && named.tensor != tensor; i++)
+            (void)berth_tensor_at(handle, i, &named, NULL);
+        (void)snprintf(error.message, sizeof error.message,
+                       "\"%.100s\": this PyTorch has no torch.%s",
+                       named.tensor == tensor ? named.name : "?", berth_dtype_name(tensor->dtype));
         bpy_raise_of(loader->checkpoint, &error);
     }
     return found;
